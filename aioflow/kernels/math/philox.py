@@ -1,0 +1,157 @@
+"""Kernels of random numbers from a key and a counter.
+
+Philox4x32-10: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011. Each value of the 128-bit counter
+gives four numbers of 32 bits; how they become numbers of a dtype is as TensorFlow has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.kernels.blockwise import BLOCK, claim_array, written
+from aioflow.kernels.convert import as_int, as_ints, as_sizes
+from aioflow.kernels.registry import Binding, binder
+
+__all__: list[str] = []
+
+_FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
+_STEPS: Final = (0x9E3779B9, 0xBB67AE85)  # by which the key grows from round to round
+_ROUNDS: Final = 10
+_WORD: Final = 0xFFFFFFFF
+_KEY_OF_KEYS: Final = 0x02461E293EC8F720
+_ALGORITHMS: Final = (1, 3)  # Philox, and whichever the device likes best
+_SMALLEST: Final = 1e-7  # what a logarithm is taken of
+
+
+def _words(xp: Any, key: int, counter: int, groups: int) -> Any:
+    """Four numbers of 32 bits for each of so many values of the counter: uint64 [4, groups]."""
+    low = xp.arange(groups, dtype=np.uint64) + np.uint64(counter & (1 << 64) - 1)  # goes round
+    carry = (low < np.uint64(counter & (1 << 64) - 1)).astype(np.uint64)
+    high = carry + np.uint64(counter >> 64)
+    mask, half = np.uint64(_WORD), np.uint64(32)
+    c0, c1, c2, c3 = low & mask, low >> half, high & mask, high >> half
+    k0, k1 = key & _WORD, key >> 32
+    for _ in range(_ROUNDS):
+        first, second = c0 * np.uint64(_FACTORS[0]), c2 * np.uint64(_FACTORS[1])
+        c0, c1, c2, c3 = (
+            second >> half ^ c1 ^ np.uint64(k0),
+            second & mask,
+            first >> half ^ c3 ^ np.uint64(k1),
+            first & mask,
+        )
+        k0, k1 = k0 + _STEPS[0] & _WORD, k1 + _STEPS[1] & _WORD
+    return xp.stack([c0, c1, c2, c3])
+
+
+def _flat(xp: Any, words: Any, bits: int) -> Any:
+    """The numbers in order, of 32 or of 64 bits."""
+    if bits == 64:
+        words = words[0::2] | words[1::2] << np.uint64(32)
+    return xp.ascontiguousarray(words.T).reshape(-1)
+
+
+def _uniform(xp: Any, words: Any, dtype: Any) -> Any:
+    """In [0, 1): the bits behind the point of a number in [1, 2)."""
+    if dtype.itemsize == 8:
+        mixed = (words[0::2] & np.uint64(0xFFFFF)) << np.uint64(32) | words[1::2]
+        return (_flat(xp, mixed, 32) | np.uint64(1023 << 52)).view(np.float64) - 1.0
+    flat = _flat(xp, words, 32).astype(np.uint32)
+    if dtype.itemsize == 4:
+        return (flat & np.uint32(0x7FFFFF) | np.uint32(127 << 23)).view(np.float32) - np.float32(1)
+    bits = 10 if dtype.name == "float16" else 7
+    return ((flat & np.uint32((1 << bits) - 1)).astype(np.float32) / np.float32(1 << bits)).astype(dtype)
+
+
+def _normal(xp: Any, words: Any, dtype: Any) -> Any:
+    """By Box and Muller: two of two uniform numbers."""
+    wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+    pairs = _uniform(xp, words, wide).reshape(-1, 2)
+    radius = xp.sqrt(wide.type(-2) * xp.log(xp.maximum(pairs[:, 0], wide.type(_SMALLEST))))
+    angle = wide.type(2 * np.pi) * pairs[:, 1]
+    made = xp.stack([xp.sin(angle) * radius, xp.cos(angle) * radius], axis=1)
+    return made.reshape(-1).astype(dtype, copy=False)
+
+
+@binder("StatelessRandomGetKeyCounter", host={"seed": as_ints}, fresh=True)
+def bind_key_and_counter(binding: Binding) -> Callable[..., Any]:
+    xp = binding.xp
+
+    def body(seed: tuple[int, ...]) -> Any:
+        if len(seed) != 2:
+            raise InvalidArgumentError("seed must hold two integers", expected="shape (2,)", actual=len(seed))
+        low, high = (value & (1 << 64) - 1 for value in seed)
+        mixed = [int(word) for word in _words(np, _KEY_OF_KEYS, low | high << 64, 1)[:, 0]]
+        key, counter = mixed[0] | mixed[1] << 32, mixed[2] | mixed[3] << 32
+        return xp.asarray(np.array([key], np.uint64)), xp.asarray(np.array([0, counter], np.uint64))
+
+    return body
+
+
+_DRAWS: Final[dict[str, Callable[..., Any]]] = {
+    "StatelessRandomUniformV2": _uniform,
+    "StatelessRandomNormalV2": _normal,
+}
+_FROM: Final = {"shape": as_sizes, "key": as_ints, "counter": as_ints, "alg": as_int}
+
+
+@binder("StatelessRandomUniformV2", host=_FROM, fresh=True, elastic=True)
+@binder("StatelessRandomNormalV2", host=_FROM, fresh=True, elastic=True)
+def bind_floats(binding: Binding) -> Callable[..., Any]:
+    draw, dtype, xp = _DRAWS[binding.op_type], binding.output_dtypes[0].np_dtype, binding.xp
+    each = 2 if dtype.itemsize == 8 else 4  # from one value of the counter
+
+    def body(shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> Any:
+        return _filled(binding, shape, key, counter, alg, each, lambda words: draw(xp, words, dtype))
+
+    return body
+
+
+@binder("StatelessRandomUniformIntV2", host={**_FROM, "minval": as_int, "maxval": as_int}, fresh=True, elastic=True)
+def bind_integers(binding: Binding) -> Callable[..., Any]:
+    dtype, xp = binding.output_dtypes[0].np_dtype, binding.xp
+    each = 2 if dtype.itemsize == 8 else 4
+
+    def body(
+        shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int, minval: int, maxval: int
+    ) -> Any:
+        if minval >= maxval:
+            raise InvalidArgumentError("Need minval < maxval", expected=f"maxval > {minval}", actual=maxval)
+        span, low = np.uint64(maxval - minval), np.uint64(minval & (1 << 64) - 1)
+
+        def draw(words: Any) -> Any:
+            return (_flat(xp, words, 8 * dtype.itemsize) % span + low).astype(dtype)  # goes round below zero
+
+        return _filled(binding, shape, key, counter, alg, each, draw)
+
+    return body
+
+
+def _filled(
+    binding: Binding,
+    shape: tuple[int, ...],
+    key: tuple[int, ...],
+    counter: tuple[int, ...],
+    alg: int,
+    each: int,
+    draw: Callable[[Any], Any],
+) -> Any:
+    if len(key) != 1 or len(counter) < 2:
+        raise InvalidArgumentError("not a key and a counter", expected="1 and 2 numbers", actual=(key, counter))
+    if alg not in _ALGORITHMS:
+        raise UnimplementedError("an algorithm that is not there", expected=f"one of {_ALGORITHMS}", actual=alg)
+    dtype, xp = binding.output_dtypes[0].np_dtype, binding.xp
+    count = claim_array(shape, dtype, 20.0)
+    first = counter[0] | counter[1] << 64
+
+    def part_of(part: slice) -> Any:
+        begin = part.start // each
+        words = _words(xp, key[0], first + begin & (1 << 128) - 1, -(-part.stop // each) - begin)
+        return draw(words)[part.start - begin * each :][: part.stop - part.start]
+
+    if count <= BLOCK or not binding.is_host:
+        return part_of(slice(0, count)).reshape(shape)
+    return written(shape, dtype, part_of)
