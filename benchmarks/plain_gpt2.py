@@ -43,8 +43,8 @@ class PlainModel:
             x = x + self._attention(layer, self._norm(f"h.{layer}.ln_1", x), places, seen)
             x = x + self._perceptron(f"h.{layer}.mlp", self._norm(f"h.{layer}.ln_2", x))
         self.lengths = self.lengths + count
-        logits: Array = self._norm("ln_f", x) @ w["wte.weight"].T
-        return logits
+        logits = self._norm("ln_f", x).reshape(-1, self.config.n_embd) @ w["wte.weight"].T
+        return logits.reshape(*tokens.shape, -1)
 
     def _norm(self, name: str, x: Array) -> Array:
         centred = x - x.mean(-1, keepdims=True)
@@ -53,7 +53,9 @@ class PlainModel:
         return result * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def _dense(self, name: str, x: Array) -> Array:
-        result: Array = x @ self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+        # As one product: of three axes, NumPy makes one for each stream.
+        flat = x.reshape(-1, x.shape[-1]) @ self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+        result: Array = flat.reshape(*x.shape[:-1], -1)
         return result
 
     def _attention(self, layer: int, x: Array, places: Array, hidden: Array | None) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,20 @@ class Cache:
             self.lengths[i] = end
 
 
+@dataclass(frozen=True)
+class _Drawing:
+    """How tokens are drawn."""
+
+    temperature: float
+    top_k: int
+    seed: int
+
+    def feeds(self, step: Step, number: tuple[int, int]) -> dict[af.Tensor, Any]:
+        """What a step is fed; each has other random numbers, by its own number."""
+        seed = np.array([self.seed, number[0] * 65_537 + number[1]], np.int32)
+        return {step.temperature: np.float32(self.temperature), step.top_k: np.int32(self.top_k), step.seed: seed}
+
+
 async def generate_many(
     session: af.Session,
     model: Model,
@@ -67,11 +82,11 @@ async def generate_many(
     """
     config = model.config
     cache = Cache(config, len(prompts))
-    drawing = (max(temperature, 1e-6), max(1, min(top_k, config.vocab_size)) if temperature > 0 else 1)
+    draw = _Drawing(temperature, min(top_k, config.vocab_size), seed)
     tokens: list[int] = []
     for row, prompt in enumerate(prompts):
         alone = Cache(config, 1)
-        new, drawn = await _run(session, model.prompt, alone, [[*prompt]], (*drawing, [seed + row, 0]))
+        new, drawn = await _run(session, model.prompt, alone, [[*prompt]], draw, (0, row))
         cache.add(new, row)
         tokens += drawn
     step = model.one if len(prompts) == 1 else model.many
@@ -79,17 +94,18 @@ async def generate_many(
         yield tokens
         if count == most or cache.lengths.max() == config.n_positions:
             return
-        new, tokens = await _run(session, step, cache, [[t] for t in tokens], (*drawing, [seed, count]))
+        new, tokens = await _run(session, step, cache, [[t] for t in tokens], draw, (count, 0))
         cache.add(new)
 
 
 async def _run(
-    session: af.Session, step: Step, cache: Cache, tokens: list[list[int]], drawing: tuple[float, int, list[int]]
+    session: af.Session, step: Step, cache: Cache, tokens: list[list[int]], draw: _Drawing, number: tuple[int, int]
 ) -> tuple[Array, list[int]]:
     """Read tokens, and draw the next ones: the cache's new rows, and these."""
-    feeds = {step.tokens: tokens, step.lengths: cache.lengths, step.past: cache.past()}
-    feeds |= dict(zip((step.temperature, step.top_k, step.seed), drawing, strict=True))
-    new, drawn = await session.run([step.new, step.next_tokens], feeds)
+    feeds = {step.tokens: np.array(tokens, np.int32), step.lengths: cache.lengths, step.past: cache.past()}
+    if draw.temperature > 0:
+        feeds |= draw.feeds(step, number)
+    new, drawn = await session.run([step.new, step.next_tokens if draw.temperature > 0 else step.likeliest], feeds)
     return new, drawn.tolist()
 
 

@@ -51,6 +51,7 @@ class Step:
         new: float32 [L, 2, B, H, N, D], those of the new tokens.
         logits: float32 [B, N, V], of the token after each.
         last_logits: float32 [B, V], of the token after the last.
+        likeliest: int32 [B], the token that is the likeliest to come next.
         temperature, top_k, seed: Scalars, and int32 [2]: how the next tokens are drawn.
         next_tokens: int32 [B], drawn from the `top_k` likeliest.
     """
@@ -61,6 +62,7 @@ class Step:
     new: af.Tensor
     logits: af.Tensor
     last_logits: af.Tensor
+    likeliest: af.Tensor
     temperature: af.Tensor
     top_k: af.Tensor
     seed: af.Tensor
@@ -123,7 +125,8 @@ class Model:
         last = af.matmul(x[:, -1], embedding, transpose_b=True)
         flat = af.matmul(af.reshape(x, [-1, c.n_embd]), embedding, transpose_b=True)
         logits = af.reshape(flat, [*split[:2], c.vocab_size])
-        return Step(tokens, lengths, past, af.stack(kept), logits, last, *_draw(last))
+        likeliest = af.argmax(last, -1, output_type=af.int32)
+        return Step(tokens, lengths, past, af.stack(kept), logits, last, likeliest, *_draw(last))
 
     def _variable(self, name: str, shape: list[int], initializer: Any = None) -> af.Variable:
         with af.variable_scope(af.get_variable_scope(), reuse=af.AUTO_REUSE):

@@ -1,0 +1,166 @@
+"""Tokens a second of `examples/gpt2` beside a loop in NumPy, and what a large checkpoint costs.
+
+    python -m benchmarks.generation
+
+Both sides make the same tokens, the likeliest ones, with a cache of the same layout, round by round in turn; a round
+is a stream from its prompt on. The medians of the time of a token are compared. What is left out by `--skip`:
+
+    python -m benchmarks.generation --rounds 7 --skip weights
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import aioflow as af
+from aioflow.interop import safetensors
+from benchmarks.plain_gpt2 import PlainModel
+from examples.gpt2.generation import generate_many
+from examples.gpt2.model import Config, Model
+
+Array = np.ndarray[Any, Any]
+
+SHAPES = {
+    "4 layers of 128": Config(vocab_size=1024),
+    "6 layers of 384": Config(n_layer=6, n_head=6, n_embd=384, vocab_size=8192),
+    "12 layers of 768, as GPT-2": Config(n_layer=12, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257),
+}
+STREAMS = (1, 16)
+PROMPT = 8
+LARGE = 1 << 30  # bytes
+
+
+async def our_stream(session: af.Session, model: Model, prompts: Array, count: int) -> list[list[int]]:
+    """The tokens of all streams, and when each came, without the first, which the prompts gave."""
+    return [tokens async for tokens in generate_many(session, model, prompts.tolist(), most=count, temperature=0.0)]
+
+
+def plain_stream(config: Config, weights: Mapping[str, Array], prompts: Array, count: int) -> list[list[int]]:
+    """The same by NumPy."""
+    model = PlainModel(config, weights, len(prompts))
+    found, tokens = [], prompts
+    for _ in range(count):
+        tokens = model.logits(tokens)[:, -1].argmax(-1)[:, None]
+        found.append(tokens[:, 0].tolist())
+    return found
+
+
+async def measure(config: Config, rows: int, count: int, rounds: int) -> tuple[float, float]:
+    """Seconds for each token of all streams together: ours, theirs."""
+    prompts = np.random.default_rng(rows).integers(0, config.vocab_size, (rows, PROMPT))
+    model = Model(config, seed=1)
+    async with af.Session(graph=model.graph) as session:
+        await session.run(model.initializer)
+        variables = model.graph.get_collection(af.GraphKeys.GLOBAL_VARIABLES)
+        weights = {v.op.name.replace("/", "."): await session.run(v) for v in variables}
+        times: list[tuple[float, float]] = []
+        for turn in range(rounds + 1):
+            started = time.perf_counter()
+            ours = await our_stream(session, model, prompts, count)
+            middle = time.perf_counter()
+            theirs = plain_stream(config, weights, prompts, count)
+            ended = time.perf_counter()
+            if ours != theirs:  # two logits that are equal but for rounding
+                print(f"the streams differ from token {_first_difference(ours, theirs)} on", file=sys.stderr)
+            if turn:
+                times.append(((middle - started) / count, (ended - middle) / count))
+    our_time, their_time = (median(column) for column in zip(*times, strict=True))
+    return our_time, their_time
+
+
+def _first_difference(ours: list[list[int]], theirs: list[list[int]]) -> int:
+    return next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+
+
+async def speeds(rounds: int, count: int) -> None:
+    """Print the table of tokens a second."""
+    print("| shape | streams | NumPy, tokens/s | aioflow, tokens/s | time of a token, aioflow / NumPy |")
+    print("|---|---|---|---|---|")
+    for name, config in SHAPES.items():
+        for rows in STREAMS:
+            ours, theirs = await measure(config, rows, count, rounds)
+            print(f"| {name} | {rows} | {rows / theirs:.1f} | {rows / ours:.1f} | {ours / theirs:.2f} |", flush=True)
+
+
+# -- a large checkpoint -----------------------------------------------------------------------
+
+
+async def weights(rounds: int) -> None:
+    """Print the table of a checkpoint of a GiB."""
+    print("| what | graph ready | first step | peak memory / size of the file |")
+    print("|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        await safetensors.save(path, {f"h.{i}.weight": np.full([4096, 4096], i, np.float32) for i in range(16)})
+        for what in ("mapped", "transposed"):
+            rows = [_child(path, what) for _ in range(rounds)]
+            ready, first, peak = (median(row[key] for row in rows) for key in ("ready", "first", "peak"))
+            print(f"| {what} | {ready * 1e3:.0f} ms | {first:.2f} s | {peak / LARGE:.3f} |")
+
+
+def _child(path: Path, what: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.generation", "--child", str(path), what]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found: dict[str, float] = json.loads(output)
+    return found
+
+
+async def child(path: str, what: str) -> None:
+    """In a process of its own: assign the weights, run a step that uses all of them, and print the costs."""
+    before = _memory("VmRSS")
+    started = time.perf_counter()
+    with af.Graph().as_default() as graph:
+        opened = safetensors.open(path)
+        variables = {n: af.get_variable(n, opened.entry(n).shape) for n in opened}
+        x = af.placeholder(af.float32, [1, 4096])
+        y = x
+        for variable in variables.values():
+            y = af.matmul(y, variable)
+        ready = time.perf_counter() - started
+        async with af.Session(graph=graph) as session:
+            names = {v: safetensors.Transposed(n) if what == "transposed" else n for n, v in variables.items()}
+            await safetensors.assign(session, opened, names)
+            await session.run(y, {x: np.ones([1, 4096], np.float32)})
+            first = time.perf_counter() - started
+    print(json.dumps({"ready": ready, "first": first, "peak": _memory("VmHWM") - before}))
+
+
+def _memory(of: str) -> int:
+    """Bytes of this process in memory, with those of mapped files: "VmRSS" now, "VmHWM" at most (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(of)) * 1024
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=60)
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="only the first ones")
+    parser.add_argument("--skip", choices=["speeds", "weights"])
+    parser.add_argument("--child", nargs=2)
+    options = parser.parse_args()
+    if options.child:
+        await child(*options.child)
+        return
+    for name in list(SHAPES)[options.shapes :]:
+        del SHAPES[name]
+    if options.skip != "speeds":
+        await speeds(options.rounds, options.tokens)
+    if options.skip != "weights":
+        await weights(options.rounds)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
