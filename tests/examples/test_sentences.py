@@ -49,11 +49,13 @@ def plain(c: Config, w: dict[str, Array], ids: list[int]) -> Array:
     w = {name: value.astype(float) for name, value in w.items()}
 
     def dense(name: str, x: Array) -> Array:
-        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+        product: Array = x @ w[f"{name}.weight"].T
+        return product + w[f"{name}.bias"]
 
     def norm(name: str, x: Array) -> Array:
         scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + c.layer_norm_eps)
-        return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+        result: Array = scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
+        return result
 
     x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.position_embeddings.weight"][: len(ids)]
     x = norm("embeddings.LayerNorm", x + w["embeddings.token_type_embeddings.weight"][0])
