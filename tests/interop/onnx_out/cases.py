@@ -601,3 +601,31 @@ case(
     np.float32(1),
     np.float32(2),
 )
+
+# -- arrays of tensors -------------------------------------------------------------------------------------------------
+
+case("map_fn", lambda x: af.map_fn(lambda row: row * 2 + af.reduce_sum(row), x), floats(4, 3))
+case("map_fn_several", lambda x, y: af.map_fn(lambda r: (r[0] + r[1], r[0] * 2), (x, y)), floats(4, 3), floats(4, 1))
+case("map_fn_types", lambda x: af.map_fn(lambda row: af.cast(row > 0, af.int64), x, dtype=af.int64), floats(4, 3))
+case("foldl", lambda x: af.foldl(lambda a, row: a * 0.5 + row, x), floats(4, 3))
+case("foldr", lambda x: af.foldr(lambda a, row: a * 0.5 + row, x, initializer=np.zeros(3, np.float32)), floats(4, 3))
+case("scan", lambda x: af.scan(lambda a, row: a + row, x, initializer=np.ones(3, np.float32)), floats(4, 3))
+case(
+    "scan_reverse",
+    lambda x: af.scan(lambda a, row: a * 0.9 + row, x, initializer=np.ones(3, np.float32), reverse=True),
+    floats(4, 3),
+)
+
+case("scan_from_first", lambda x: af.scan(lambda a, row: a * 0.9 + row, x), floats(4, 3))
+case("scan_from_last", lambda x: af.scan(lambda a, row: a * 0.9 + row, x, reverse=True), floats(4, 3))
+
+
+def _recurrent(x: Any) -> Any:
+    """A simple recurrent layer over [time, batch, features], of any length."""
+    weights, state = af.constant(floats(3, 4)), af.constant(floats(4, 4))
+    start = af.zeros([af.shape(x)[1], 4])
+    outputs = af.scan(lambda h, row: af.tanh(af.matmul(row, weights) + af.matmul(h, state)), x, initializer=start)
+    return [outputs, outputs[-1]]
+
+
+case("recurrent", _recurrent, floats(5, 2, 3))

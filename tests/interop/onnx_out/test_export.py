@@ -29,7 +29,7 @@ def floats(values: Any) -> NDArray[np.float32]:
 def evaluate(model: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
     """What ONNX's own evaluator gives."""
     found: Any = ReferenceEvaluator(model).run(None, dict(feeds))
-    return list(found)
+    return [np.asarray(value) for value in found]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.reference], ids=lambda case: case.name)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.loops import LoopFrame, frames_behind
+from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Memory, Role
 
@@ -140,6 +141,18 @@ class Structure:
         while self._hands_on(edge):
             edge = self._graph.nodes[edge.node].inputs[0]
         return edge
+
+    def past(self, edge: Edge) -> Edge:
+        """The output whose value it is, past all nodes that hand it on."""
+        while self.value(edge) != edge or self.source(edge) != edge:
+            edge = self.source(self.value(edge))
+        return edge
+
+    def constant(self, edge: Edge) -> Array | None:
+        """The value of an output, if it is that of a constant."""
+        node = self._graph.nodes[self.source(self.value(edge)).node]
+        value: Array | None = node.attrs["value"] if _role(node) is Role.CONSTANT else None
+        return value
 
     def _hands_on(self, edge: Edge) -> bool:
         traits = traits_of(self._graph.nodes[edge.node].op)

@@ -9,7 +9,22 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
 
-__all__ = ["Body", "Made", "Value", "channels_first_order", "channels_last_order"]
+__all__ = ["Body", "Made", "Rows", "Value", "channels_first_order", "channels_last_order"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """What an array of tensors is in the model: their stack, if anything was written into it.
+
+    Attributes:
+        size: How many there are, int64 [1].
+        is_awaited: A loop is to write it, row by row, and this is its body.
+        is_next: The value is the one row that an iteration of a loop adds; after the loop it is the stack of them.
+    """
+
+    size: Value
+    is_awaited: bool = False
+    is_next: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,6 +36,7 @@ class Value:
         dtype: Of its elements.
         dims: Its static shape as our graph has it, as far as it is known.
         constant: What it is, if that is known.
+        rows: It is an array of tensors rather than a tensor.
         channels_first: Its axes are in the order of ONNX's convolutions, where our graph has the channels last.
     """
 
@@ -29,6 +45,7 @@ class Value:
     dims: Dims = None
     constant: Array | None = None
     channels_first: bool = False
+    rows: Rows | None = None
 
     @property
     def rank(self) -> int | None:

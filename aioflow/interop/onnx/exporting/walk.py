@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.ir import Node as GraphNode
 from aioflow.graph import dtypes
 from aioflow.graph.boundary import ARG
-from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect
 from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rows import adds_rows, awaited, stacked
 from aioflow.interop.onnx.exporting.rules import load_families, rule_for
 from aioflow.interop.onnx.exporting.scope import Parts, RefusedError, Scope
 from aioflow.interop.onnx.exporting.structure import Block, Branch, Irregular, Item, Loop, Structure
@@ -124,6 +126,9 @@ class _Walk:
         for port, (value, spec) in enumerate(zip(values, node.outputs, strict=False)):
             if value is not None:
                 scope.parts.prefer(value.name, node.name, port)
+                if value.rows is not None:
+                    known[Edge(node.name, port)] = value
+                    continue
                 same = value if value.name == "" else scope.cast(value, spec.dtype, is_size=True)
                 known[Edge(node.name, port)] = same.of(spec.dims if same.constant is None else same.dims)
 
@@ -148,8 +153,13 @@ class _Walk:
             for side, label in zip(branch.sides, ("else", "then"), strict=True):
                 inner, inside = Scope(scope.parts, f"{name}/{label}", scope), known.new_child()
                 self._block(side, inner, inside)
-                _give(inner, [self._get(edge, inside) for edge in side.results])
+                results = [self._get(edge, inside) for edge in side.results]
+                _give(inner, results)
                 bodies.append(inner.body)
+            if any(value.rows is not None for value in results):
+                for merge in branch.merges:
+                    self._refuse(merge, "an array of tensors in a branch", known)
+                return
             attrs = {"else_branch": bodies[0], "then_branch": bodies[1]}
             chosen = list(scope.nest("If", name, [predicate], kinds, attrs))
         for merge, value in zip(branch.merges, chosen, strict=True):
@@ -157,35 +167,57 @@ class _Walk:
 
     def _loop(self, loop: Loop, scope: Scope, known: Known) -> None:
         """A Loop: its condition is computed before it, and at the end of every iteration."""
-        parts = scope.parts
-        kinds: list[DType] = [self._graph.spec(v.merge).dtype for v in loop.variables]
-        context_node = self._graph.nodes[loop.variables[0].merge.node]
-        starts = [Node(context_node, scope).rows(self._get(v.start, known)) for v in loop.variables]
+        node = self._graph.nodes[loop.variables[0].merge.node]
+        starts = {v.merge: Node(node, scope).rows(self._get(v.start, known)) for v in loop.variables}
+        added = {merge for merge, start in starts.items() if start.rows is not None and not start.name}
+        carried = [v for v in loop.variables if v.merge not in added]
         before = self._condition(loop, starts, scope, known)
-        inner = Scope(parts, f"{loop.name}/body", scope)
+        inner = Scope(scope.parts, f"{loop.name}/body", scope)
         inner.input(f"{loop.name}/iteration", dtypes.int64, ())
         inner.input(f"{loop.name}/condition", dtypes.bool_, ())
         inside = known.new_child()
-        for variable, kind in zip(loop.variables, kinds, strict=True):
-            dims = self._graph.spec(variable.merge).dims
-            inside[variable.merge] = inner.input(variable.merge.node, kind, dims)
+        inside.update({merge: awaited(starts[merge]) for merge in added})
+        for variable in carried:
+            start = starts[variable.merge]
+            dims = self._graph.spec(variable.merge).dims if start.rows is None else _any_rows(start)
+            held = inner.input(variable.merge.node, start.dtype, dims)
+            inside[variable.merge] = replace(held, rows=start.rows)
         self._block(loop.body, inner, inside)
-        within = Node(context_node, inner)
-        following = [within.rows(self._get(edge, inside)) for edge in loop.body.results]
+        following = {
+            v.merge: Node(node, inner).rows(self._get(edge, inside))
+            for v, edge in zip(loop.variables, loop.body.results, strict=True)
+        }
+        self._check_rows(loop, added, following, known)
         after = self._condition(loop, following, inner, known)
-        _give(inner, [after, *following])
-        nothing = Value("", dtypes.int64)
-        made = scope.nest("Loop", loop.name, [nothing, before, *starts], kinds, {"body": inner.body})
-        by_merge = dict(zip((v.merge for v in loop.variables), made, strict=True))
-        for node, variable in loop.exits:
-            known[Edge(node.name, 0)] = by_merge[variable.merge].of(node.outputs[0].dims)
+        last = [v.merge for v in carried] + [v.merge for v in loop.variables if v.merge in added]
+        _give(inner, [after, *(following[merge] for merge in last)])
+        given = [Value("", dtypes.int64), before, *(starts[v.merge] for v in carried)]
+        kinds = [following[merge].dtype for merge in last]
+        made = scope.nest("Loop", loop.name, given, kinds, {"body": inner.body})
+        after_loop = dict(zip(last, made, strict=True))
+        for exit_node, variable in loop.exits:
+            value, start = after_loop[variable.merge], starts[variable.merge]
+            if variable.merge in added:
+                value = stacked(self._structure, loop, variable, value.of(following[variable.merge].dims), scope)
+            dims = exit_node.outputs[0].dims if start.rows is None else value.dims
+            known[Edge(exit_node.name, 0)] = replace(value, dims=dims, rows=start.rows)
 
-    def _condition(self, loop: Loop, values: Sequence[Value], scope: Scope, known: Known) -> Value:
+    def _check_rows(self, loop: Loop, added: set[Edge], following: Mapping[Edge, Value], known: Known) -> None:
+        for variable in loop.variables:
+            if variable.merge in added and not adds_rows(self._structure, loop, variable, following[variable.merge]):
+                node = self._graph.nodes[variable.merge.node]
+                self._refuse(node, "an array of tensors that is not written in the order of a loop", known)
+
+    def _condition(self, loop: Loop, values: Mapping[Edge, Value], scope: Scope, known: Known) -> Value:
         inside = known.new_child()
-        for variable, value in zip(loop.variables, values, strict=True):
-            inside[variable.merge] = value.of(self._graph.spec(variable.merge).dims)
+        for merge, value in values.items():
+            inside[merge] = value.of(self._graph.spec(merge).dims) if value.rows is None else value
         self._block(loop.condition, scope, inside)
         return self._get(loop.condition.results[0], inside)
+
+
+def _any_rows(value: Value) -> Dims:
+    return None if value.dims is None else (None, *value.dims[1:])
 
 
 def _give(scope: Scope, values: Sequence[Value]) -> None:
@@ -210,7 +242,7 @@ def _visible(graph: ClientGraph, edge: Edge, value: Value, scope: Scope) -> Valu
 
 def _check(node: GraphNode) -> None:
     for spec in node.outputs:
-        if not is_exportable(spec.dtype):
+        if spec.dtype.is_numpy_compatible and not is_exportable(spec.dtype):
             raise RefusedError(f"no runtime takes {spec.dtype.name}")
 
 

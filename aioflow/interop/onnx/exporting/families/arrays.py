@@ -1,0 +1,137 @@
+"""Arrays of tensors (`TensorArray`) and lists of them: in the model, the stack of the tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from aioflow.graph.dtypes import DType
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.values import Rows, Value
+
+
+def _empty(node: Node, size: Value, dtype: DType) -> Value:
+    """An array into which nothing was written."""
+    return Value("", dtype, None, rows=Rows(node.vector(size)))
+
+
+def _stack(node: Node, flow: Value) -> Value:
+    """The stack of all rows."""
+    if flow.rows is None or not flow.name or flow.rows.is_next:
+        node.refuse("an array of tensors that is read before it is written")
+    return replace(flow, rows=None)
+
+
+def _is_all(node: Node, indices: Value) -> bool:
+    """Whether the indices are 0, 1, 2…, as many as there are rows."""
+    known = indices.constant
+    if known is not None:
+        return bool(np.array_equal(known, np.arange(known.size)))
+    maker = node.scope.parts.made.get(indices.name)
+    if maker is None or maker.op != "Range":
+        return False
+    constants = [node.scope.parts.constants.get(name) for name in (maker.inputs[0], maker.inputs[2])]
+    return all(c is not None and c.size == 1 for c in constants) and [int(c) for c in constants if c is not None] == [
+        0,
+        1,
+    ]
+
+
+def _written(node: Node, flow: Value, index: Value, value: Value) -> Value:
+    """The array with another row at a place."""
+    if flow.rows is None:
+        node.refuse("an array of tensors that is not known")
+    if not flow.name and flow.rows.is_awaited:
+        return replace(value, rows=Rows(flow.rows.size, is_next=True))
+    if flow.name:
+        stack = _stack(node, flow)
+    else:
+        blank = node.joined([flow.rows.size, node.make("Shape", value)])
+        stack = node.make("Expand", node.const(0, value.dtype), blank)
+    place = node.reshaped(node.int64(index), [1, 1])
+    made = node.make("ScatterND", stack, place, node.unsqueezed(value, [0]))
+    return replace(made, dims=None if value.dims is None else (None, *value.dims), rows=flow.rows)
+
+
+@exporter("TensorArrayV3")
+def tensor_array(node: Node, size: Value) -> tuple[Value, Value]:
+    """A new array: the handle tells nothing."""
+    made = _empty(node, size, node.attr("dtype"))
+    return made, made
+
+
+@exporter("TensorArrayScatterV3")
+def scatter(node: Node, handle: Value, indices: Value, value: Value, flow: Value) -> Value:
+    """All rows at once."""
+    if flow.rows is None or flow.name or not _is_all(node, indices):
+        node.refuse("an array of tensors, of which some are written")
+    return replace(value, rows=flow.rows)
+
+
+@exporter("TensorArrayWriteV3")
+def write(node: Node, handle: Value, index: Value, value: Value, flow: Value) -> Value:
+    """One row: where nothing was written before, that of an iteration of a loop."""
+    return _written(node, flow, index, value)
+
+
+@exporter("TensorArrayReadV3")
+def read(node: Node, handle: Value, index: Value, flow: Value) -> Value:
+    """One row."""
+    return node.make("Gather", _stack(node, flow), index, axis=0)
+
+
+@exporter("TensorArrayGatherV3")
+def gather(node: Node, handle: Value, indices: Value, flow: Value) -> Value:
+    """Some rows, or all of them."""
+    stack = _stack(node, flow)
+    return stack if _is_all(node, indices) else node.make("Gather", stack, indices, axis=0)
+
+
+@exporter("TensorArraySizeV3")
+def size_of(node: Node, handle: Value, flow: Value) -> Value:
+    """How many rows there are."""
+    return _length(node, flow)
+
+
+def _length(node: Node, flow: Value) -> Value:
+    if flow.rows is None:
+        node.refuse("an array of tensors that is not known")
+    return node.squeezed(flow.rows.size, [0])
+
+
+@exporter("TensorListReserve")
+def reserve(node: Node, element_shape: Value, count: Value) -> Value:
+    """A new list of so many."""
+    return _empty(node, count, node.attr("element_dtype"))
+
+
+@exporter("TensorListFromTensor")
+def from_tensor(node: Node, tensor: Value, element_shape: Value) -> Value:
+    """The list of the rows of a tensor."""
+    return replace(tensor, rows=Rows(node.size_of(tensor, 0)))
+
+
+@exporter("TensorListSetItem")
+def set_item(node: Node, items: Value, index: Value, item: Value) -> Value:
+    """The list with another item at a place."""
+    return _written(node, items, index, item)
+
+
+@exporter("TensorListGetItem")
+def get_item(node: Node, items: Value, index: Value, element_shape: Value) -> Value:
+    """One item."""
+    return node.make("Gather", _stack(node, items), index, axis=0)
+
+
+@exporter("TensorListStack")
+def stack(node: Node, items: Value, element_shape: Value) -> Value:
+    """The items as one tensor."""
+    return _stack(node, items)
+
+
+@exporter("TensorListLength")
+def length(node: Node, items: Value) -> Value:
+    """How many items there are."""
+    return _length(node, items)
