@@ -137,6 +137,9 @@ async def test_any_window(
     span = (kernel - 1) * dilation + 1
     hypothesis.assume(same_size or span <= min(height, width))
     hypothesis.assume(stride == 1 or dilation == 1)
+    pool = min(kernel, height, width)
+    gaps = (kernel > 1 and span < stride) or (1 < pool < stride)
+    hypothesis.assume(not (gaps and dynamic and same_size))  # which is refused
     weights = _numbers((kernel, kernel, 2, 3)) / 10
     padding = "SAME" if same_size else "VALID"
 
@@ -144,8 +147,7 @@ async def test_any_window(
         made = af.nn.conv2d(
             x, af.constant(weights), [1, stride, stride, 1], padding, dilations=[1, dilation, dilation, 1]
         )
-        size = min(kernel, height, width)
-        pooled = [f(x, [1, size, size, 1], [1, stride, stride, 1], padding) for f in (af.nn.max_pool, af.nn.avg_pool)]
+        pooled = [f(x, [1, pool, pool, 1], [1, stride, stride, 1], padding) for f in (af.nn.max_pool, af.nn.avg_pool)]
         return [made, *pooled]
 
     await compare(build, [_numbers((2, height, width, 2)) / 10], onnxruntime_run, dynamic=dynamic, tolerance=1e-3)
@@ -200,11 +202,12 @@ async def test_a_model_that_was_loaded_goes_out_as_it_came(name: str) -> None:
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.reference], ids=lambda case: case.name)
 async def test_what_was_exported_can_be_loaded_again(case: Case) -> None:
-    def run(proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
+    async def run(proto: onnx.ModelProto, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
         model = load(proto)
-        session = af.Session(graph=model.graph)
-        found: Arrays = session.run_sync(list(model.outputs.values()), {model.inputs[k]: v for k, v in feeds.items()})
-        session.close()
+        async with af.Session(graph=model.graph) as session:
+            found: Arrays = await session.run(
+                list(model.outputs.values()), {model.inputs[name]: value for name, value in feeds.items()}
+            )
         return found
 
     await compare(case.build, case.arrays, run, tolerance=case.tolerance)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import isawaitable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from aioflow.interop.onnx import export
 
 Arrays: TypeAlias = Sequence[NDArray[Any]]
 # A model and what it is fed, to what it gives.
-Runner: TypeAlias = Callable[[onnx.ModelProto, Mapping[str, NDArray[Any]]], Arrays]
+Runner: TypeAlias = Callable[[onnx.ModelProto, Mapping[str, NDArray[Any]]], Arrays | Awaitable[Arrays]]
 
 
 async def compare(
@@ -47,7 +48,8 @@ async def compare(
         wanted = await session.run(list(outputs.values()), dict(zip(inputs.values(), arrays, strict=True)))
         model = await export(session, outputs, inputs, opset=opset)
     check(model, list(inputs), list(outputs))
-    found = run(model, dict(zip(inputs, arrays, strict=True)))
+    given = run(model, dict(zip(inputs, map(np.asarray, arrays), strict=True)))
+    found = await given if isawaitable(given) else given
     for ours, theirs in zip(wanted, found, strict=True):
         same(ours, theirs, tolerance)
     return model

@@ -57,13 +57,22 @@ class Windows:
             sizes: Dims = None if images.dims is None else images.dims[2:]
             known = [self._same(axis, sizes, kernel) for axis in range(len(self.strides))]
             if None in known:
+                self._check_spans(node, kernel)
                 return {"auto_pad": "SAME_UPPER"}
             pairs = [pair for pair in known if pair is not None]
         return {"pads": [before for before, _ in pairs] + [after for _, after in pairs]}
 
+    def _check_spans(self, node: Node, kernel: Sequence[int | None] | None) -> None:
+        """onnxruntime pads less than nothing where windows leave gaps between them."""
+        for own, stride, dilation in zip(kernel or (), self.strides, self.dilations, strict=False):
+            if own is not None and own > 1 and (own - 1) * dilation + 1 < stride:
+                node.refuse("padding='SAME' with gaps between windows, on images of unknown size")
+
     def _same(self, axis: int, sizes: Dims, kernel: Sequence[int | None] | None) -> tuple[int, int] | None:
         own = None if kernel is None else kernel[axis]
         size = None if sizes is None else sizes[axis]
+        if own == 1:
+            return 0, 0
         if own is None or (size is None and self.strides[axis] != 1):
             return None
         if size is None:  # every position has its window, whatever the size
