@@ -509,6 +509,45 @@ case("set_diag", af.linalg.set_diag, floats(2, 3, 4), floats(2, 3))
 case("trace", af.linalg.trace, floats(2, 3, 3))
 case("norm", lambda x: [af.norm(x), af.norm(x, ord=1, axis=1)], floats(2, 3))
 
+_ids = array("int32", [[0, 3], [2, 2]])
+case("embedding", lambda i: af.nn.embedding_lookup(af.constant(floats(4, 3)), i), _ids)
+case(
+    "embedding_parts", lambda i: af.nn.embedding_lookup([af.constant(floats(2, 3)), af.constant(floats(2, 3))], i), _ids
+)
+case("embedding_variable", lambda i: af.nn.embedding_lookup(af.get_variable("table", [4, 3]), i), _ids)
+case(
+    "embedding_sparse",
+    lambda v, i: af.nn.embedding_lookup_sparse(
+        af.constant(floats(4, 3)), af.SparseTensor(i, v, [2, 3]), None, combiner="mean"
+    ),
+    array("int64", [1, 3, 2]),
+    array("int64", [[0, 0], [0, 1], [1, 2]]),
+    static_only=True,
+)
+case(
+    "searchsorted",
+    lambda x, v: [af.searchsorted(x, v, side=s) for s in ("left", "right")],
+    np.sort(floats(2, 6)),
+    floats(2, 4),
+)
+case("unravel_index", lambda i: af.unravel_index(i, [3, 4, 5]), array("int32", [0, 59, 22]))
+case("sparse_to_dense", lambda i, v: af.sparse_to_dense(i, [4, 5], v, 7.0), array("int64", [[0, 1], [3, 2]]), floats(2))
+case("sparse_scalar", lambda i: af.sparse_to_dense(i, [4], 1, 0), array("int32", [1, 3]))
+case("adjust_contrast", lambda x: af.image.adjust_contrast(x, 1.5), floats(2, 4, 5, 3))
+case("xlog1py", af.math.xlog1py, array("float32", [0, 2, -1]), array("float32", [-1, 1e-6, 3]))
+
+
+def _differentiated(x: Any) -> Any:
+    """The gradient of a network with respect to its input."""
+    hidden = af.nn.leaky_relu(af.matmul(af.tanh(x), af.constant(floats(3, 4))))
+    for activation in (af.nn.relu, af.nn.elu, af.nn.selu, af.nn.softplus, af.nn.softsign, af.sigmoid, af.nn.relu6):
+        hidden = activation(af.nn.bias_add(hidden, af.constant(floats(4))))
+    loss = af.reduce_sum(af.sqrt(hidden + 1.0) + af.rsqrt(hidden + 2.0) + af.reciprocal(hidden + 3.0))
+    return af.gradients(loss, x)
+
+
+case("gradients", _differentiated, floats(2, 3))
+
 # -- strings -----------------------------------------------------------------------------------------------------------
 
 _texts = np.array([b"abc", b"", b"x1y"], object)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.families.elementwise import log1p_of
 from aioflow.interop.onnx.exporting.layouts import elementwise
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
@@ -175,6 +176,12 @@ def xdivy(node: Node, x: Value, y: Value) -> Value:
 def xlogy(node: Node, x: Value, y: Value) -> Value:
     """x · log(y), or 0 where x is."""
     return _where_zero(node, x, node.make("Mul", x, node.make("Log", y)))
+
+
+@_composed("Xlog1py")
+def xlog1py(node: Node, x: Value, y: Value) -> Value:
+    """x · log(1 + y), or 0 where x is."""
+    return _where_zero(node, x, node.make("Mul", x, log1p_of(node, y)))
 
 
 @_composed("Atan2")

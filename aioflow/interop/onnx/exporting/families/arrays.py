@@ -119,6 +119,25 @@ def set_item(node: Node, items: Value, index: Value, item: Value) -> Value:
     return _written(node, items, index, item)
 
 
+@exporter("EmptyTensorList")
+def empty_list(node: Node, element_shape: Value, limit: Value) -> Value:
+    """A new list of nothing."""
+    return _empty(node, node.const(0), node.attr("element_dtype"))
+
+
+@exporter("TensorListPushBack")
+def push_back(node: Node, items: Value, item: Value) -> Value:
+    """The list with one item more."""
+    if items.rows is None or items.rows.is_next:
+        node.refuse("a list of tensors that is not known")
+    if items.rows.is_awaited and not items.name:
+        return replace(item, rows=Rows(items.rows.size, is_next=True))
+    row = node.unsqueezed(item, [0])
+    made = node.joined([row] if not items.name else [_stack(node, items), row])
+    count = node.make("Shape", made, start=0, end=1)
+    return replace(made, dims=None if item.dims is None else (None, *item.dims), rows=Rows(count))
+
+
 @exporter("TensorListGetItem")
 def get_item(node: Node, items: Value, index: Value, element_shape: Value) -> Value:
     """One item."""

@@ -14,6 +14,7 @@ def _unsigned(dtype: DType) -> DType:
 
 def _shifted(node: Node, x: Value, by: Value, direction: str) -> Value:
     kind = _unsigned(x.dtype)
+    by = node.make("Min", node.make("Max", by, node.like(0, by)), node.like(8 * x.dtype.size - 1, by))
     made = node.make("BitShift", node.cast(x, kind), node.cast(by, kind), direction=direction)
     return node.cast(made, x.dtype)
 

@@ -14,7 +14,14 @@ def constant(node: Node) -> Value:
 
 
 @exporter(
-    "CheckNumerics", "EnsureShape", "Identity", "PlaceholderWithDefault", "PreventGradient", "Snapshot", any_layout=True
+    "AioflowCheckedIds",
+    "CheckNumerics",
+    "EnsureShape",
+    "Identity",
+    "PlaceholderWithDefault",
+    "PreventGradient",
+    "Snapshot",
+    any_layout=True,
 )
 @exporter("StopGradient", any_layout=True)
 def passed_on(node: Node, x: Value) -> Value:

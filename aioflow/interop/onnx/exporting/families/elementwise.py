@@ -12,7 +12,7 @@ from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
 
-__all__ = ["kept", "unary"]
+__all__ = ["kept", "log1p_of", "unary"]
 
 
 def kept(x: Value, made: Value) -> Value:
@@ -84,10 +84,11 @@ def erfc(node: Node, x: Value) -> Value:
 @exporter("Log1p", any_layout=True)
 def log1p(node: Node, x: Value) -> Value:
     """log(1 + x), exact for small x: log(u)·x/(u - 1), where u is 1 + x as it is rounded (Kahan)."""
-    return kept(x, _log1p(node, x))
+    return kept(x, log1p_of(node, x))
 
 
-def _log1p(node: Node, x: Value) -> Value:
+def log1p_of(node: Node, x: Value) -> Value:
+    """log(1 + x), of a plain value."""
     one = node.like(1, x)
     u = node.make("Add", x, one)
     step = node.make("Sub", u, one)
@@ -194,7 +195,7 @@ def softplus(node: Node, x: Value) -> Value:
     """log(exp(x) + 1)."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Softplus", x))
-    small = _log1p(node, node.make("Exp", node.make("Neg", node.make("Abs", x))))
+    small = log1p_of(node, node.make("Exp", node.make("Neg", node.make("Abs", x))))
     return kept(x, node.make("Add", node.make("Max", x, node.like(0, x)), small))
 
 

@@ -33,6 +33,14 @@ def resize_nearest(node: Node, images: Value, size: Value) -> Value:
     return _resized(node, images, size, how)
 
 
+@exporter("AdjustContrastv2")
+def adjust_contrast(node: Node, images: Value, factor: Value) -> Value:
+    """Each channel of each image, its distance from its mean made larger or smaller."""
+    wide = node.cast(images, dtypes.float32)
+    mean = node.make("ReduceMean", wide, node.const([-3, -2]))
+    return node.make("Add", node.make("Mul", node.make("Sub", wide, mean), node.scalar(factor)), mean)
+
+
 def _resized(node: Node, images: Value, size: Value, how: dict[str, Any]) -> Value:
     """Both sides of every image; where a pixel of the result is in the image follows from the node's attributes."""
     given = node.first(images)

@@ -115,6 +115,41 @@ def where(node: Node, x: Value) -> Value:
     return node.make("Transpose", node.make("NonZero", given), perm=[1, 0])
 
 
+@exporter("LowerBound", "UpperBound")
+def bound(node: Node, ordered: Value, values: Value) -> Value:
+    """How many of each row of ordered numbers are less than a value, or not greater."""
+    columns, own = node.unsqueezed(values, [2]), node.unsqueezed(ordered, [1])
+    before = node.make("Less" if node.op == "LowerBound" else "LessOrEqual", own, columns)
+    return node.make("ReduceSum", node.int64(before), node.const([2]), keepdims=0)
+
+
+@exporter("UnravelIndex")
+def unravel_index(node: Node, indices: Value, dims: Value) -> Value:
+    """The places of flat indices along each axis, a row an axis."""
+    sizes = node.vector(dims)
+    whole = node.make(
+        "CumSum", node.make("Log", node.cast(sizes, dtypes.float64)), node.const(0), exclusive=1, reverse=1
+    )
+    steps = node.int64(node.make("Round", node.make("Exp", whole)))
+    flat = node.int64(indices)
+    if node.rank(indices) == 0:
+        return node.make("Mod", node.make("Div", flat, steps), sizes)
+    columns = [node.unsqueezed(v, [1]) for v in (steps, sizes)]
+    return node.make("Mod", node.make("Div", node.unsqueezed(flat, [0]), columns[0]), columns[1])
+
+
+@exporter("SparseToDense")
+def sparse_to_dense(node: Node, indices: Value, shape: Value, values: Value, default: Value) -> Value:
+    """Values at their places in a tensor of one other value."""
+    if indices.rank is None or values.rank is None:
+        node.refuse("indices of unknown rank")
+    places = node.reshaped(indices, [-1, 1]) if indices.rank < 2 else indices
+    blank = node.make("Expand", node.scalar(default), node.vector(shape))
+    count = node.make("Shape", places, start=0, end=1)
+    updates = node.make("Expand", values, count)
+    return node.make("ScatterND", blank, node.int64(places), updates)
+
+
 @exporter("OneHot")
 def one_hot(node: Node, indices: Value, depth: Value, on: Value, off: Value) -> Value:
     """One value at each index, another elsewhere; of an index that is none, elsewhere alone."""
