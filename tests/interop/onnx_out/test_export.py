@@ -74,6 +74,7 @@ async def test_inputs_and_outputs_are_named_as_our_nodes_unless_they_get_names()
     async with af.Session() as session:
         await session.run(weights.initializer)
         model = await export(session, [scores, weights])
+    assert "scores" in [node.name for node in model.graph.node]
     assert [value.name for value in model.graph.input] == ["images"]
     assert [value.name for value in model.graph.output] == ["scores", "dense/kernel/Read/ReadVariableOp"]
     np.testing.assert_array_equal(

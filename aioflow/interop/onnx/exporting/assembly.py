@@ -59,7 +59,7 @@ def _name_outputs(scope: Scope, outputs: Mapping[str, Value]) -> None:
             taken.add(value.name)
             renamed[value.name] = name
         else:
-            scope.body.nodes.append(Made("Identity", scope.parts.unique(f"{name}/Identity"), [value.name], [name]))
+            scope.body.nodes.append(Made("Identity", scope.parts.unique_node(name), [value.name], [name]))
         scope.body.outputs.append(Value(name, value.dtype, value.dims))
     _rename(scope.body, renamed)
 

@@ -40,16 +40,25 @@ async def values_of(names: list[str], graph: Graph, session: Session | None) -> 
         raise FailedPreconditionError(
             "the graph has variables, whose values are in a session", expected="export(session, …)", actual=names[0]
         )
-    reads = {name: _plain_read(graph.get_operation_by_name(name)) for name in names}
+    wanted = set(names)
+    reads = {name: tensor for name, tensor in _plain_reads(graph).items() if name in wanted}
+    for name in names:
+        if name not in reads:
+            reads[name] = _new_read(graph.get_operation_by_name(name))
     found: dict[str, Array] = await session.run(reads)
     return found
 
 
-def _plain_read(handle: Operation) -> Tensor:
-    """A read of the variable that waits for nothing: the one that every variable has, or a new one."""
-    for op in handle.outputs[0].consumers():
+def _plain_reads(graph: Graph) -> dict[str, Tensor]:
+    """For variables by the nodes of their handles a read that waits for nothing, such as each is made with."""
+    found: dict[str, Tensor] = {}
+    for op in graph.get_operations():
         if op.type == "ReadVariableOp" and not op.waits_for and op.control_flow_context is None:
-            return op.outputs[0]
+            found.setdefault(op.inputs[0].op.name, op.outputs[0])
+    return found
+
+
+def _new_read(handle: Operation) -> Tensor:
     with handle.graph.as_default(), handle.graph.control_dependencies(None):
         return make("ReadVariableOp", handle.outputs[0], dtype=handle.attrs["dtype"])
 

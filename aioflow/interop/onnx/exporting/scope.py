@@ -36,7 +36,7 @@ class Parts:
         opset: The version of the ops.
         constants: The initializers by name.
         made: For each value the node that makes it.
-        preferred: For values and nodes the names that they are to get in the end.
+        preferred: For values the names that they are to get in the end.
     """
 
     opset: int
@@ -44,18 +44,16 @@ class Parts:
     made: dict[str, Made] = field(default_factory=dict)
     preferred: dict[str, str] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
+    _nodes: dict[str, int] = field(default_factory=dict)
     _equal: dict[Hashable, Value] = field(default_factory=dict)
 
     def unique(self, name: str) -> str:
-        """The name, or one like it that nobody has."""
-        count = self._names.get(name)
-        if count is None:
-            self._names[name] = 0
-            return name
-        while f"{name}_{count + 1}" in self._names:
-            count += 1
-        self._names[name] = count + 1
-        return self.unique(f"{name}_{count + 1}")
+        """The name, or one like it that no value has."""
+        return _unique(name, self._names)
+
+    def unique_node(self, name: str) -> str:
+        """The name, or one like it that no node has."""
+        return _unique(name, self._nodes)
 
     def reserve(self, name: str) -> str:
         """Take a name that must be just that one."""
@@ -70,8 +68,8 @@ class Parts:
         name = node if port == 0 else f"{node}:{port}"
         if name not in self._names:
             self.preferred[value] = self.reserve(name)
-            if port == 0:
-                maker.name = name
+        if port == 0 and node not in self._nodes:
+            maker.name = self.unique_node(node)
 
     def constant(self, array: Array, dtype: DType, name: str) -> Value:
         """A constant under that name, or under the one of a small constant that is equal."""
@@ -84,6 +82,17 @@ class Parts:
         if key is not None:
             self._equal[key] = value
         return value
+
+
+def _unique(name: str, taken: dict[str, int]) -> str:
+    count = taken.get(name)
+    if count is None:
+        taken[name] = 0
+        return name
+    while f"{name}_{count + 1}" in taken:
+        count += 1
+    taken[name] = count + 1
+    return _unique(f"{name}_{count + 1}", taken)
 
 
 class Scope:
@@ -197,7 +206,7 @@ class Scope:
             return found
         unique = self.parts.unique(name)
         outputs = [unique, *(self.parts.unique(f"{name}:{i}") for i in range(1, len(kinds)))]
-        node = Made(op, unique, names, outputs, attrs)
+        node = Made(op, self.parts.unique_node(name), names, outputs, attrs)
         self.body.nodes.append(node)
         self.parts.made.update(dict.fromkeys(outputs, node))
         made = tuple(Value(output, kind) for output, kind in zip(outputs, kinds, strict=True))
