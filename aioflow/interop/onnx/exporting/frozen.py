@@ -13,7 +13,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.opdef import traits_of
-from aioflow.graph.traits import Effect
+from aioflow.graph.traits import Effect, Role
 from aioflow.ops.apply import make
 from aioflow.runtime.folding import fold
 from aioflow.session.session import Session
@@ -82,15 +82,19 @@ def frozen(graph: ClientGraph, values: Mapping[str, Array]) -> ClientGraph:
     for name, node in graph.nodes.items():
         if name in values:
             nodes[name] = _constant(node, values[name])
-        elif node.inputs and _is_constant(nodes.get(node.inputs[0].node), values):
-            nodes.update((made.name, made) for made in _reading(node, nodes[node.inputs[0].node]))
+        elif node.inputs and (handle := _handle(node, nodes)) in values:
+            nodes.update((made.name, made) for made in _reading(node, nodes[handle]))
         else:
             nodes[name] = node
     return replace(graph, nodes=nodes)
 
 
-def _is_constant(node: Node | None, values: Mapping[str, Array]) -> bool:
-    return node is not None and node.name in values
+def _handle(node: Node, nodes: Mapping[str, Node]) -> str:
+    """The name of the node whose resource a node gets first, from outside the loops and branches that it is in."""
+    name = node.inputs[0].node
+    while name in nodes and traits_of(nodes[name].op).role in (Role.ENTER, Role.SWITCH):
+        name = nodes[name].inputs[0].node
+    return "" if traits_of(node.op).steers else name
 
 
 def _constant(node: Node, value: Any) -> Node:
@@ -101,7 +105,7 @@ def _constant(node: Node, value: Any) -> Node:
 
 def _reading(node: Node, variable: Node) -> Iterator[Node]:
     """What a node that reads a variable is, of its value."""
-    value = Edge(variable.name, 0)
+    value = node.inputs[0]  # which the variable is seen as here
     dtype = variable.attrs["dtype"]
     if node.op == "ReadVariableOp":
         yield replace(node, op="Identity", inputs=(value,), attrs={"T": dtype})

@@ -105,6 +105,7 @@ class Structure:
         self._loops: dict[LoopFrame, list[Variable]] = {}
         self._guards: dict[str, _Guard] = {}
         self._sides: dict[Edge, _Guard] = {}
+        self._only: dict[Edge, Edge] = {}  # of Merges the only input that is ever alive
         for node in graph.nodes.values():
             self._guard_of(node)
         for node in graph.nodes.values():
@@ -118,14 +119,21 @@ class Structure:
         guards += [self._guards.get(name, _ALIVE) for name in node.control]
         guard: _Guard = _ALIVE.union(*guards)
         if _role(node) is Role.MERGE and len(guards) == 2:
-            atom = _split(guards)
-            guard = guard if atom is None else guards[0] & guards[1]
+            guard = self._merged(node, guards, guard)
         self._guards[node.name] = guard
         steers = _role(node) is Role.SWITCH
         if steers and _role(self._graph.nodes[self._behind(node.inputs[1]).node]) is not Role.LOOP_CONDITION:
             predicate = self.source(node.inputs[1])
             for port in range(2):
                 self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
+
+    def _merged(self, node: Node, guards: Sequence[_Guard], both: _Guard) -> _Guard:
+        """The guard of a Merge. An input on a branch that its own surroundings exclude is never alive."""
+        alive = [i for i, guard in enumerate(guards) if not _is_never(guard)]
+        if len(alive) == 1:
+            self._only[Edge(node.name, 0)] = node.inputs[alive[0]]
+            return guards[alive[0]]
+        return both if _split(guards) is None else guards[0] & guards[1]
 
     def _at(self, edge: Edge) -> _Guard:
         return self._sides.get(edge, self._guards.get(edge.node, _ALIVE))
@@ -160,11 +168,16 @@ class Structure:
 
     def value(self, edge: Edge) -> Edge:
         """The output whose value an edge carries, past the nodes that only steer."""
-        node = self._graph.nodes[edge.node]
-        while _role(node) is Role.SWITCH or (_role(node) is Role.ENTER and node.attrs["is_constant"]):
-            edge = node.inputs[0]
-            node = self._graph.nodes[edge.node]
+        following: Edge | None = edge
+        while following is not None:
+            edge, following = following, self._before(following)
         return edge
+
+    def _before(self, edge: Edge) -> Edge | None:
+        node = self._graph.nodes[edge.node]
+        if _role(node) is Role.SWITCH or (_role(node) is Role.ENTER and node.attrs["is_constant"]):
+            return node.inputs[0]
+        return self._only.get(edge)
 
     def _note_variable(self, node: Node) -> None:
         sources = [self._graph.nodes[edge.node] for edge in node.inputs]
@@ -343,6 +356,11 @@ class _Blocks:
 
 def _role(node: Node) -> Role:
     return traits_of(node.op).role
+
+
+def _is_never(guard: _Guard) -> bool:
+    """Whether it asks for both sides of a predicate."""
+    return any((predicate, not side) in guard for predicate, side in guard)
 
 
 def _split(guards: Sequence[_Guard]) -> Edge | None:

@@ -65,9 +65,17 @@ def tensor_array(node: Node, size: Value) -> tuple[Value, Value]:
 @exporter("TensorArrayScatterV3")
 def scatter(node: Node, handle: Value, indices: Value, value: Value, flow: Value) -> Value:
     """All rows at once."""
-    if flow.rows is None or flow.name or not _is_all(node, indices):
-        node.refuse("an array of tensors, of which some are written")
-    return replace(value, rows=flow.rows)
+    if flow.rows is None or flow.rows.is_next or flow.rows.is_awaited:
+        node.refuse("an array of tensors that a loop writes in parts")
+    if not flow.name and _is_all(node, indices):
+        return replace(value, rows=flow.rows)
+    target = flow
+    if not flow.name:
+        shape = node.joined([flow.rows.size, node.make("Shape", value, start=1)])
+        target = node.make("Expand", node.const(0, value.dtype), shape)
+    places = node.make("Unsqueeze", node.int64(indices), node.const([1]))
+    made = node.make("ScatterND", target, places, value)
+    return replace(made, dims=None if value.dims is None else (None, *value.dims[1:]), rows=flow.rows)
 
 
 @exporter("TensorArrayWriteV3")
@@ -87,6 +95,17 @@ def gather(node: Node, handle: Value, indices: Value, flow: Value) -> Value:
     """Some rows, or all of them."""
     stack = _stack(node, flow)
     return stack if _is_all(node, indices) else node.make("Gather", stack, indices, axis=0)
+
+
+@exporter("TensorArrayConcatV3")
+def concat(node: Node, handle: Value, flow: Value) -> tuple[Value, Value]:
+    """The rows one after another, and how long each is: all are equally long, as a stack of them is."""
+    stack = _stack(node, flow)
+    if stack.dims is None or len(stack.dims) < 2 or stack.dims[1] is None:
+        node.refuse("rows of lengths that are not known")
+    rest = node.joined([node.const([-1]), node.make("Shape", stack, start=2)])
+    lengths = node.make("Expand", node.const(stack.dims[1]), node.make("Shape", stack, start=0, end=1))
+    return node.reshaped(stack, rest), lengths
 
 
 @exporter("TensorArraySizeV3")
