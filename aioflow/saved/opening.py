@@ -21,6 +21,7 @@ from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
+from aioflow.interop.tensorflow.saved_model_parts import FILES as SAVED_MODEL_FILES
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.importer import import_graph_def
 from aioflow.saved.manifest import MANIFEST
@@ -43,12 +44,11 @@ class Kind(NamedTuple):
 
 
 AIOFLOW: Final = Kind("aioflow's own folder", "aioflow.saved.reading:load")
-SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow.saved_model:load_saved_model")
+SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow:load_saved_model")
 ONNX: Final = Kind("ONNX", "aioflow.interop.onnx:load")
 GRAPH: Final = Kind("graph definition", "aioflow.saved.opening:open_graph")
 WEIGHTS: Final = Kind("safetensors")
 
-_SAVED_MODEL_FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
 _INDEX: Final = "model.safetensors.index.json"
 _TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library)\s*[:{]")
 _FIELDS: Final = 64  # of a message that are looked at
@@ -81,7 +81,7 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 def _kind_of_folder(place: Path) -> Kind | None:
     if (place / MANIFEST).exists():
         return AIOFLOW
-    if any((place / name).exists() for name in _SAVED_MODEL_FILES):
+    if any((place / name).exists() for name in SAVED_MODEL_FILES):
         return SAVED_MODEL
     if (place / _INDEX).exists() or any(place.glob("*.safetensors")):
         return WEIGHTS
@@ -89,7 +89,7 @@ def _kind_of_folder(place: Path) -> Kind | None:
 
 
 def _kind_of_file(place: Path) -> Kind | None:
-    if place.name in _SAVED_MODEL_FILES:
+    if place.name in SAVED_MODEL_FILES:
         return SAVED_MODEL
     if place.name == MANIFEST:
         return AIOFLOW

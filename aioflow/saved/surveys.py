@@ -13,15 +13,13 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from aioflow import protos
-from aioflow.errors import DataLossError, NotFoundError, UnimplementedError
+from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
 from aioflow.formats.files import file_errors
-from aioflow.formats.stores import is_url
+from aioflow.formats.stores import is_url, store_at
 from aioflow.formats.tensor_bundle import OBJECT_GRAPH
 from aioflow.graph.graphdef import GraphDef, TensorData
-from aioflow.interop.tensorflow.saved_model_parts import FILES as SAVED_MODEL_FILES
-from aioflow.interop.tensorflow.saved_model_parts import VARIABLES
+from aioflow.interop.tensorflow.saved_model_parts import VARIABLES, saved_model
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.saved.opening import AIOFLOW, GRAPH, ONNX, SAVED_MODEL, WEIGHTS, Kind, missing_ops
 from aioflow.saved.places import Place
@@ -163,25 +161,27 @@ def _onnx(path: str) -> Survey:
         for node in body.node:
             ops[f"{node.domain}:{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type] += 1
             bodies += [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
-        parameters += [_initializer(onnx, each) for each in getattr(body, "initializer", ())]
+            held = [a.t for a in node.attribute if a.HasField("t") and _count(a.t.dims) > 1]
+            parameters += [_initializer(onnx, each, node.output[0]) for each in held if node.output]
+        parameters += [_initializer(onnx, each, each.name) for each in getattr(body, "initializer", ())]
     versions = {"IR": str(model.ir_version)}
     versions |= {f"opset{' ' + each.domain if each.domain else ''}": str(each.version) for each in model.opset_import}
     producer = f"{model.producer_name} {model.producer_version}".strip()
     return Survey(ONNX, producer, versions, ops, tuple(parameters))
 
 
-def _initializer(onnx: Any, tensor: Any) -> Parameter:
+def _initializer(onnx: Any, tensor: Any, name: str) -> Parameter:
     shape = tuple(tensor.dims)
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError:
-        return Parameter(tensor.name, f"type {tensor.data_type}", shape, 0)
-    return Parameter(tensor.name, str(dtype), shape, _bytes(shape, dtype.itemsize))
+        return Parameter(name, f"type {tensor.data_type}", shape, 0)
+    return Parameter(name, str(dtype), shape, _bytes(shape, dtype.itemsize))
 
 
 def _saved_model(path: str) -> Survey:
     place = Path(path) if Path(path).is_dir() else Path(path).parent
-    model = _saved_model_message(place)
+    model = saved_model(store_at(place), str(place))
     ops: Counter[str] = Counter()
     versions: dict[str, str] = {}
     producers: set[str] = set()
@@ -193,15 +193,6 @@ def _saved_model(path: str) -> Survey:
         ops.update(node.op for node in meta.graph_def.node)
         ops.update(node.op for function in meta.graph_def.library.function for node in function.node_def)
     return Survey(SAVED_MODEL, ", ".join(sorted(producers)), versions, ops, tuple(_restored(place)))
-
-
-def _saved_model_message(place: Path) -> Any:
-    for name in SAVED_MODEL_FILES:
-        if (place / name).exists():
-            with file_errors(place / name):
-                data = (place / name).read_bytes()
-            return protos.read("SavedModel", data) if name.endswith("txt") else protos.parse("SavedModel", data)
-    raise NotFoundError(f"there is no SavedModel in {place}", expected=SAVED_MODEL_FILES[0], actual="none")
 
 
 def _restored(place: Path) -> Iterator[Parameter]:

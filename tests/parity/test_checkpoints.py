@@ -136,5 +136,3 @@ async def test_tensorflow_restores_what_a_saver_writes(tmp_path: Path) -> None:
         _same(session.run(large), VALUES["large"])
         _same(session.run(text), VALUES["string"])
         _same(session.run(tensorflow.convert_to_tensor(theirs)), whole)
-
-
