@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import msgpack
 
 from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from aioflow.release import RELEASE
 
 __all__ = ["MAGIC", "Document", "from_bytes", "from_text", "to_bytes", "to_text"]
 
@@ -57,7 +58,11 @@ def from_bytes(data: bytes) -> Document:
     if magic != MAGIC:
         raise DataLossError("not a graph definition", expected=MAGIC, actual=magic)
     if version != FORMAT_VERSION:
-        raise UnimplementedError("written in another format", expected=f"format {FORMAT_VERSION}", actual=version)
+        raise UnimplementedError(
+            f"written in format {version}, and aioflow {RELEASE} reads format {FORMAT_VERSION}",
+            expected="a later release of aioflow",
+            actual=f"aioflow {RELEASE}",
+        )
     body = view[_HEADER.size :]
     if len(body) != length:
         raise DataLossError("truncated, or longer than written", expected=f"{length} bytes", actual=f"{len(body)}")

@@ -49,6 +49,22 @@ def ours(tmp_path: Path) -> Path:
     return tmp_path / "ours"
 
 
+async def _save_as_theirs(folder: Path) -> None:
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [None, 3], name="x")
+        w = af.Variable(WEIGHT, name="w")
+        async with af.Session() as session:
+            await session.run(w.initializer)
+            y = af.matmul(x, w, name="y")
+            await af.interop.tensorflow.save_saved_model(session, folder, Signature({"x": x}, {"y": y}))
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    asyncio.run(_save_as_theirs(tmp_path / "theirs"))
+    return tmp_path / "theirs"
+
+
 def _onnx(path: Path, *more: Any, outputs: tuple[str, ...] = ("y",)) -> Path:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])
     out = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
@@ -95,8 +111,8 @@ def test_a_format_is_told_by_the_contents(ours: Path, foreign: Path, frozen: Pat
     (tmp_path / "json").write_text(graph.as_graph_def().to_json())
     (tmp_path / "compact").write_bytes(graph.as_graph_def().to_bytes())
     asyncio.run(save_weights(tmp_path / "weights", {"w": WEIGHT}))
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "saved_model.pb").write_bytes(b"\x08\x01\x12\x00")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "saved_model.pb").write_bytes(b"\x08\x01\x12\x00")
     kinds = {
         ours: AIOFLOW,
         ours / "aioflow.json": AIOFLOW,
@@ -106,8 +122,8 @@ def test_a_format_is_told_by_the_contents(ours: Path, foreign: Path, frozen: Pat
         tmp_path / "json": GRAPH,
         tmp_path / "compact": GRAPH,
         tmp_path / "weights": WEIGHTS,
-        tmp_path / "theirs": SAVED_MODEL,
-        tmp_path / "theirs" / "saved_model.pb": SAVED_MODEL,
+        tmp_path / "empty": SAVED_MODEL,
+        tmp_path / "empty" / "saved_model.pb": SAVED_MODEL,
     }
     assert {path: kind_of(path) for path in kinds} == kinds
 
@@ -133,7 +149,7 @@ def test_nothing_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
 # ── run ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("which", ["ours", "foreign", "frozen"])
+@pytest.mark.parametrize("which", ["ours", "theirs", "foreign", "frozen"])
 @pytest.mark.parametrize("how", ["x=[[1, 2, 3]]", "[[1, 2, 3]]", "x={}.npy", "{}.npy", "{}.npz", "x={}.npz"])
 def test_every_format_is_run_with_inputs_of_every_form(
     which: str, how: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -219,7 +235,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str | Path, status:
     return json.loads(output(capsys))
 
 
-@pytest.mark.parametrize("which", ["ours", "foreign", "frozen"])
+@pytest.mark.parametrize("which", ["ours", "theirs", "foreign", "frozen"])
 def test_what_a_model_has(which: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, request.getfixturevalue(which), "--shape", "x=5,3")
     call = found["signatures"]["serving_default"]

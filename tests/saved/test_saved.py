@@ -85,6 +85,21 @@ async def test_what_was_loaded_can_be_trained_and_saved_again(tmp_path: Path) ->
     np.testing.assert_allclose(np.sum(again**2), after, rtol=1e-5)
 
 
+async def test_what_is_trained_leaves_the_mapped_file_as_it_was(tmp_path: Path) -> None:
+    async with built() as (session, model):
+        await save(session, tmp_path / "model", model.signature)
+    before = (tmp_path / "model" / "weights.safetensors").read_bytes()
+    found = load(tmp_path / "model")
+    w = found.variables["layer/w"]
+    with found.graph.as_default():
+        update = w.assign_add(WEIGHTS)
+    async with calling(found) as session, calling(load(tmp_path / "model")) as other:
+        await session.run(update.op)
+        np.testing.assert_array_equal(await session.run(w), 2 * WEIGHTS)
+        np.testing.assert_array_equal(await other.run("layer/w/Read/ReadVariableOp:0"), WEIGHTS)
+    assert (tmp_path / "model" / "weights.safetensors").read_bytes() == before
+
+
 async def test_several_signatures_share_what_they_need(tmp_path: Path) -> None:
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [2], name="x")
