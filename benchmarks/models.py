@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import aioflow as af
+from aioflow.interop.unsupported import UnsupportedError
 from aioflow.saved.opening import open_model
 from benchmarks.harness import alternating
 
@@ -204,8 +205,11 @@ async def call_rows(folder: Path) -> list[_Row]:
     for name, path in models:
         if path is None:
             print(f"{name}: its wheel is not installed")
-        else:
+            continue
+        try:
             rows.append(await call_row(name, path))
+        except UnsupportedError as error:
+            print(f"{name}: {error.message}")
     return rows
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from io import BytesIO
 from typing import BinaryIO, Final
 
 from aioflow.errors import DataLossError, NotFoundError, PermissionDeniedError, ResourceExhaustedError
@@ -65,8 +66,9 @@ class Place:
             raise ResourceExhaustedError(
                 f"{self.path(file.name)} is too large", expected=f"at most {_MAX_GRAPH} bytes", actual=file.size
             )
-        parts = list(self._checked(file))
-        return b"".join(parts)
+        contents = BytesIO()
+        contents.writelines(self._checked(file))
+        return contents.getvalue()
 
     def check(self, file: StoredFile) -> None:
         """Raises as `read`, without keeping what is read."""
