@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.formats.checkpoint import checkpoint_exists
 from aioflow.formats.files import file_errors
+from aioflow.formats.manifests import MANIFEST as MANIFEST_SUFFIX
 from aioflow.formats.stores import is_url, local_path
 from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -28,7 +30,19 @@ from aioflow.saved.manifest import MANIFEST
 from aioflow.saved.pruning import PLACEHOLDER
 from aioflow.train.graph_io import read_graph
 
-__all__ = ["AIOFLOW", "GRAPH", "ONNX", "SAVED_MODEL", "WEIGHTS", "Kind", "kind_of", "missing_ops", "open_model"]
+__all__ = [
+    "AIOFLOW",
+    "CHECKPOINT",
+    "GRAPH",
+    "ONNX",
+    "SAVED_MODEL",
+    "WEIGHTS",
+    "Kind",
+    "checkpoint_prefix",
+    "kind_of",
+    "missing_ops",
+    "open_model",
+]
 
 
 class Kind(NamedTuple):
@@ -48,6 +62,7 @@ SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow:load_saved_m
 ONNX: Final = Kind("ONNX", "aioflow.interop.onnx:load")
 GRAPH: Final = Kind("graph definition", "aioflow.saved.opening:open_graph")
 WEIGHTS: Final = Kind("safetensors")
+CHECKPOINT: Final = Kind("checkpoint")
 
 _INDEX: Final = "model.safetensors.index.json"
 _TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library)\s*[:{]")
@@ -67,15 +82,28 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
     if is_url(text):
         return AIOFLOW  # other formats are files of this machine
     place = local_path(text)
+    if checkpoint_prefix(place) is not None:
+        return CHECKPOINT
     with file_errors(place):
         found = _kind_of_folder(place) if place.is_dir() else _kind_of_file(place)
     if found is None:
         raise InvalidArgumentError(
             f"{text} is no model that is known here",
-            expected="an ONNX file, a SavedModel, a graph definition, a folder of aioflow's own, or safetensors",
+            expected="an ONNX file, a SavedModel, a graph definition, a folder of aioflow's own, or weights",
             actual="a folder without any of these" if place.is_dir() else "a file of something else",
         )
     return found
+
+
+def checkpoint_prefix(place: Path) -> str | None:
+    """The prefix of the checkpoint that is meant by that name or by that of one of its files; None where it is none."""
+    if place.name.endswith((".safetensors", ".safetensors.index.json")):
+        return None  # which it is for itself
+    for suffix in (".index", MANIFEST_SUFFIX, ""):
+        prefix = str(place).removesuffix(suffix)
+        if str(place).endswith(suffix) and not Path(prefix).is_dir() and checkpoint_exists(prefix):
+            return prefix
+    return None
 
 
 def _kind_of_folder(place: Path) -> Kind | None:

@@ -21,7 +21,17 @@ from aioflow.formats.tensor_bundle import OBJECT_GRAPH
 from aioflow.graph.graphdef import GraphDef, TensorData
 from aioflow.interop.tensorflow.saved_model_parts import VARIABLES, saved_model
 from aioflow.interop.unsupported import UnsupportedOp
-from aioflow.saved.opening import AIOFLOW, GRAPH, ONNX, SAVED_MODEL, WEIGHTS, Kind, missing_ops
+from aioflow.saved.opening import (
+    AIOFLOW,
+    CHECKPOINT,
+    GRAPH,
+    ONNX,
+    SAVED_MODEL,
+    WEIGHTS,
+    Kind,
+    checkpoint_prefix,
+    missing_ops,
+)
 from aioflow.saved.places import Place
 from aioflow.saved.reading import read_folder
 from aioflow.train.graph_io import read_graph
@@ -128,13 +138,21 @@ def _weights(path: str) -> Survey:
     files = sorted(place.glob("*.safetensors")) if place.is_dir() else [place]
     if place.name.endswith(".index.json"):
         files = sorted(place.parent.glob("*.safetensors"))
-    found = []
-    for file in files:
-        reader = CheckpointReader(str(file))
-        for name in reader.names():
-            shape, dtype = reader.shape(name), reader.dtype(name)
-            found.append(Parameter(name, dtype.name, shape, _bytes(shape, dtype.size)))
+    found = [parameter for file in files for parameter in _values(str(file))]
     return Survey(WEIGHTS, "", {"files": str(len(files))}, {}, tuple(found))
+
+
+def _checkpoint(path: str) -> Survey:
+    return Survey(CHECKPOINT, "", {}, {}, tuple(_values(checkpoint_prefix(Path(path)) or path)))
+
+
+def _values(prefix: str) -> Iterator[Parameter]:
+    """What a checkpoint has, besides how the objects of a program are connected."""
+    reader = CheckpointReader(prefix)
+    for name in reader.names():
+        if name != OBJECT_GRAPH:
+            shape, dtype = reader.shape(name), reader.dtype(name)
+            yield Parameter(name, dtype.name, shape, _bytes(shape, dtype.size))
 
 
 # -- formats of others ------------------------------------------------------------------------------------------------
@@ -198,13 +216,14 @@ def _saved_model(path: str) -> Survey:
 def _restored(place: Path) -> Iterator[Parameter]:
     """The variables of a SavedModel: what its checkpoint has."""
     prefix = str(place / VARIABLES)
-    if not checkpoint_exists(prefix):
-        return
-    reader = CheckpointReader(prefix)
-    for name in reader.names():
-        if name != OBJECT_GRAPH:
-            shape, dtype = reader.shape(name), reader.dtype(name)
-            yield Parameter(name, dtype.name, shape, _bytes(shape, dtype.size))
+    return _values(prefix) if checkpoint_exists(prefix) else iter(())
 
 
-_SURVEYS: Final = {AIOFLOW: _folder, GRAPH: _graph, WEIGHTS: _weights, ONNX: _onnx, SAVED_MODEL: _saved_model}
+_SURVEYS: Final = {
+    AIOFLOW: _folder,
+    CHECKPOINT: _checkpoint,
+    GRAPH: _graph,
+    ONNX: _onnx,
+    SAVED_MODEL: _saved_model,
+    WEIGHTS: _weights,
+}

@@ -312,6 +312,27 @@ def test_weights_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert re.search(r"large +float32 +\[3, 2\] +24 B", shown)
 
 
+@pytest.mark.parametrize("form", [{}, {"incremental": True}, {"write_version": 2}])
+def test_checkpoints_are_listed(form: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def write() -> None:
+        with af.Graph().as_default():
+            w = af.Variable(WEIGHT, name="w")
+            async with af.Session() as session:
+                await session.run(w.initializer)
+                await af.train.Saver(**form).save(session, tmp_path / "ck", global_step=3)
+
+    asyncio.run(write())
+    (of_its_own,) = [*tmp_path.glob("*.manifest.json"), *tmp_path.glob("*.index")]
+    for path in (tmp_path / "ck-3", of_its_own):
+        found = document(capsys, path)
+        assert found["format"] == "checkpoint"
+        assert [(p["name"], p["dtype"], p["shape"]) for p in found["parameters"]["tensors"]] == [
+            ("w", "float32", [3, 2])
+        ]
+    assert main(["run", str(tmp_path / "ck-3")]) == 2
+    assert "nothing to call" in refusal(capsys)
+
+
 def test_a_damaged_model_is_an_error(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     foreign.write_bytes(foreign.read_bytes()[:-10])
     (ours / "graph.aiograph").write_bytes(b"")
