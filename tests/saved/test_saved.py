@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import aioflow as af
 from aioflow import errors
@@ -167,6 +168,21 @@ async def test_a_graph_that_was_imported_has_no_variable_objects_and_is_saved_al
         signature = Signature({"x": graph.get_tensor_by_name("x:0")}, {"y": graph.get_tensor_by_name("y:0")})
         await save(session, tmp_path / "model", signature)
     np.testing.assert_allclose((await outputs(tmp_path / "model", x=GIVEN))["y"], WANTED, rtol=1e-6)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+async def test_a_model_of_another_format_goes_into_a_folder(tmp_path: Path, trainable: bool) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    graph = helper.make_graph([product], "g", [x], [y], [numpy_helper.from_array(WEIGHTS, "w")])
+    proto = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    model = af.interop.onnx.load(proto, trainable=trainable)
+    async with calling(model) as session:
+        wanted = await session.run(model.outputs["y"], {model.inputs["x"]: GIVEN})
+        await save(session, tmp_path / "model", model.signatures)
+    assert len(load(tmp_path / "model").variables) == trainable
+    np.testing.assert_array_equal((await outputs(tmp_path / "model", x=GIVEN))["y"], wanted)
 
 
 async def test_a_read_only_by_rows_is_saved_whole(tmp_path: Path) -> None:
