@@ -929,6 +929,8 @@ create_global_step(graph)
 Example
 exponential_decay(learning_rate, global_step, decay_steps, decay_rate, staircase, name)
 ExponentialMovingAverage(decay, num_updates, zero_debias, name)
+export_meta_graph(filename, meta_info_def, graph_def, saver_def, collection_list, as_text, graph, export_scope,
+    clear_devices, clear_extraneous_savers, strip_default_attrs, save_debug_info)
 Feature
 FeatureList
 FeatureLists
@@ -946,6 +948,7 @@ get_or_create_global_step(graph)
 global_step(sess, global_step_tensor)
 GlobalStepWaiterHook(wait_until_step)
 GradientDescentOptimizer(learning_rate, use_locking, name)
+import_meta_graph(meta_graph_or_file, clear_devices, import_scope)
 input_producer(input_tensor, element_shape, num_epochs, shuffle, seed, capacity, shared_name, summary_name, name, cancel_op)
 Int64List
 inverse_time_decay(learning_rate, global_step, decay_steps, decay_rate, staircase, name)

@@ -60,15 +60,10 @@ def test_holds_the_licence_and_the_entry_points(names: set[str]) -> None:
 
 _ASKS = """
 import aioflow
-for ask in (
-    lambda: aioflow.summary,
-    lambda: aioflow.GraphDef().SerializeToString,
-    lambda: aioflow.GraphDef.from_json("node {"),
-):
-    try:
-        ask()
-    except (AttributeError, aioflow.errors.InvalidArgumentError) as error:
-        print(str(error).splitlines()[0])
+try:
+    aioflow.summary
+except AttributeError as error:
+    print(str(error).splitlines()[0])
 """
 
 
@@ -84,4 +79,4 @@ def test_messages_name_documents_that_are_there(installed: Path) -> None:
     )
     document = installed / "aioflow/docs/compatibility.md"
     assert document.is_file()
-    assert [str(document) in line for line in process.stdout.splitlines()] == [True] * 3
+    assert [str(document) in line for line in process.stdout.splitlines()] == [True]

@@ -55,7 +55,7 @@ def export_meta_graph(
         export_scope, strip_default_attrs, save_debug_info: Part of the published signature; the first must be None.
 
     Returns:
-        The message; `aioflow.MetaGraphDef` is its class.
+        The message.
 
     Raises:
         UnimplementedError: a scope is given.

@@ -211,6 +211,8 @@ def test_a_graph_for_a_later_consumer_is_refused() -> None:
         "signature { name: 'f' } node_def { name: 'n' op: 'NoOp' input: 'a:b:0' }",
         "signature { name: 'f' } node_def { name: 'n' op: 'Neg' } node_def { name: 'm' op: 'Neg' input: 'n:z:0' }",
         "signature { name: 'f' } node_def { name: 'n' op: 'Neg' } node_def { name: 'm' op: 'Neg' input: 'n:y:-1' }",
+        "signature { name: 'f' } node_def { name: 'n' op: 'Split' } node_def { op: 'Neg' input: 'n:output:0' }",
+        f"signature {{ name: 'f' }} node_def {{ name: 'n' op: 'Neg' input: 'n:y:{'9' * 5000}' }}",
         "signature { name: 'f' } node_def { name: '' op: 'Neg' }",
         "signature { name: '' }",
         "signature { name: 'f' attr { name: 'T' type: 'type' } }",

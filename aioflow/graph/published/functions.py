@@ -19,6 +19,7 @@ from aioflow.protos import Message
 __all__ = ["Library", "function_of", "write_function"]
 
 Library: TypeAlias = Mapping[str, Message]
+_DIGITS = 10  # of a port: too many
 _READS = 2  # colons in "node:output:1"
 
 
@@ -94,7 +95,7 @@ class _Reads:
             return text
         name, output, index = text.split(":")
         node = self._nodes.get(name)
-        if node is None or not (index.isascii() and index.isdigit()):
+        if node is None or not (index.isascii() and index.isdigit() and len(index) < _DIGITS):
             raise InvalidArgumentError(f"unknown input {text!r}", expected="an output of a node of the function")
         return str(InputRef(name, _first(node, output, text, self._library) + int(index)))
 
@@ -118,8 +119,7 @@ def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, 
         return
     if node.op not in OPS:
         return
-    op_def = OPS.get(node.op)
-    for arg in op_def.outputs:
+    for arg in OPS.get(node.op).outputs:
         attr = arg.number_attr or arg.list_attr
         if attr is None:
             yield arg.name, 1
@@ -127,7 +127,15 @@ def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, 
             value = node.attr[attr]
             yield arg.name, value.i if arg.number_attr else len(value.list.type)
         else:
-            yield arg.name, arg.count({attr: op_def.attrs[attr].default})
+            yield arg.name, arg.count({attr: _default(node.name, node.op, attr)})
+
+
+def _default(node: str, op: str, attr: str) -> Any:
+    """The default of an attribute that a node leaves out."""
+    known = OPS.get(op).attrs[attr]
+    if not known.has_default:
+        raise InvalidArgumentError(f"attribute {attr!r} is missing", expected="a value").at(node, op, None)
+    return known.default
 
 
 def write_function(
@@ -181,4 +189,6 @@ def _outputs_of_node(node: NodeDef, library: Mapping[str, FunctionDef]) -> Itera
         yield from ((arg.name, 1) for arg in library[node.op].outputs)
         return
     for arg in OPS.get(node.op).outputs:
-        yield arg.name, arg.count(node.attrs)
+        attr = arg.number_attr or arg.list_attr
+        missing = {attr: _default(node.name, node.op, attr)} if attr and attr not in node.attrs else {}
+        yield arg.name, arg.count({**node.attrs, **missing})
