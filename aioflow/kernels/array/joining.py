@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -16,6 +18,10 @@ from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied, copy_into, put
 
 __all__: list[str] = []
+
+_Cuts: TypeAlias = tuple[tuple[slice, ...], ...]
+
+_FEW: Final = 64  # parts whose places are remembered: a loop cuts in the same ones each time
 
 
 def _joined(xp: Any, values: Sequence[Any], axis: int) -> Any:
@@ -62,20 +68,34 @@ def _part(position: int, start: int, stop: int) -> tuple[slice, ...]:
     return (slice(None),) * position + (slice(start, stop),)
 
 
+@lru_cache(maxsize=1024)
+def _even_cuts(position: int, whole: int, count: int) -> _Cuts:
+    size, rest = divmod(whole, count)
+    if rest:
+        raise InvalidArgumentError(
+            "the size is not a multiple of the number of parts", expected=f"a multiple of {count}", actual=whole
+        )
+    return _cuts(position, (size,) * count)
+
+
+@lru_cache(maxsize=1024)
+def _given_cuts(position: int, whole: int, count: int, sizes: tuple[int, ...]) -> _Cuts:
+    return _cuts(position, _resolved(sizes, whole, count))
+
+
+def _cuts(position: int, sizes: tuple[int, ...]) -> _Cuts:
+    return tuple(_part(position, end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True))
+
+
 @binder("Split", host={"split_dim": as_int})
 def split(binding: Binding) -> Callable[..., Any]:
     count = binding.attrs["num_split"]
+    places = _even_cuts if count <= _FEW else _even_cuts.__wrapped__
 
     def parts(split_dim: int, value: Any) -> Any:
         position = checked_axis(split_dim, value.ndim, "split_dim")
-        size, rest = divmod(value.shape[position], count)
-        if rest:
-            raise InvalidArgumentError(
-                "the size is not a multiple of the number of parts",
-                expected=f"a multiple of {count}",
-                actual=value.shape[position],
-            )
-        return tuple(value[_part(position, i * size, (i + 1) * size)] for i in range(count))
+        cuts = places(position, value.shape[position], count)
+        return tuple([value[cut] for cut in cuts])
 
     return parts
 
@@ -83,15 +103,12 @@ def split(binding: Binding) -> Callable[..., Any]:
 @binder("SplitV", host={"size_splits": as_ints, "split_dim": as_int})
 def split_v(binding: Binding) -> Callable[..., Any]:
     count = binding.attrs["num_split"]
+    places = _given_cuts if count <= _FEW else _given_cuts.__wrapped__
 
     def parts(value: Any, size_splits: tuple[int, ...], split_dim: int) -> Any:
         position = checked_axis(split_dim, value.ndim, "split_dim")
-        sizes = _resolved(size_splits, value.shape[position], count)
-        result, start = [], 0
-        for size in sizes:
-            result.append(value[_part(position, start, start + size)])
-            start += size
-        return tuple(result)
+        cuts = places(position, value.shape[position], count, size_splits)
+        return tuple([value[cut] for cut in cuts])
 
     return parts
 

@@ -160,6 +160,8 @@ class TensorArrayValue:
 
     def _check_shape(self, index: int, shape: tuple[int, ...]) -> None:
         wanted = self._known_shape(index)
+        if wanted == shape == self.dims:  # nearly always, and nothing is learned
+            return
         if not is_compatible(wanted, shape):
             raise InvalidArgumentError(
                 f"could not write to index {index} of tensor array {self.name}: the shape does not fit",
