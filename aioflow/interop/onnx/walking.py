@@ -13,7 +13,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceEx
 from aioflow.graph.graph import Graph
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.external import ExternalFiles
-from aioflow.interop.onnx.names import node_name
+from aioflow.interop.onnx.names import check_text, node_name
 from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, kind_of_type, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
@@ -24,7 +24,7 @@ from aioflow.ops.apply import constant
 
 __all__ = ["Scope", "Walk"]
 
-_DEEPEST: Final = 32  # subgraphs and functions inside one another
+_DEEPEST: Final = 24  # subgraphs and functions inside one another
 _TRIALS: Final = 6  # loops inside one another: each doubles the work of those within it
 
 
@@ -156,6 +156,7 @@ class Walk:
             scope.define(proto.name, weights.tensor(proto.name, array_of(proto, self._files)))
 
     def _run(self, proto: NodeProto, scope: Scope) -> None:
+        check_text(proto.name, proto.domain, proto.op_type, *proto.input, *proto.output)
         name = proto.name or next((each for each in proto.output if each), proto.op_type)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         version = scope.opsets.get(domain, 0)

@@ -1,0 +1,169 @@
+"""Malformed and hostile models: whatever is in a file, what it raises is an error of aioflow."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper, save_model
+from onnx.backend.test.loader import load_model_tests
+
+import aioflow
+from aioflow.errors import (
+    AioflowError,
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnimplementedError,
+)
+from aioflow.interop import onnx
+from tests.interop.onnx.test_loading import parse
+
+W = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def weighted(weight: TensorProto) -> ModelProto:
+    """A model that gives a weight of shape [2, 3]."""
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["w"], ["y"])],
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def outside(folder: Path, **entries: object) -> Path:
+    """A model whose weight is said to be in a file."""
+    weight = TensorProto(name="w", dims=[2, 3], data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
+    for key, value in entries.items():
+        weight.external_data.add(key=key, value=str(value))
+    path = folder / "model.onnx"
+    path.write_bytes(weighted(weight).SerializeToString())
+    return path
+
+
+async def test_weights_in_a_file_of_the_folder_are_mapped(tmp_path: Path) -> None:
+    model = weighted(numpy_helper.from_array(W, "w"))
+    save_model(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    loaded = onnx.load(tmp_path / "model.onnx")
+    assert (tmp_path / "weights.bin").exists()
+    async with aioflow.Session(graph=loaded.graph) as session:
+        np.testing.assert_array_equal((await session.run(loaded.outputs))["y"], W)
+    with pytest.raises(InvalidArgumentError, match="no folder"):
+        onnx.load((tmp_path / "model.onnx").read_bytes())
+
+
+def test_weights_are_in_the_folder_and_nowhere_else(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "secret").write_bytes(W.tobytes())
+    (inside / "link").symlink_to(tmp_path / "secret")
+    (inside / "ours").write_bytes(W.tobytes())
+    for location in ("../secret", str(tmp_path / "secret"), "link", "", ".", "a\0b"):
+        with pytest.raises(InvalidArgumentError, match="outside the model's folder"):
+            onnx.load(outside(inside, location=location))
+    with pytest.raises(NotFoundError):
+        onnx.load(outside(inside, location="none"))
+    for offset, length in ((4, 24), (1 << 40, 24), (0, 25), (0, 1)):
+        with pytest.raises(DataLossError):
+            onnx.load(outside(inside, location="ours", offset=offset, length=length))
+    for text in ("-4", "x", "9" * 40):
+        with pytest.raises(InvalidArgumentError, match="offset"):
+            onnx.load(outside(inside, location="ours", offset=text))
+    onnx.load(outside(inside, location="ours"))
+
+
+@pytest.mark.parametrize("dims", [[2, 4], [1 << 40, 1 << 40], [0], [3]])
+def test_values_that_do_not_fill_the_shape(dims: list[int]) -> None:
+    raw = TensorProto(name="w", dims=dims, data_type=TensorProto.FLOAT, raw_data=W.tobytes())
+    listed = TensorProto(name="w", dims=dims, data_type=TensorProto.FLOAT, float_data=W.reshape(-1))
+    for weight in (raw, listed):
+        with pytest.raises(DataLossError, match="'w'"):
+            onnx.load(weighted(weight))
+
+
+def test_what_cannot_be_right_names_the_node() -> None:
+    for text, message in (
+        ("y = Concat <axis = 1.5> (x, x)", "wrong type"),
+        ("y = Concat (x, x)", "no attribute"),
+        ("y = Relu (x, x)", "wrong number of inputs"),
+        ("y = Concat <axis = 7> (x, x)", "axis"),
+        ("y = Transpose <perm = [0, 0]> (x)", "perm"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message) as caught:
+            onnx.load(parse("g (float[2, 3] x) => (float[2, 3] y) {" + text + "}"))
+        assert caught.value.node is not None
+
+
+def test_what_the_installed_onnx_does_not_know() -> None:
+    model = weighted(numpy_helper.from_array(W, "w"))
+    model.opset_import[0].version = 10_000
+    with pytest.raises(UnimplementedError, match="opset 10000"):
+        onnx.load(model)
+    model.opset_import[0].version = 18
+    model.ir_version = 10_000
+    with pytest.raises(UnimplementedError, match="version 10000"):
+        onnx.load(model)
+
+
+def test_what_goes_on_for_ever_is_refused() -> None:
+    endless = parse("""g (float[2] x) => (float[2] y) { y = mine.f (x) }
+        <opset_import: ["": 18, "mine": 1], domain: "mine"> f (a) => (b) { b = mine.f (a) }""")
+    with pytest.raises(InvalidArgumentError, match="too deeply"):
+        onnx.load(endless)
+    branch = "z = Identity (x)"
+    for _ in range(28):
+        branch = f"""z = If <then_branch = t () => (float[2] z) {{ {branch} }},
+                            else_branch = e () => (float[2] w) {{ w = Identity (x) }}> (b)"""
+    nested = parse(f"g (bool b, float[2] x) => (float[2] z) {{ {branch} }}")
+    with pytest.raises(InvalidArgumentError, match="too deeply"):
+        onnx.load(nested)
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    made = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4, 8))):
+        at, kind = rng.randrange(len(made) + 1), rng.random()
+        if kind < 0.5 and at < len(made):
+            made[at] = rng.choice((0, 1, 2, 127, 128, 255, rng.randrange(256)))
+        elif kind < 0.7:
+            del made[at : at + rng.randrange(1, 8)]
+        elif kind < 0.95:
+            made[at:at] = rng.randbytes(rng.randrange(1, 8))
+        else:
+            del made[at:]
+    return bytes(made)
+
+
+def loaded_or_refused(cases: int, seed: int) -> int:
+    """How many mutated models are loaded; the others are refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = load_model_tests(kind="node")
+    models = [test.model.SerializeToString() for test in tests if test.model is not None]
+    rng, loaded = random.Random(seed), 0
+    for case in range(cases):
+        data = mutated(rng.choice(models), rng)
+        try:
+            onnx.load(data)
+            loaded += 1
+        except AioflowError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"case {case} of seed {seed}: {data!r}") from error
+    return loaded
+
+
+def test_a_mutated_model_is_loaded_or_refused() -> None:
+    assert loaded_or_refused(1000, seed=1) > 10
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", range(100))
+def test_a_hundred_thousand_mutated_models(seed: int) -> None:
+    loaded_or_refused(1000, seed)
