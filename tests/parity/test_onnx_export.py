@@ -19,6 +19,7 @@ import aioflow as af
 from aioflow.interop.onnx import export, load
 from tests.interop.onnx_out.cases import CASES, Case
 from tests.interop.onnx_out.running import Arrays, check, compare, same
+from tests.parity.program_generator import generate
 
 pytestmark = pytest.mark.parity
 
@@ -211,3 +212,20 @@ async def test_what_was_exported_can_be_loaded_again(case: Case) -> None:
         return found
 
     await compare(case.build, case.arrays, run, tolerance=case.tolerance)
+
+
+@pytest.mark.parametrize("seed", range(32))
+async def test_random_programs_of_branches_and_loops(seed: int) -> None:
+    """Those that are compared with TensorFlow, without their updates of variables, which no model can make."""
+    program = generate(seed)
+    unchanged = "def unchanged(m, token, update):\n    return token\n"
+    vars(program)["source"] = unchanged + program.source.replace("after(m,", "unchanged(m,")
+    built = program.build(af)
+    outputs = {f"output_{i}": tensor for i, tensor in enumerate(built.outputs)}
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        wanted = await session.run(list(outputs.values()), built.feeds(program.feeds))
+        model = await export(session, outputs, built.inputs)
+    found = onnxruntime_run(model, {name: np.asarray(value) for name, value in program.feeds.items()})
+    for ours, theirs in zip(wanted, found, strict=True):
+        same(ours, theirs, 1e-5)

@@ -584,6 +584,12 @@ def _nested(x: Any, y: Any) -> Any:
 for _first, _second in ((1, 1), (1, -1), (-1, 1)):
     case(f"cond_nested_{_first}_{_second}", _nested, np.float32(_first), np.float32(_second))
 case(
+    "cond_in_cond_of_one_predicate",
+    lambda p, x: af.cond(p, lambda: af.cond(p, lambda: x + 1, lambda: x - 1), lambda: x * 2),
+    array("bool", True),
+    array("float32", 3),
+)
+case(
     "case",
     lambda i: af.switch_case(i, [lambda: i * 10, lambda: i + 100, lambda: -i]),
     np.int32(1),
@@ -657,6 +663,13 @@ case(
 
 case("scan_from_first", lambda x: af.scan(lambda a, row: a * 0.9 + row, x), floats(4, 3))
 case("scan_from_last", lambda x: af.scan(lambda a, row: a * 0.9 + row, x, reverse=True), floats(4, 3))
+
+case(
+    "array_scattered",
+    lambda x: af.TensorArray(af.float32, 3).scatter([2, 0, 1], x).stack(),
+    floats(3, 2),
+)
+case("array_joined", lambda x: af.TensorArray(af.float32, 3).unstack(af.reshape(x, [3, 2, 1])).concat(), floats(3, 2))
 
 
 def _recurrent(x: Any) -> Any:

@@ -252,3 +252,13 @@ async def test_arguments_are_checked(arguments: dict[str, Any], error: type[Exce
     given = {"source": x.graph, "outputs": {"y": "y:0"}, **arguments}
     with pytest.raises(error, match=says):
         await export(**given)
+
+
+async def test_a_variable_may_be_read_in_a_loop() -> None:
+    scale = af.Variable(2.0, name="scale")
+    x = af.placeholder(af.float32, [], name="x")
+    _, y = af.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v * scale.read_value()), [0, x])
+    async with af.Session() as session:
+        await session.run(scale.initializer)
+        model = await export(session, {"y": y}, {"x": x})
+    assert evaluate(model, {"x": floats(5)})[0] == 40
