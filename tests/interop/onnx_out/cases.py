@@ -681,3 +681,15 @@ def _recurrent(x: Any) -> Any:
 
 
 case("recurrent", _recurrent, floats(5, 2, 3))
+
+# -- volumes -----------------------------------------------------------------------------------------------------------
+
+case(
+    "volumes",
+    lambda x: [
+        af.nn.conv3d(x, af.constant(floats(2, 3, 2, 2, 3)), [1, 2, 1, 2, 1], "SAME"),
+        af.nn.max_pool3d(x, [1, 2, 2, 2, 1], [1, 2, 2, 2, 1], "VALID"),
+        af.nn.avg_pool3d(x, [1, 2, 2, 2, 1], [1, 1, 2, 1, 1], "SAME"),
+    ],
+    floats(1, 4, 5, 6, 2),
+)
