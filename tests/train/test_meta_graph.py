@@ -1,0 +1,117 @@
+"""Graphs with their collections: stored, brought back, and gone on with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors
+
+
+def build() -> af.train.Saver:
+    v = af.get_variable("v", initializer=[1.0, 2.0])
+    af.get_variable("local", initializer=5.0, trainable=False, collections=[af.GraphKeys.LOCAL_VARIABLES])
+    with af.variable_scope("parts", partitioner=af.fixed_size_partitioner(2)):
+        af.get_variable("p", initializer=np.arange(6.0, dtype=np.float32).reshape(3, 2))
+    queue = af.FIFOQueue(8, [af.float32], [[]], name="queue")
+    queue_runner = af.train.QueueRunner(queue, [queue.enqueue(3.0)])
+    af.train.add_queue_runner(queue_runner)
+    queue.dequeue(name="taken")
+    af.add_to_collection("texts", "a text")
+    af.add_to_collection("numbers", 2.5)
+    af.add_to_collection("objects", object())
+    af.assign_add(v, [1.0, 1.0], name="more")
+    return af.train.Saver(max_to_keep=7)
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize("scope", [None, "inner"])
+async def test_a_stored_program_goes_on(tmp_path: Path, as_text: bool, scope: str | None) -> None:
+    file, prefix = tmp_path / "graph.meta", "" if scope is None else f"{scope}/"
+    with af.Graph().as_default():
+        async with af.Session() as session:
+            saver = build()
+            await session.run([af.global_variables_initializer(), af.local_variables_initializer()])
+            await session.run("v:0")
+            path = await saver.save(session, tmp_path / "model")
+        saver.export_meta_graph(file, as_text=as_text)
+    assert path is not None
+    with af.Graph().as_default():
+        restored = af.train.import_meta_graph(file, import_scope=scope)
+        assert restored is not None
+        assert [v.name for v in af.local_variables()] == [f"{prefix}local:0"]
+        assert not af.local_variables()[0].trainable
+        assert {v.name for v in af.trainable_variables()} == {
+            f"{prefix}v:0",
+            f"{prefix}parts/p/part_0:0",
+            f"{prefix}parts/p/part_1:0",
+        }
+        assert af.get_collection("texts") == [b"a text"]
+        assert af.get_collection("numbers") == [2.5]
+        assert af.get_collection("objects") == []
+        async with af.Session() as session:
+            await restored.restore(session, path)
+            np.testing.assert_array_equal(await session.run(f"{prefix}v:0"), [1, 2])
+            np.testing.assert_array_equal(await session.run(f"{prefix}parts/p/part_1:0"), [[4, 5]])
+            async with af.train.Coordinator() as coordinator:
+                af.train.start_queue_runners(session, coordinator)
+                assert await session.run(f"{prefix}taken:0") == 3
+                coordinator.request_stop()
+            (v,) = [v for v in af.global_variables() if v.op.name == f"{prefix}v"]
+            await session.run(v.assign_add([1.0, 1.0]))
+            np.testing.assert_array_equal(await session.run(v), [2, 3])
+            await session.run(v.initializer)
+            np.testing.assert_array_equal(await session.run(v.initialized_value()), [1, 2])
+
+
+async def test_a_graph_beside_a_checkpoint_goes_with_it(tmp_path: Path) -> None:
+    with af.Graph().as_default():
+        v = af.get_variable("v", initializer=1.0)
+        saver = af.train.Saver(max_to_keep=1)
+        async with af.Session() as session:
+            await session.run(v.initializer)
+            for step in range(2):
+                await saver.save(session, tmp_path / "model", step, write_meta_graph=True)
+    assert [name for name in os.listdir(tmp_path) if name.endswith(".meta")] == ["model-1.meta"]
+
+
+def test_what_is_chosen_is_stored() -> None:
+    with af.Graph().as_default(), af.device("/device:CPU:0"):
+        build()
+        meta = af.train.export_meta_graph(collection_list=["texts"], clear_devices=True)
+        assert set(meta.collection_def) == {"texts"}
+        assert {node.device for node in meta.graph_def.node} == {""}
+        assert not meta.HasField("saver_def")
+
+
+def test_a_graph_with_ops_that_are_not_here_says_all_of_them() -> None:
+    with af.Graph().as_default():
+        meta = af.train.export_meta_graph()
+        meta.graph_def.node.add(name="a", op="OneOp")
+        meta.graph_def.node.add(name="b", op="AnotherOp")
+        with pytest.raises(errors.UnimplementedError) as raised:
+            af.train.import_meta_graph(meta)
+    assert raised.value.actual == ["AnotherOp", "OneOp"]
+
+
+def test_the_sharded_end_of_a_saver_is_left_out() -> None:
+    with af.Graph().as_default():
+        af.get_variable("v", initializer=1.0)
+        meta = af.train.Saver().export_meta_graph()
+        meta.graph_def.node.add(name="merged", op="MergeV2Checkpoints", input=["save/Const", "save/Const"])
+        meta.graph_def.node.add(name="after", op="NoOp", input=["^merged"])
+    with af.Graph().as_default() as graph:
+        assert af.train.import_meta_graph(meta) is not None
+        assert not {"merged", "after"} & {op.name for op in graph.get_operations()}
+
+
+def test_without_variables_there_is_no_saver() -> None:
+    with af.Graph().as_default():
+        af.constant(1.0, name="c")
+        meta = af.train.export_meta_graph()
+    with af.Graph().as_default():
+        assert af.train.import_meta_graph(meta) is None
