@@ -3,7 +3,8 @@
     python -m benchmarks.generation
 
 Both sides make the same tokens, the likeliest ones, with a cache of the same layout, round by round in turn; a round
-is a stream from its prompt on. The medians of the time of a token are compared. What is left out by `--skip`:
+is a stream from its first token on. The medians of the time of a token are compared. NumPy's BLAS has as many threads
+as the environment says (`OPENBLAS_NUM_THREADS`); beside other work it is quicker with one. What is left out by `--skip`:
 
     python -m benchmarks.generation --rounds 7 --skip weights
 """
@@ -42,42 +43,51 @@ PROMPT = 8
 LARGE = 1 << 30  # bytes
 
 
-async def our_stream(session: af.Session, model: Model, prompts: Array, count: int) -> list[list[int]]:
-    """The tokens of all streams, and when each came, without the first, which the prompts gave."""
-    return [tokens async for tokens in generate_many(session, model, prompts.tolist(), most=count, temperature=0.0)]
+async def our_stream(session: af.Session, model: Model, prompts: Array, count: int) -> tuple[list[list[int]], Array]:
+    """The tokens of all streams, and what each but the first took: by the clock, of the processor."""
+    found = []
+    async for tokens in generate_many(session, model, prompts.tolist(), most=count + 1, temperature=0.0):
+        if not found:
+            began = _now()
+        found.append(tokens)
+    return found, (_now() - began) / count
 
 
-def plain_stream(config: Config, weights: Mapping[str, Array], prompts: Array, count: int) -> list[list[int]]:
+def plain_stream(
+    config: Config, weights: Mapping[str, Array], prompts: Array, count: int
+) -> tuple[list[list[int]], Array]:
     """The same by NumPy."""
     model = PlainModel(config, weights, len(prompts))
-    found, tokens = [], prompts
+    tokens = model.logits(prompts)[:, -1].argmax(-1)[:, None]
+    found = [tokens[:, 0].tolist()]
+    began = _now()
     for _ in range(count):
         tokens = model.logits(tokens)[:, -1].argmax(-1)[:, None]
         found.append(tokens[:, 0].tolist())
-    return found
+    return found, (_now() - began) / count
 
 
-async def measure(config: Config, rows: int, count: int, rounds: int) -> tuple[float, float]:
-    """Seconds for each token of all streams together: ours, theirs."""
+async def measure(config: Config, rows: int, count: int, rounds: int) -> Array:
+    """Seconds for each token of all streams together, [ours, theirs] by the clock and of the processor."""
     prompts = np.random.default_rng(rows).integers(0, config.vocab_size, (rows, PROMPT))
     model = Model(config, seed=1)
     async with af.Session(graph=model.graph) as session:
         await session.run(model.initializer)
         variables = model.graph.get_collection(af.GraphKeys.GLOBAL_VARIABLES)
         weights = {v.op.name.replace("/", "."): await session.run(v) for v in variables}
-        times: list[tuple[float, float]] = []
-        for turn in range(rounds + 1):
-            started = time.perf_counter()
-            ours = await our_stream(session, model, prompts, count)
-            middle = time.perf_counter()
-            theirs = plain_stream(config, weights, prompts, count)
-            ended = time.perf_counter()
+        times: list[Array] = []
+        for _ in range(rounds + 1):
+            ours, our_times = await our_stream(session, model, prompts, count)
+            theirs, their_times = plain_stream(config, weights, prompts, count)
             if ours != theirs:  # two logits that are equal but for rounding
                 print(f"the streams differ from token {_first_difference(ours, theirs)} on", file=sys.stderr)
-            if turn:
-                times.append(((middle - started) / count, (ended - middle) / count))
-    our_time, their_time = (median(column) for column in zip(*times, strict=True))
-    return our_time, their_time
+            times.append(np.stack([our_times, their_times], 1))
+    median_times: Array = np.median(times[1:], axis=0)
+    return median_times
+
+
+def _now() -> Array:
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 def _first_difference(ours: list[list[int]], theirs: list[list[int]]) -> int:
@@ -85,13 +95,14 @@ def _first_difference(ours: list[list[int]], theirs: list[list[int]]) -> int:
 
 
 async def speeds(rounds: int, count: int) -> None:
-    """Print the table of tokens a second."""
-    print("| shape | streams | NumPy, tokens/s | aioflow, tokens/s | time of a token, aioflow / NumPy |")
-    print("|---|---|---|---|---|")
+    """Print the table of tokens a second. Processor time tells more where others use the processors, too."""
+    print("| shape | streams | NumPy, tokens/s | aioflow, tokens/s | aioflow / NumPy | of the processor's time |")
+    print("|---|---|---|---|---|---|")
     for name, config in SHAPES.items():
         for rows in STREAMS:
-            ours, theirs = await measure(config, rows, count, rounds)
-            print(f"| {name} | {rows} | {rows / theirs:.1f} | {rows / ours:.1f} | {ours / theirs:.2f} |", flush=True)
+            (ours, theirs), (busy, their_busy) = await measure(config, rows, count, rounds)
+            speed = f"{rows / theirs:.1f} | {rows / ours:.1f}"
+            print(f"| {name} | {rows} | {speed} | {ours / theirs:.2f} | {busy / their_busy:.2f} |", flush=True)
 
 
 # -- a large checkpoint -----------------------------------------------------------------------
