@@ -4,7 +4,7 @@
 
 Both sides make the same tokens, the likeliest ones, with a cache of the same layout, round by round in turn; a round
 is a stream from its first token on. The medians of the time of a token are compared. NumPy's BLAS has as many threads
-as the environment says (`OPENBLAS_NUM_THREADS`); beside other work it is quicker with one. What is left out by `--skip`:
+as the environment says (`OPENBLAS_NUM_THREADS`); beside other work it is quicker with one. `--skip` leaves parts out:
 
     python -m benchmarks.generation --rounds 7 --skip weights
 """

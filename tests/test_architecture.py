@@ -83,7 +83,8 @@ TAKES_FOLDERS: Final = (
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
 KERNEL_FILES: Final = ("aioflow_numpy.fused_blocks",)  # besides those that register some
-TRANSLATIONS: Final = ("aioflow.interop.",)  # which op of another program is which of ours
+# Which op of another program, or of an earlier time, is which of ours.
+TRANSLATIONS: Final = ("aioflow.interop.", "aioflow.graph.older.")
 # Collections of op names that are no facts: what a rewrite rule looks for and puts in its place, and samples.
 PATTERNS: Final = frozenset(
     {

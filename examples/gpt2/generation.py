@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,5 +114,6 @@ async def generate(
     session: af.Session, model: Model, prompt: Sequence[int], **options: Any
 ) -> AsyncGenerator[int, None]:
     """The tokens that come after `prompt`, one by one. Options as of `generate_many`."""
-    async for (token,) in generate_many(session, model, [prompt], **options):
-        yield token
+    async with aclosing(generate_many(session, model, [prompt], **options)) as streams:
+        async for (token,) in streams:
+            yield token
