@@ -5,33 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["REASONS"]
+__all__ = ["NOT_RUN", "REASONS"]
 
-_DRAWS = "expects the numbers that NumPy's generator draws, and ONNX leaves the generator open"
-_ROUNDED = "expects each step of a softmax to be rounded to 16 bits; ours is rounded once, at its end"
 _SCALARS = "the suite cannot compare sequences of scalars: it asks each for its length"
 _TIES = (
     "a layer's weights are all equal, so the softmax is of a thousand equal numbers of about 9.5e9, but how a product "
     "rounds depends on the column; onnxruntime's differ in the same way, and its result is ours"
 )
+_HALVES = "two of 192 values of float16 differ by one in the last place, which is more than the suite's 0.001"
 
 REASONS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "test_bernoulli",
-            "test_bernoulli_double",
-            "test_bernoulli_double_expanded",
-            "test_bernoulli_expanded",
-            "test_bernoulli_seed",
-            "test_bernoulli_seed_expanded",
-            "test_training_dropout",
-            "test_training_dropout_default",
-            "test_training_dropout_default_mask",
-            "test_training_dropout_mask",
-        ),
-        _DRAWS,
-    ),
-    **dict.fromkeys(("test_attention_4d_causal_fp16", "test_attention_4d_causal_fp16_expanded"), _ROUNDED),
+    "test_attention_4d_causal_fp16": _HALVES,
+    "test_attention_4d_causal_fp16_expanded": _HALVES,
     "test_loop16_seq_none": _SCALARS,
     "test_squeezenet": _TIES,
 }
+
+# They could pass by chance.
+NOT_RUN: Final[Mapping[str, str]] = dict.fromkeys(
+    (
+        "test_bernoulli",
+        "test_bernoulli_double",
+        "test_bernoulli_double_expanded",
+        "test_bernoulli_expanded",
+        "test_bernoulli_seed",
+        "test_bernoulli_seed_expanded",
+        "test_training_dropout",
+        "test_training_dropout_default",
+        "test_training_dropout_default_mask",
+        "test_training_dropout_mask",
+    ),
+    "expects the numbers that NumPy's generator draws, and ONNX leaves the generator open",
+)

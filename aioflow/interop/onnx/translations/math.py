@@ -249,6 +249,14 @@ def thresholded_relu_of(x: Tensor, alpha: float) -> Tensor:
 
 
 @translation("PRelu")
+def prelu_of_channels(node: Node, x: Tensor, slope: Tensor) -> Tensor:
+    """Before opset 7 the slope is one for all, or one a channel."""
+    if x.dims is not None and slope.dims not in ((), (1,)):
+        slope = make("Reshape", slope, constant([-1] + [1] * (len(x.dims) - 2)))
+    return prelu(node, x, slope)
+
+
+@translation("PRelu", since=7)
 def prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
     return make("SelectV2", make("Less", x, 0), x * slope, x)
 
