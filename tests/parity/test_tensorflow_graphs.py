@@ -157,6 +157,12 @@ def queues(m: Any) -> list[Any]:
     return fetches
 
 
+def by_priority(m: Any) -> list[Any]:
+    queue = m.PriorityQueue(5, [m.float32, m.int32], [[], [2]], name="queue")
+    elements = [np.array([5, 1, 3]), np.array([50, 10, 30], np.float32), np.array([[5, 5], [1, 1], [3, 3]], np.int32)]
+    return [queue.enqueue_many(elements), queue.dequeue()[1], queue.dequeue_many(2)[2], queue.size()]
+
+
 def stacks(m: Any) -> list[Any]:
     ops = m.raw_ops
     stack = ops.Stack(elem_type=m.float32)
@@ -179,6 +185,10 @@ PROGRAMS = [assignments, initialized, scattered, branches, a_loop, queues, stack
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_programs_of_the_first_years(first_years: Any, program: Callable[[Any], list[Any]]) -> None:
     assert same_steps(first_years, program)
+
+
+def test_a_queue_by_priority(tf: Any) -> None:
+    same_steps(tf, by_priority)
 
 
 def test_their_saver_saves_and_restores_here(first_years: Any, tmp_path: Path) -> None:
@@ -295,7 +305,9 @@ def with_a_saver(m: Any) -> list[Any]:
     return [m.global_variables_initializer(), v.value()]
 
 
-@pytest.mark.parametrize("program", [trained, looked_up, flowing, queued, with_a_saver], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "program", [trained, looked_up, flowing, queued, by_priority, with_a_saver], ids=lambda f: f.__name__
+)
 def test_our_programs_run_there(tf: Any, program: Callable[[Any], list[Any]]) -> None:
     with af.Graph().as_default() as ours, af.Session() as own:
         names = [fetch.name for fetch in program(af)]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.graph.definitions import FunctionRef, NodeDef, TensorData
+from aioflow.graph.definitions import FunctionRef, TensorData
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.tensors import Room, dtype_of, shape_of, tensor_of, write_shape, write_tensor
@@ -100,11 +100,10 @@ def function_of(item: Message) -> FunctionRef:
     return FunctionRef(item.name)
 
 
-def write_attributes(node: Message, definition: NodeDef) -> None:
-    """Give the message the attributes of a node."""
-    kinds = OPS.get(definition.op).attrs if definition.op in OPS else {}
-    values: Mapping[str, Any] = definition.attrs
-    for key, value in values.items():
+def write_attributes(node: Message, op: str, attrs: Mapping[str, Any]) -> None:
+    """Give the message the attributes of a node of that op."""
+    kinds = OPS.get(op).attrs if op in OPS else {}
+    for key, value in attrs.items():
         kind = kinds[key].kind if key in kinds else _looks_like(value)
         attr = node.attr[key]
         if not kind.startswith("list("):

@@ -10,6 +10,7 @@ from aioflow.graph.definitions import FunctionDef, NodeDef
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.attributes import attributes_of, value_of, write_attributes
 from aioflow.graph.published.functions import function_of, write_function
+from aioflow.graph.published.priorities import with_priority, without_priority
 from aioflow.graph.published.tensors import Room
 from aioflow.protos import Message, message
 
@@ -63,7 +64,7 @@ class _Reader:
 
     def node(self, node: Message, inputs: tuple[str, ...]) -> NodeDef | None:
         try:
-            attrs = attributes_of(node, self._room)
+            attrs = with_priority(node.op, attributes_of(node, self._room))
             self._drop_defaults(node.op, attrs)
             if self._old_shapes and node.op == "Placeholder" and attrs.get("shape") == ():
                 attrs["shape"] = None
@@ -127,4 +128,4 @@ def message_of(nodes: Sequence[NodeDef], functions: Sequence[FunctionDef]) -> Me
 
 def _write_node(made: Message, node: NodeDef) -> None:
     made.name, made.op, made.device = node.name, node.op, node.device
-    write_attributes(made, node)
+    write_attributes(made, node.op, without_priority(node.op, node.attrs))
