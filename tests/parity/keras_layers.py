@@ -294,10 +294,6 @@ MISSING: Final[Mapping[str, str]] = {
         "ImageProjectiveTransformV3 StatelessRandomGammaV3",
     ),
     **dict.fromkeys(
-        ("MelSpectrogram",),
-        "RFFT",
-    ),
-    **dict.fromkeys(
         (
             "Resizing bicubic",
             "UpSampling2D bicubic",
