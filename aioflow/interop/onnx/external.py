@@ -56,6 +56,8 @@ class ExternalFiles:
         if found is not None:
             return found
         try:
+            if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
+                raise OSError("it is no file")
             with path.open("rb") as file:
                 if not path.stat().st_size:
                     return b""
@@ -74,7 +76,10 @@ class ExternalFiles:
                 actual=repr(location),
             )
         folder = self._folder.resolve()
-        path = folder if "\0" in location else (folder / location).resolve()
+        try:
+            path = folder if "\0" in location else (folder / location).resolve()
+        except (OSError, RuntimeError):  # links that lead to one another
+            path = folder
         if folder not in path.parents:
             raise InvalidArgumentError(
                 f"the values of tensor {proto.name!r} are outside the model's folder",

@@ -10,7 +10,9 @@ from google.protobuf.message import DecodeError
 from onnx import IR_VERSION, GraphProto, ModelProto, TypeProto
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.formats.files import file_errors
 from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
@@ -49,7 +51,8 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
         UnsupportedError: it has ops that cannot be imported; lists them all.
         NotFoundError: there is no such file.
         DataLossError: the file is truncated or altered.
-        InvalidArgumentError: the model is not as ONNX says, at the node that is named.
+        InvalidArgumentError: it is no file; or the model is not as ONNX says, at the node that is named.
+        ResourceExhaustedError: its functions and loops make a small file a graph without measure.
     """
     proto, source = read_model(model)
     folder = Path(model).parent if isinstance(model, str | os.PathLike) else None
@@ -98,11 +101,14 @@ def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[Mode
         return model, "the ONNX model"
     if isinstance(model, bytes):
         return _parsed(model, "the ONNX model"), "the ONNX model"
+    check_kind(model, (str, os.PathLike), "the model", "a path, bytes or a ModelProto")
     path = Path(model)
-    try:
+    with file_errors(path):
+        if not path.exists():
+            raise NotFoundError("there is no such model", expected="an ONNX file", actual=str(path))
+        if not path.is_file():  # a pipe may never have anything to read, nor a device an end
+            raise InvalidArgumentError("the model is no file", expected="an ONNX file", actual=str(path))
         return _parsed(path.read_bytes(), str(path)), str(path)
-    except FileNotFoundError as error:
-        raise NotFoundError("there is no such model", expected="an ONNX file", actual=str(path)) from error
 
 
 def _parsed(data: bytes, source: str) -> ModelProto:

@@ -18,6 +18,7 @@ from aioflow.interop.onnx.types import dtype_of, element_type_name
 __all__ = ["array_of"]
 
 _MAX_RANK: Final = 64
+_MOST_EMPTY: Final = 2**63 // 16  # elements of the largest dtype
 
 
 def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
@@ -49,10 +50,11 @@ def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
 
 def _checked_dims(proto: TensorProto) -> tuple[int, ...]:
     dims = tuple(proto.dims)
-    if len(dims) > _MAX_RANK or any(d < 0 for d in dims):
+    # NumPy counts the bytes of the sizes that are not 0, also where there are no elements.
+    if len(dims) > _MAX_RANK or any(d < 0 for d in dims) or (0 in dims and math.prod(filter(None, dims)) > _MOST_EMPTY):
         raise InvalidArgumentError(
             f"tensor {proto.name!r} has an impossible shape",
-            expected=f"at most {_MAX_RANK} sizes, none negative",
+            expected=f"at most {_MAX_RANK} sizes, none negative, whose product is a size that an array can have",
             actual=str(dims[: _MAX_RANK + 1]),
         )
     return dims
@@ -70,6 +72,10 @@ def _unpacked(proto: TensorProto, dims: tuple[int, ...], dtype: DType) -> Array:
         data = proto.raw_data
         _check_count(proto, count * np_dtype.itemsize, len(data))
         return np.frombuffer(data, np_dtype.newbyteorder("<")).astype(np_dtype, copy=False).reshape(dims)
+    if not _is_whole_bytes(proto):
+        per_byte = 8 // _PACKED[proto.data_type]
+        packed = len(proto.raw_data) if proto.HasField("raw_data") else len(proto.int32_data)
+        _check_count(proto, -(-count // per_byte), packed)
     try:
         return np.array(numpy_helper.to_array(proto)).view(np_dtype).reshape(dims)
     except (ValueError, TypeError) as error:
@@ -92,9 +98,9 @@ def _is_whole_bytes(proto: TensorProto) -> bool:
     return proto.data_type not in _PACKED
 
 
-_PACKED: Final = frozenset(
-    number for name, number in TensorProto.DataType.items() if name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
-)
+# The bits of an element, where several share a byte.
+_BITS: Final = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+_PACKED: Final = {number: _BITS[name] for name, number in TensorProto.DataType.items() if name in _BITS}
 
 
 def _check_count(proto: TensorProto, expected: int, actual: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
@@ -26,6 +27,9 @@ __all__ = ["Scope", "Walk"]
 
 _DEEPEST: Final = 24  # subgraphs and functions inside one another
 _TRIALS: Final = 6  # loops inside one another: each doubles the work of those within it
+# Nodes of functions, branches and bodies, each as often as it is met: about a minute, and a GiB. A function that calls
+# another one twice, which does so too, makes a file of a few lines a graph without measure.
+_MOST_INSIDE: Final = 300_000
 
 
 class _Missing:
@@ -128,6 +132,7 @@ class Walk:
         self._model = model
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._trials = 0
+        self._inside = count(1)
 
     def trial(self) -> Walk:
         """A walk into a graph of its own, to see what comes of it.
@@ -139,6 +144,7 @@ class Walk:
             raise InvalidArgumentError("loops are nested too deeply", expected=f"at most {_TRIALS}", actual="more")
         walk = Walk(self._model, Graph(), self._files, Weights())
         walk._trials = self._trials + 1
+        walk._inside = self._inside
         return walk
 
     def run_nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
@@ -152,11 +158,20 @@ class Walk:
 
     def initializers(self, graph: GraphProto, scope: Scope, weights: Weights) -> None:
         """Let the names of a graph's weights stand for what they become."""
+        for sparse in graph.sparse_initializer:
+            self.unsupported[UnsupportedOp("a sparse initializer", sparse.values.name, "weights are dense here")] = None
+            scope.define(sparse.values.name, _MISSING)
         for proto in graph.initializer:
             scope.define(proto.name, weights.tensor(proto.name, array_of(proto, self._files)))
 
     def _run(self, proto: NodeProto, scope: Scope) -> None:
         check_text(proto.name, proto.domain, proto.op_type, *proto.input, *proto.output)
+        if scope.depth and next(self._inside) > _MOST_INSIDE:
+            raise ResourceExhaustedError(
+                "the functions and loops of the model make it too large",
+                expected=f"at most {_MOST_INSIDE} nodes inside of them",
+                actual="more",
+            )
         name = proto.name or next((each for each in proto.output if each), proto.op_type)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         version = scope.opsets.get(domain, 0)
@@ -182,7 +197,9 @@ class Walk:
             self._list_inside(proto, scope)
             outputs = None
         except OpError as error:
-            raise error.at(name, node.op, None) from error.__cause__
+            if error.node is None:  # of the model's node, and not of the one that it was about to be made of
+                error.node, error.op_type = name, node.op
+            raise
         self._define(proto, outputs, scope)
 
     def _define(self, proto: NodeProto, outputs: Sequence[Value] | None, scope: Scope) -> None:
@@ -204,6 +221,8 @@ class Walk:
                 if translate:
                     found = translate(node, *inputs)
                     outputs = list(found) if isinstance(found, tuple) else [found]
+                    if any(value is None and node.wants(i) for i, value in enumerate(outputs)):
+                        raise node.wrong("the inputs", "all that the outputs follow from", "one is left out")
                 else:
                     outputs = self._called(local or _body(node, domain, inputs), node, inputs, scope)
         self._name(outputs, first, prefix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
 from aioflow.interop.onnx.translations.lookup import index_in
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.selection import boolean_mask
+
+_MOST_SKIPPED: Final = 100  # tokens between those of an n-gram: each number of them has nodes of its own
+_MOST_COLUMNS: Final = 1 << 26  # of weights, which are as many as the largest says
 
 
 @translation("StringConcat")
@@ -79,12 +82,12 @@ def tf_idf(node: Node, x: Tensor) -> Tensor:
 
 
 def _counts(node: Node, x: Tensor) -> Tensor:
-    columns = node.required("ngram_indexes")
+    pools, columns = _pools(node), node.required("ngram_indexes")
     width = max(columns) + 1
     tokens = index_in(_vocabulary(node), x)
     rows = make("ExpandDims", make("Range", 0, size_of(x, 0), 1), 1)
     total = make("Fill", shape_of([size_of(x, 0), width]), constant(np.float32(0)))
-    for length, pool, wanted in _pools(node):
+    for length, pool, wanted in pools:
         for skip in range(_skips(node, length)):
             found = _windows(tokens, length, skip, pool)
             column = make("GatherV2", constant(np.array([*wanted, -1], np.int32)), found, 0)
@@ -97,7 +100,10 @@ def _counts(node: Node, x: Tensor) -> Tensor:
 
 def _skips(node: Node, length: int) -> int:
     """Single tokens have nothing between them to skip."""
-    return 1 if length == 1 else int(node.required("max_skip_count")) + 1
+    most = int(node.required("max_skip_count"))
+    if not 0 <= most <= _MOST_SKIPPED:
+        raise node.wrong("attribute 'max_skip_count'", f"at most {_MOST_SKIPPED}", most)
+    return 1 if length == 1 else most + 1
 
 
 def _pool(node: Node) -> list[Any]:
@@ -114,6 +120,12 @@ def _pools(node: Node) -> list[tuple[int, list[tuple[int, ...]], list[int]]]:
     number = {token: i for i, token in enumerate(_vocabulary(node))}
     pool = [number[token] for token in _pool(node)]
     starts, columns = node.required("ngram_counts"), node.required("ngram_indexes")
+    if starts != sorted(starts) or starts[0] < 0 or starts[-1] > len(pool):
+        raise node.wrong("attribute 'ngram_counts'", f"places in the pool of {len(pool)}, in order", starts)
+    if not all(0 <= column <= _MOST_COLUMNS for column in columns):
+        raise node.wrong(
+            "attribute 'ngram_indexes'", f"columns from 0 to {_MOST_COLUMNS}", [min(columns), max(columns)]
+        )
     found, before = [], 0
     for length, start in enumerate(starts, 1):
         end = starts[length] if length < len(starts) else len(pool)
