@@ -17,6 +17,7 @@ from aioflow.ops.apply import constant
 __all__ = [
     "axes_of",
     "axis_of",
+    "count_of",
     "int64",
     "integers",
     "length_of",
@@ -70,6 +71,14 @@ def axes_of(node: Node, tensor: Tensor, given: Tensor | None) -> list[int] | Non
 def int64(values: Any) -> Tensor:
     """A constant of int64."""
     return ops.cast(values, "int64") if isinstance(values, Tensor) else constant(np.asarray(values, np.int64))
+
+
+def count_of(tensor: Tensor) -> Tensor:
+    """A scalar of int32 from a number of int64: one that is beyond it becomes the nearest, and no other number."""
+    value = ops.reshape(tensor, [])
+    if value.dtype.size <= 4:
+        return ops.cast(value, "int32")
+    return ops.cast(ops.maximum(ops.minimum(value, 2**31 - 1), -(2**31)), "int32")
 
 
 def shape_vector(tensor: Tensor) -> Tensor:

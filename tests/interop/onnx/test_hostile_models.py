@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpEr
 from aioflow.interop import onnx
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from tests.interop.onnx.test_hostile import outside, weighted
-from tests.interop.onnx.test_loading import parse
+from tests.interop.onnx.test_loading import parse, run
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ def test_loops_that_are_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_pool_of_n_grams_is_as_long_as_it_says(name: str, value: object) -> None:
-    attributes = {
+    attributes: dict[str, Any] = {
         "mode": "TF",
         "min_gram_length": 1,
         "max_gram_length": 2,
@@ -142,6 +143,29 @@ def test_a_pool_of_n_grams_is_as_long_as_it_says(name: str, value: object) -> No
         with pytest.raises(InvalidArgumentError, match=name) as caught:
             onnx.load(model)
         assert caught.value.node == "y"
+
+
+# -- numbers that int32 has no room for -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [(1 << 32) + 1, 1 << 62, (1 << 63) - 1])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n = Reshape (k, one)\n y, z = TopK (x, n)",
+        "v = Constant <value_floats = [0.0, 1.0]> ()\n i = Cast <to = 7> (x)\n y = OneHot (i, k, v)",
+        "s = SequenceConstruct (x, x)\n y = SequenceAt (s, k)",
+        "shape = Constant <value_ints = [1, 2, 1]> ()\n signal = Reshape (x, shape)\n y = DFT <axis = 1> (signal, k)",
+    ],
+)
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_count_is_not_cut_to_its_low_bits(text: str, number: int, known: bool) -> None:
+    head = f"k = Constant <value_int = {number}> ()\n" if known else ""
+    one = "one = Constant <value_ints = [1]> ()\n"
+    model = parse(f"g ({'' if known else 'int64 k, '}float[2] x) => (float[N] y) {{ {head} {one} {text} }}")
+    x = np.zeros(2, np.float32)
+    with pytest.raises(OpError):
+        await run(model, *([x] if known else [np.int64(number), x]))
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------

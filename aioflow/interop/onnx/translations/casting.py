@@ -15,6 +15,8 @@ from aioflow.ops.apply import constant, make
 
 __all__ = ["cast_to", "saturated"]
 
+_DIGITS: Final = 8  # of floats in text, as other runtimes write them
+_DIGITS_OF_DOUBLES: Final = 15  # the most that all doubles keep
 _PARSED: Final = (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)
 _SATURATING: Final = (dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz, dtypes.float8_e5m2, dtypes.float8_e5m2fnuz)
 
@@ -44,7 +46,7 @@ def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
     if x.dtype is dtype:
         return x
     if dtype is dtypes.string:
-        return ops.as_string(ops.cast(x, "float32") if x.dtype.is_narrow else x)
+        return _text(x) if x.dtype.is_floating else ops.as_string(x)
     if x.dtype is dtypes.string:
         number = ops.string_to_number(x, out_type=dtype if dtype in _PARSED else dtypes.float64)
         return cast_to(node, number, dtype)
@@ -53,6 +55,16 @@ def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
     if dtype in _SATURATING and node.attr("saturate", 1):
         return saturated(x, dtype)
     return ops.cast(x, dtype)
+
+
+def _text(x: Tensor) -> Tensor:
+    """Floats in digits; what is not finite as ONNX writes it."""
+    wide = x if x.dtype in (dtypes.float32, dtypes.float64) else ops.cast(x, "float32")
+    digits = _DIGITS if wide.dtype is dtypes.float32 else _DIGITS_OF_DOUBLES
+    text = ops.as_string(wide, precision=digits, shortest=True)
+    text = ops.where_v2(ops.is_nan(wide), constant("NaN"), text)
+    endless = ops.where_v2(ops.less(wide, ops.zeros_like(wide)), constant("-INF"), constant("INF"))
+    return ops.where_v2(ops.is_inf(wide), endless, text)
 
 
 def saturated(x: Tensor, dtype: DType) -> Tensor:

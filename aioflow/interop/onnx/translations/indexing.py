@@ -12,6 +12,7 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sizes import (
     axis_of,
+    count_of,
     int64,
     integers,
     length_of,
@@ -176,7 +177,7 @@ def _multiplied(node: Node, x: Tensor, places: Tensor, updates: Tensor) -> Tenso
 
 @translation("OneHot")
 def one_hot(node: Node, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
-    count = ops.reshape(ops.cast(depth, "int32"), [])
+    count = count_of(depth)
     places = _wrapped(node, int64(indices), count)
     axis = node.attr("axis", -1)
     if axis != -1:
@@ -217,7 +218,7 @@ def top_k(node: Node, x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     rows = x if axis == rank - 1 else ops.transpose(x, order)
     smallest = not node.attr("largest", 1)
     keys = _negative(rows) if smallest else rows
-    values, places = make_list("TopKV2", keys, ops.reshape(ops.cast(k, "int32"), []), sorted=True)
+    values, places = make_list("TopKV2", keys, count_of(k), sorted=True)
     values = _negative(values) if smallest else values
     back = [int(i) for i in np.argsort(order)]
     found = [values, int64(places)]
@@ -271,4 +272,6 @@ def _ascending(node: Node, values: Tensor, axis: int) -> Tensor:
 
 
 def _stable_order(values: Tensor) -> Tensor:
+    if values.dtype is dtypes.string:
+        return ops.argsort(values, stable=True)
     return make_list("TopKV2", _negative(values), ops.size(values), sorted=True)[1]

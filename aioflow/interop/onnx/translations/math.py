@@ -263,10 +263,12 @@ def prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
 
 @translation("Shrink")
 def shrink(node: Node, x: Tensor) -> Tensor:
-    kind = x.dtype.np_dtype.type
+    wide = make("Cast", x, DstT=dtypes.float64) if x.dtype.is_integer else x  # the bounds are floats
+    kind = wide.dtype.np_dtype.type
     limit, bias = kind(node.attr("lambd", 0.5)), kind(node.attr("bias", 0.0))
-    above = make("SelectV2", make("Greater", x, limit), x - bias, make("ZerosLike", x))
-    return above if x.dtype.is_unsigned else make("SelectV2", make("Less", x, -limit), x + bias, above)
+    above = make("SelectV2", make("Greater", wide, limit), wide - bias, make("ZerosLike", wide))
+    shrunk = make("SelectV2", make("Less", wide, -limit), wide + bias, above)
+    return make("Cast", shrunk, DstT=x.dtype) if x.dtype.is_integer else shrunk
 
 
 @translation("Swish")
@@ -295,6 +297,8 @@ def hardmax(node: Node, x: Tensor) -> Tensor:
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
+    if x.dims is not None and 0 in x.dims:
+        return make("ZerosLike", x)
     return one_hot(make("ArgMax", x, axis), size_of(x, axis), axis=axis, dtype=x.dtype)
 
 

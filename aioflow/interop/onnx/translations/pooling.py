@@ -28,6 +28,8 @@ _MOST_PARTS: Final = 1024  # nodes that a window of dilations becomes
 def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     rank = rank_of(node, x)
     windows = windows_of(node, x, node.required("kernel_shape"))
+    if windows.pads is None and (rank > 4 or max(windows.dilations) > 1):
+        return node.refuse("auto_pad of images of unknown size")
     if node.wants(1):
         return _max_and_places(node, x, windows)
     if rank == 5 and max(windows.dilations) == 1 and windows.pads is not None:

@@ -200,7 +200,7 @@ def _moved(axis: _Axis, mode: str, y: Any, given: Any, length: Any) -> Any:
     if mode == "tf_half_pixel_for_nn":
         return (y + 0.5) / axis.scale
     if mode == "pytorch_half_pixel":
-        return _if_one(length, y * 0.0 - 0.5, (y + 0.5) / axis.scale - 0.5)
+        return _if_one(_float(axis.made), y * 0.0, (y + 0.5) / axis.scale - 0.5)
     if mode == "align_corners":
         return _if_one(length, y * 0.0, y * (given - 1) / _not_zero(length - 1))
     if mode == "tf_crop_and_resize" and axis.region is not None:

@@ -20,7 +20,7 @@ from aioflow.interop.onnx.sequences import (
     stored_dtype,
     widened,
 )
-from aioflow.interop.onnx.sizes import axis_of, int64, integers, rank_of, sizes_of
+from aioflow.interop.onnx.sizes import axis_of, count_of, int64, integers, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, Value, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
@@ -61,7 +61,7 @@ def _position(node: Node, position: Tensor, length: int) -> int | None:
 
 
 def _from_front(sequence: Sequence, position: Tensor) -> Tensor:
-    at = ops.cast(ops.reshape(position, []), "int32")
+    at = count_of(position)
     return ops.where_v2(at < 0, at + make("TensorListLength", sequence.handle), at)
 
 

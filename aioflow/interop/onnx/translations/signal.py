@@ -8,7 +8,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of, with_dims
+from aioflow.interop.onnx.sizes import count_of, int64, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
@@ -51,7 +51,7 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
     order = [i for i in range(rank - 1) if i != axis] + [axis]
     moved: Any = ops.transpose(wide, [*order, rank - 1])
     inverse, half = node.attr("inverse", 0), node.attr("onesided", 0)
-    size = None if length is None else ops.cast(ops.reshape(length, []), "int32")
+    size = None if length is None else count_of(length)
     if half and parts is None:  # it is meant for real numbers, or gives them
         parts = 2 if inverse else 1
     if half and inverse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,8 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, .
         return tuple(ops.split(x, sizes, axis, num=count))
     given: Any = integers(node, sizes, "sizes") if sizes is not None else node.attr("split")
     whole = None if x.dims is None else x.dims[axis]
+    if given is None and whole is None and node.version >= 18:
+        return _parted(x, axis, count)
     if given is None and (whole is None or whole % count == 0):
         return tuple(ops.split(x, count, axis))
     if given is None:
@@ -201,6 +204,14 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, .
     if len(given) != count:
         raise node.wrong("the sizes", f"{count} of them", given)
     return (x,) if count == 1 else tuple(ops.split(x, int64(given), axis))
+
+
+def _parted(x: Tensor, axis: int, count: int) -> tuple[Tensor, ...]:
+    """Parts of one size, which the step tells, but for the last ones, which may be smaller or empty."""
+    whole = ops.shape(x, out_type="int64")[axis]
+    each = (whole + (count - 1)) // int64(count)
+    ends = [ops.minimum(each * int64(i), whole) for i in range(count + 1)]
+    return tuple(ops.split(x, ops.stack([b - a for a, b in pairwise(ends)]), axis, num=count))
 
 
 @translation("Expand")
@@ -240,6 +251,9 @@ def constant_fill(node: Node, shape: Tensor | None = None) -> Tensor:
 def range_(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     narrow = start.dtype in (dtypes.float16, dtypes.bfloat16)
     first, last, step = (ops.reshape(ops.cast(t, "float32") if narrow else t, []) for t in (start, limit, delta))
+    backward = ops.less(step, ops.zeros_like(step))
+    away = ops.where_v2(backward, ops.less(first, last), ops.less(last, first))
+    last = ops.where_v2(away, first, last)  # there is nothing in a range that leads away from its end
     return ops.cast(ops.range(first, last, step), start.dtype)
 
 

@@ -1,0 +1,80 @@
+"""Where ONNX says something of the edges of what an op takes: nothing left, one element, no number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.interop import onnx
+from aioflow.interop.unsupported import UnsupportedError
+from tests.interop.onnx.one_node import one_node, run_model
+
+
+async def given(op: str, inputs: dict[str, Any], outputs: tuple[str, ...] = ("y",), **options: Any) -> list[Any]:
+    arrays = {name: None if value is None else np.asarray(value) for name, value in inputs.items()}
+    return await run_model(one_node(op, arrays, outputs, **options), {k: v for k, v in arrays.items() if v is not None})
+
+
+@pytest.mark.parametrize("weights", [(), ("a", "b", "c")])
+@pytest.mark.parametrize(("start", "limit", "delta"), [(-6, -8, 2), (1, 4, -1), (3, 3, 1), (2, 0, 1)])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+async def test_a_range_that_leads_away_from_its_end_has_nothing(
+    start: int, limit: int, delta: int, dtype: Any, weights: tuple[str, ...]
+) -> None:
+    numbers = {"a": np.asarray(start, dtype), "b": np.asarray(limit, dtype), "c": np.asarray(delta, dtype)}
+    model = one_node("Range", numbers, weights=weights)
+    [y] = await run_model(model, {name: value for name, value in numbers.items() if name not in weights})
+    assert y.dtype == dtype
+    assert y.shape == (0,)
+
+
+async def test_floats_as_text_keep_their_digits() -> None:
+    cases = {1e-10: b"1e-10", 0.1: b"0.1", -0.0: b"-0", 1e30: b"1e+30", 123456.5: b"123456.5"}
+    for dtype in (np.float32, np.float64):
+        [y] = await given("Cast", {"x": np.array([*cases], dtype)}, to=8)
+        assert [float(text) for text in y] == pytest.approx([*cases], rel=1e-7)
+        [y] = await given("Cast", {"x": np.array([np.inf, -np.inf, np.nan], dtype)}, to=8)
+        assert y.tolist() == [b"INF", b"-INF", b"NaN"]
+    [y] = await given("Cast", {"x": np.array([*cases])}, to=8)
+    assert y.tolist() == [*cases.values()]
+
+
+@pytest.mark.parametrize("known_shapes", [False, True])
+async def test_the_last_part_may_be_smaller(known_shapes: bool) -> None:
+    for size, sizes in ((5, [2, 2, 1]), (4, [2, 2, 0]), (1, [1, 0, 0]), (0, [0, 0, 0])):
+        x = np.arange(2.0 * size, dtype=np.float32).reshape(2, size)
+        parts = await given("Split", {"x": x}, ("a", "b", "c"), known_shapes=known_shapes, axis=1, num_outputs=3)
+        assert [part.shape for part in parts] == [(2, n) for n in sizes]
+        np.testing.assert_array_equal(np.concatenate(parts, 1), x)
+
+
+async def test_the_bias_of_integers_that_shrink_is_a_float() -> None:
+    [y] = await given("Shrink", {"x": np.array([-5, 0, 1, 9], np.int16)}, lambd=1.0, bias=0.5)
+    np.testing.assert_array_equal(y, np.array([-4, 0, 0, 8], np.int16))
+    [y] = await given("Shrink", {"x": np.array([0, 1, 9], np.uint8)}, lambd=0.5, bias=0.5)
+    np.testing.assert_array_equal(y, np.array([0, 0, 8], np.uint8))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+async def test_no_element_is_the_largest_of_none(axis: int) -> None:
+    [y] = await given("Hardmax", {"x": np.zeros((0, 2), np.float32)}, axis=axis)
+    assert y.shape == (0, 2)
+
+
+async def test_an_image_of_one_element_is_the_first_one() -> None:
+    x = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4)
+    inputs = {"x": x, "roi": None, "scales": np.array([1, 1, 0.3], np.float32)}
+    for mode in ("linear", "nearest"):
+        options = {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel"}
+        model = one_node("Resize", inputs, weights=("scales",), **options)  # type: ignore[arg-type]
+        [y] = await run_model(model, {"x": x})
+        np.testing.assert_array_equal(y, [[[1]]])
+
+
+def test_padding_that_no_size_tells_is_refused() -> None:
+    options: dict[str, Any] = {"kernel_shape": [2, 2], "dilations": [2, 1], "auto_pad": "SAME_UPPER"}
+    model = one_node("MaxPool", {"x": np.zeros((1, 1, 4, 4), np.float32)}, known_shapes=False, **options)
+    with pytest.raises(UnsupportedError, match="images of unknown size"):
+        onnx.load(model)
