@@ -96,8 +96,14 @@ class Scope:
 
 @dataclass(frozen=True)
 class _Abroad(Scope):
-    """The names of a scope, for a trial in another graph: what is known of their values, and no more."""
+    """The names of a scope, for a trial in another graph: what is known of their values, and no more.
 
+    Attributes:
+        graph: That of the trial. A name may be asked for first by a trial within it, which is in a graph of its own,
+            or in a branch.
+    """
+
+    graph: Graph = field(default_factory=Graph)
     weights: Weights = field(default_factory=Weights)
 
     def find(self, name: str) -> Value:
@@ -112,7 +118,8 @@ class _Abroad(Scope):
         if isinstance(value, Listed) and value.items is not None:
             return type(value)(value.element, items=[self._likeness(item) for item in value.items])
         known = self.weights.constant(value) if isinstance(value, Tensor) else None
-        return placed(kind_of(value), standing_for(kind_of(value))) if known is None else constant(known)
+        with self.graph.as_default(), self.graph.control_dependencies(None):
+            return placed(kind_of(value), standing_for(kind_of(value))) if known is None else constant(known)
 
 
 class Walk:
@@ -221,8 +228,7 @@ class Walk:
                 if translate:
                     found = translate(node, *inputs)
                     outputs = list(found) if isinstance(found, tuple) else [found]
-                    if any(value is None and node.wants(i) for i, value in enumerate(outputs)):
-                        raise node.wrong("the inputs", "all that the outputs follow from", "one is left out")
+                    _check_outputs(node, outputs)
                 else:
                     outputs = self._called(local or _body(node, domain, inputs), node, inputs, scope)
         self._name(outputs, first, prefix)
@@ -287,7 +293,9 @@ class _Subgraph:
         trial = self._walk.trial()
         with trial.graph.as_default():
             outer = self._outer
-            abroad = _Abroad(outer.opsets, outer, outer.attributes, outer.depth, weights=self._walk.weights)
+            abroad = _Abroad(
+                outer.opsets, outer, outer.attributes, outer.depth, graph=trial.graph, weights=self._walk.weights
+            )
             try:
                 made = _Subgraph(trial, self._graph, abroad)(*(placed(kind, standing_for(kind)) for kind in inputs))
             finally:
@@ -309,6 +317,14 @@ def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
         elif each.ref_attr_name in scope.attributes:
             found[each.name] = scope.attributes[each.ref_attr_name]
     return found
+
+
+def _check_outputs(node: Node, outputs: Sequence[Value]) -> None:
+    for i, name in enumerate(node.outputs):
+        if name and i >= len(outputs):
+            node.refuse(f"no output {name!r}")
+        if name and outputs[i] is None:
+            raise node.wrong("the inputs", "all that the outputs follow from", "one is left out")
 
 
 @contextmanager

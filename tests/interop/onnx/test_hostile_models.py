@@ -182,6 +182,12 @@ def test_an_input_that_is_left_out_is_no_output(op: str) -> None:
     assert caught.value.node == "y"
 
 
+def test_an_output_that_the_op_does_not_have_is_listed() -> None:
+    model = parse("g (float[2] x) => (float[2] z) { y, z = OptionalGetElement (x) }")
+    with pytest.raises((InvalidArgumentError, UnsupportedError), match="output"):
+        onnx.load(model)
+
+
 def test_the_models_node_is_named_where_none_could_be_made() -> None:
     text = "s = Constant <value_ints = [-1]> ()\n y = ConstantOfShape (s)"
     with pytest.raises(InvalidArgumentError, match="negative") as caught:
