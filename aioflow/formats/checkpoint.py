@@ -309,10 +309,16 @@ def checkpoint_exists(checkpoint_prefix: str) -> bool:
     return committing_file(checkpoint_prefix) is not None
 
 
-def remove_checkpoint(checkpoint_prefix: str) -> None:
+def remove_checkpoint(
+    checkpoint_prefix: str, checkpoint_format_version: int | None = None, meta_graph_suffix: str = "meta"
+) -> None:
     """Delete a checkpoint, if it is there: first the file that vouches for it, so that no half is taken for a whole.
 
     Files that another checkpoint of the folder refers to stay.
+
+    Args:
+        checkpoint_format_version: Part of the published signature: a checkpoint of any form is deleted.
+        meta_graph_suffix: The graph beside it, which is deleted too, is in `checkpoint_prefix.SUFFIX`.
     """
     store, name = store_of(checkpoint_prefix)
     files = files_if_any(store, name)
@@ -323,3 +329,4 @@ def remove_checkpoint(checkpoint_prefix: str) -> None:
     forget_files(store, [file for file in files if file != name + _DATA])
     for file in bundle_files(store, name) or table_files(store, name):
         store.remove(file)
+    store.remove(f"{name}.{meta_graph_suffix}")

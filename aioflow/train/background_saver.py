@@ -50,12 +50,14 @@ class BackgroundSaver:
         latest_filename: str | None = None,
         write_state: bool = True,
         *,
+        write_meta_graph: bool = True,
         skip: bool = False,
         after: Callable[[str], Awaitable[None]] | None = None,
     ) -> str | None:
         """Take a snapshot, and have it written. See `Saver.snapshot` for what is in it.
 
         Args:
+            write_meta_graph: As of `Saver.save`.
             skip: Take none if an earlier one is still being written. Otherwise this waits until it has been.
             after: Called with the prefix and awaited, in the task, when the checkpoint is complete.
 
@@ -73,7 +75,9 @@ class BackgroundSaver:
         if skip and self.is_writing:
             return None
         await self.finish()
-        taken = await self._saver.snapshot(sess, save_path, global_step, latest_filename, write_state)
+        taken = await self._saver.snapshot(
+            sess, save_path, global_step, latest_filename, write_state, write_meta_graph=write_meta_graph
+        )
         if taken is None:
             return None
         self._task = await self._tasks.start(self._write(taken, after))

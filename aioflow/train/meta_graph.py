@@ -17,6 +17,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.graph.graphdef import GraphDef, NodeDef
 from aioflow.graph.lowering import lowered
+from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
 from aioflow.protos import Message, message, to_bytes, to_text
 from aioflow.train.stored_collections import written_collections
@@ -52,7 +53,8 @@ def export_meta_graph(
         graph: By default the default graph.
         clear_devices: Forget which devices the nodes are put on.
         clear_extraneous_savers: Leave out the savers of the collection but the one that is given.
-        export_scope, strip_default_attrs, save_debug_info: Part of the published signature; the first must be None.
+        strip_default_attrs: Leave out attributes that have their defaults, for programs that do not know them yet.
+        export_scope, save_debug_info: Part of the published signature; the first must be None.
 
     Returns:
         The message.
@@ -71,6 +73,10 @@ def export_meta_graph(
     made = message("MetaGraphDef")()
     if meta_info_def is not None:
         made.meta_info_def.ParseFromString(to_bytes(meta_info_def))
+    if strip_default_attrs:
+        functions = tuple(replace(f, nodes=tuple(map(_stripped, f.nodes))) for f in definition.functions)
+        definition = replace(definition, nodes=tuple(map(_stripped, definition.nodes)), functions=functions)
+        made.meta_info_def.stripped_default_attrs = True
     made.graph_def.CopyFrom(message_of(placed(definition.nodes, clear_devices), definition.functions))
     if saver_def is not None:
         made.saver_def.ParseFromString(to_bytes(saver_def))
@@ -85,6 +91,14 @@ def export_meta_graph(
 def placed(nodes: Iterable[NodeDef], clear_devices: bool) -> list[NodeDef]:
     """The nodes, without their devices if these are to be forgotten."""
     return [replace(node, device="") if clear_devices and node.device else node for node in nodes]
+
+
+def _stripped(node: NodeDef) -> NodeDef:
+    """The node without the attributes that have their defaults."""
+    known = OPS.get(node.op).attrs if node.op in OPS else {}
+    defaults = {key: attr.default for key, attr in known.items() if attr.has_default}
+    kept = {key: value for key, value in node.attrs.items() if key not in defaults or value != defaults[key]}
+    return replace(node, attrs=kept)
 
 
 def _put(filename: str | os.PathLike[str], data: bytes) -> None:

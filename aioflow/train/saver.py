@@ -21,12 +21,10 @@ import numpy as np
 
 from aioflow.checks.numbers import check_number
 from aioflow.errors import InvalidArgumentError, UnimplementedError
-from aioflow.formats.stores import store_of
 from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session
-from aioflow.graph.graph import GraphKeys, Tensor
-from aioflow.ops.variables.adopted import AdoptedVariable
+from aioflow.graph.graph import Tensor
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, enum, message
@@ -38,9 +36,10 @@ from aioflow.train.checkpoint_state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+from aioflow.train.graph_beside import GraphBeside
 from aioflow.train.meta_graph import export_meta_graph
 from aioflow.train.saved_variables import saved_variables
-from aioflow.train.saver_def import restored_handles
+from aioflow.train.saver_def import restored_variables
 from aioflow.train.saver_nodes import Form, SaverNodes
 from aioflow.train.unlisted import remove_unlisted, until_listed
 from aioflow.work.threads import in_thread
@@ -54,15 +53,25 @@ Saveable: TypeAlias = Variable | PartitionedVariable
 StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None
 
 _HOUR: Final = 3600.0
-_VARIABLES: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
+_GRAPH: Final = "meta"  # what the name of the graph's file ends with
 
 
 class _Place(NamedTuple):
-    """Where a checkpoint goes, and whether the state file, and which, is to name it."""
+    """Where a checkpoint goes, whether the state file, and which, is to name it, and what the graph beside it is
+    called, if there is to be one; and whether that is without the attributes that have their defaults.
+    """
 
     prefix: str
     latest_filename: str | None
     write_state: bool
+    graph_suffix: str
+    write_graph: bool
+    strip_default_attrs: bool
+
+    @property
+    def graph(self) -> str:
+        """The file of the graph."""
+        return f"{self.prefix}.{self.graph_suffix}"
 
 
 class Saver:
@@ -163,6 +172,8 @@ class Saver:
             self._is_empty = True
             return
         self._nodes = SaverNodes(self._name, variables, self._filename, self._reshape, self._sequential, self._form)
+        export = partial(self.export_meta_graph, None, None, False, None, False, False)
+        self._beside = GraphBeside(self._nodes.restored.graph, export)
 
     def _built(self) -> SaverNodes | None:
         self.build()
@@ -201,16 +212,7 @@ class Saver:
             NotFoundError: the graph has no such node.
         """
         scope = f"{import_scope.removesuffix('/')}/" if import_scope else ""
-        graph = default_graph()
-        known = {v.handle: v for key in _VARIABLES for v in graph.get_collection(key) if isinstance(v, Variable)}
-        found = restored_handles(graph.get_operation_by_name(scope + saver_def.restore_op_name))
-        variables: dict[str, Any] = {}
-        for name, handles in found.items():
-            parts = [
-                known[handle] if handle in known else AdoptedVariable(handle, collections=[]) for handle in handles
-            ]
-            whole = len(parts) == 1 and parts[0]._get_save_slice_info() is None
-            variables[name] = parts[0] if whole else parts
+        variables = restored_variables(default_graph().get_operation_by_name(scope + saver_def.restore_op_name))
         hours = saver_def.keep_checkpoint_every_n_hours or 10000.0
         return Saver(variables, False, False, saver_def.max_to_keep, hours, allow_empty=True)
 
@@ -236,6 +238,7 @@ class Saver:
             export_scope=export_scope,
             clear_devices=clear_devices,
             clear_extraneous_savers=clear_extraneous_savers,
+            strip_default_attrs=strip_default_attrs,
         )
 
     # -- saving -----------------------------------------------------------------------------------------------------
@@ -246,9 +249,11 @@ class Saver:
         save_path: str | Path,
         global_step: StepNumber = None,
         latest_filename: str | None = None,
-        meta_graph_suffix: str = "meta",
-        write_meta_graph: bool = False,
+        meta_graph_suffix: str = _GRAPH,
+        write_meta_graph: bool = True,
         write_state: bool = True,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
     ) -> str | None:
         """Write a checkpoint, delete those that are no longer kept, and record what the directory holds.
 
@@ -263,8 +268,10 @@ class Saver:
             global_step: A number, a variable or a tensor; joins the prefix as "-number".
             latest_filename: Name of the state file; "checkpoint" by default.
             meta_graph_suffix: Of the name of the graph's file.
-            write_meta_graph: Write the graph too, beside the checkpoint, for `train.import_meta_graph`. (By default
-                TensorFlow does.)
+            write_meta_graph: Write the graph too, beside the checkpoint, for `train.import_meta_graph`. It goes when
+                the checkpoint does. A graph that has no published form is left out, with a warning in the log.
+            strip_default_attrs: Leave attributes that have their defaults out of it, for programs with older ops.
+            save_debug_info: Part of the published signature.
 
         Returns:
             The prefix of the checkpoint; None where there is nothing to save.
@@ -277,11 +284,12 @@ class Saver:
         nodes = self._checked(sess, save_path, latest_filename)
         if nodes is None:
             return None
-        place = _Place(await self._prefix(sess, str(save_path), global_step), latest_filename, write_state)
-        await self._write(sess, nodes.saved, {nodes.filename: place.prefix}, place)
-        if write_meta_graph:
-            await in_thread(self.export_meta_graph, f"{place.prefix}.{meta_graph_suffix}")
-        return place.prefix
+        prefix = await self._prefix(sess, str(save_path), global_step)
+        graph = meta_graph_suffix, write_meta_graph, strip_default_attrs
+        await self._write(
+            sess, nodes.saved, {nodes.filename: prefix}, _Place(prefix, latest_filename, write_state, *graph)
+        )
+        return prefix
 
     async def snapshot(
         self,
@@ -290,6 +298,8 @@ class Saver:
         global_step: StepNumber = None,
         latest_filename: str | None = None,
         write_state: bool = True,
+        *,
+        write_meta_graph: bool = True,
     ) -> PendingCheckpoint | None:
         """Take the values as they are now, in one step; `await taken.write()` writes them, whatever happens meanwhile.
 
@@ -303,7 +313,8 @@ class Saver:
         nodes = self._checked(sess, save_path, latest_filename)
         if nodes is None:
             return None
-        place = _Place(await self._prefix(sess, str(save_path), global_step), latest_filename, write_state)
+        prefix = await self._prefix(sess, str(save_path), global_step)
+        place = _Place(prefix, latest_filename, write_state, _GRAPH, write_meta_graph, False)
         key = secrets.token_hex(8)
         await sess.run(nodes.hold, {nodes.key: key})
         write = partial(self._write, sess, nodes.written, {nodes.filename: place.prefix, nodes.key: key}, place)
@@ -359,9 +370,9 @@ class Saver:
                 remove_unlisted(place.prefix, [place.prefix, *paths, *doomed], place.latest_filename)
             update_checkpoint_state(folder_of(place.prefix), place.prefix, paths, place.latest_filename, times)
         for old in doomed:  # after the state, which must not name what is gone
-            remove_checkpoint(old)
-            store, name = store_of(f"{old}.meta")
-            store.remove(name)
+            remove_checkpoint(old, meta_graph_suffix=place.graph_suffix)
+        if place.write_graph:
+            self._beside.write(place.graph, place.strip_default_attrs)
 
     # -- restoring --------------------------------------------------------------------------------------------------
 

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Final
 
-from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.static_value import constant_value
+from aioflow.ops.variables.adopted import AdoptedVariable
+from aioflow.ops.variables.variable import Variable
 
-__all__ = ["restored_handles"]
+__all__ = ["restored_variables"]
+
+_VARIABLES: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
 
 
-def restored_handles(restore: Operation) -> dict[str, list[Tensor]]:
+def restored_variables(restore: Operation) -> dict[str, Any]:
+    """What a node restores, by names, as a `Saver` takes it. Variables that the graph's collections have are those."""
+    known = {v.handle: v for key in _VARIABLES for v in restore.graph.get_collection(key) if isinstance(v, Variable)}
+    found: dict[str, Any] = {}
+    for name, handles in _restored_handles(restore).items():
+        parts = [known[handle] if handle in known else AdoptedVariable(handle, collections=[]) for handle in handles]
+        whole = len(parts) == 1 and parts[0]._get_save_slice_info() is None
+        found[name] = parts[0] if whole else parts
+    return found
+
+
+def _restored_handles(restore: Operation) -> dict[str, list[Tensor]]:
     """The handles of the variables that a node restores, by the names that their values have in a checkpoint. Several
     of one name are parts.
     """

@@ -24,6 +24,11 @@ class Clock:
         return self.now
 
 
+def graphs(folder: Path) -> list[str]:
+    """The checkpoints that have their graph beside them."""
+    return sorted(path.name.removesuffix(".meta") for path in folder.glob("*.meta"))
+
+
 def theirs(
     tf: Any, folder: Path, patch: pytest.MonkeyPatch, settings: dict[str, Any], gaps: list[float], older: int
 ) -> tuple[list[str], list[str]]:
@@ -36,14 +41,15 @@ def theirs(
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             for step in range(older):
-                saver.save(session, str(folder / "m"), global_step=step, write_meta_graph=False)
+                saver.save(session, str(folder / "m"), global_step=step)
             if older:
                 saver = tf.train.Saver(**settings)
                 saver.set_last_checkpoints_with_time([(str(folder / f"m-{s}"), clock.now) for s in range(older)])
             for step, gap in enumerate(gaps, start=older):
                 clock.now += gap
-                saver.save(session, str(folder / "m"), global_step=step, write_meta_graph=False)
+                saver.save(session, str(folder / "m"), global_step=step)
     names = sorted(p.name.removesuffix(".index") for p in folder.glob("*.index"))
+    assert graphs(folder) == names
     return names, [Path(p).name for p in saver.last_checkpoints]
 
 
@@ -65,6 +71,7 @@ async def ours(folder: Path, settings: dict[str, Any], gaps: list[float], older:
     found = sorted(p.name.removesuffix(".manifest.json") for p in folder.glob("*.manifest.json"))  # noqa: ASYNC240
     for name in found:
         assert CheckpointReader(str(folder / name)).read("a") == 1
+    assert graphs(folder) == found
     return found, [Path(p).name for p in saver.last_checkpoints]
 
 

@@ -75,8 +75,65 @@ async def test_a_graph_beside_a_checkpoint_goes_with_it(tmp_path: Path) -> None:
         async with af.Session() as session:
             await session.run(v.initializer)
             for step in range(2):
-                await saver.save(session, tmp_path / "model", step, write_meta_graph=True)
+                await saver.save(session, tmp_path / "model", step)
     assert [name for name in os.listdir(tmp_path) if name.endswith(".meta")] == ["model-1.meta"]
+
+
+async def test_the_graph_beside_a_checkpoint_is_the_graph_as_it_is_then(tmp_path: Path) -> None:
+    def nodes(step: int) -> set[str]:
+        with af.Graph().as_default() as graph:
+            af.train.import_meta_graph(tmp_path / f"model-{step}.other")
+            return {op.name for op in graph.get_operations()} & {"later", "v"} | set(af.get_collection("texts"))
+
+    with af.Graph().as_default():
+        v = af.get_variable("v", initializer=1.0)
+        saver = af.train.Saver()
+        async with af.Session() as session:
+            await session.run(v.initializer)
+            for step in range(4):
+                await saver.save(session, tmp_path / "model", step, meta_graph_suffix="other")
+                if step == 1:
+                    af.add_to_collection("texts", "one")
+                if step == 2:
+                    af.constant(1.0, name="later")
+        assert [nodes(step) for step in range(4)] == [{"v"}, {"v"}, {"v", b"one"}, {"v", b"one", "later"}]
+        af.train.remove_checkpoint(str(tmp_path / "model-0"), meta_graph_suffix="other")
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("model-0.")]
+
+
+async def test_a_graph_without_a_published_form_is_no_reason_to_lose_a_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with af.Graph().as_default():
+        v = af.get_variable("v", initializer=1.0)
+        v.op.attrs["_note"] = object()
+        saver = af.train.Saver()
+        async with af.Session() as session:
+            await session.run(v.initializer)
+            for step in range(2):
+                await saver.save(session, tmp_path / "model", step)
+            assert af.train.latest_checkpoint(tmp_path) == str(tmp_path / "model-1")
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".meta")]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "model-0.meta" in said
+    assert "_note" in said
+
+
+def test_attributes_with_their_defaults_are_stripped() -> None:
+    with af.Graph().as_default():
+        a = af.placeholder(af.float32, (2, 2), name="a")
+        af.matmul(a, a, transpose_b=True, name="product")
+        kept, stripped = (af.train.export_meta_graph(strip_default_attrs=strip) for strip in (False, True))
+    assert set(kept.graph_def.node[1].attr) - set(stripped.graph_def.node[1].attr) == {
+        "transpose_a",
+        "grad_a",
+        "grad_b",
+    }
+    assert stripped.meta_info_def.stripped_default_attrs
+    assert not kept.meta_info_def.stripped_default_attrs
+    with af.Graph().as_default() as graph:
+        af.train.import_meta_graph(stripped)
+        assert graph.get_operation_by_name("product").get_attr("transpose_a") is False
 
 
 def test_what_is_chosen_is_stored() -> None:

@@ -157,7 +157,7 @@ async def test_max_to_keep_and_the_state_file(tmp_path: Path) -> None:
     assert list(state.all_model_checkpoint_paths) == kept
     assert len(state.all_model_checkpoint_timestamps) == 2
     files = listing(tmp_path)
-    assert files == ["checkpoint", *(f"m-{s}{e}" for s in (2, 3) for e in (".manifest.json", ".safetensors"))]
+    assert files == ["checkpoint", *(f"m-{s}{e}" for s in (2, 3) for e in (".manifest.json", ".meta", ".safetensors"))]
     assert [aioflow.train.checkpoint_exists(str(tmp_path / f"m-{s}")) for s in range(4)] == [False, False, True, True]
 
 

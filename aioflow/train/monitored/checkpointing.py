@@ -62,7 +62,8 @@ class CheckpointSaverHook(SessionRunHook):
         checkpoint_basename: The files are called "BASENAME-STEP".
         scaffold: Whose saver to use; at most one of `saver` and `scaffold` is given.
         listeners: Called around each checkpoint.
-        save_graph_def: Write the graph to "graph.pbtxt" with each new session; `train.read_graph` reads it.
+        save_graph_def: Write the graph to "graph.pbtxt" with each new session; `train.read_graph` reads it. And beside
+            each checkpoint, for `train.import_meta_graph`.
         input: The input whose position becomes a part of each checkpoint.
 
     Raises:
@@ -153,7 +154,7 @@ class CheckpointSaverHook(SessionRunHook):
             async with nullcontext() if self._input is None else self._input.saving(session):
                 if self._input is not None:
                     step = int(await session.run(self._step))  # steps have ended while it waited for them
-                taken = await self._chosen().snapshot(session, self._path, step)
+                taken = await self._chosen().snapshot(session, self._path, step, write_meta_graph=self._save_graph_def)
             self._last = step
             if beside is not None:
                 beside.start(self._write(taken, step)).add_done_callback(lambda _: self._saving.release())

@@ -24,7 +24,7 @@ class Saves:
     def __init__(self) -> None:
         self.saved: list[tuple[int, float]] = []
 
-    async def snapshot(self, session: Any, path: Any, step: int) -> None:
+    async def snapshot(self, session: Any, path: Any, step: int, write_meta_graph: bool) -> None:
         self.saved.append((step, asyncio.get_running_loop().time()))
 
 
@@ -72,8 +72,8 @@ def held(saver: Any, go: asyncio.Event, *errors: Exception) -> None:
     """Let the snapshots of a saver after the first wait to be written, and fail with these errors in turn."""
     take, left = saver.snapshot, [None, *errors]
 
-    async def snapshot(*args: Any) -> Any:
-        taken = await take(*args)
+    async def snapshot(*args: Any, **options: Any) -> Any:
+        taken = await take(*args, **options)
         return Held(taken, go, left.pop(0) if left else None) if "-0" not in taken.prefix else taken
 
     saver.snapshot = snapshot

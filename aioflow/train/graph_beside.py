@@ -1,0 +1,67 @@
+"""The graph beside each checkpoint (`prefix.meta`), made anew only where the graph has changed: most saves write the
+same bytes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from aioflow.errors import OpError
+from aioflow.formats.stores import store_of
+from aioflow.graph.graph import Graph
+from aioflow.protos import Message, to_bytes
+
+__all__ = ["GraphBeside"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+_KEPT_BYTES: Final = 1 << 26  # a graph with larger constants is made anew each time, instead of being held twice
+
+
+class GraphBeside:
+    """The stored form of a graph.
+
+    Args:
+        graph: Whose.
+        export: Makes its message, with or without the attributes that have their defaults.
+    """
+
+    def __init__(self, graph: Graph, export: Callable[[bool], Message]) -> None:
+        self._graph = graph
+        self._export = export
+        self._made: tuple[Any, bytes | None] | None = None
+        self._items: list[Any] = []  # keeps the identities in `_state` theirs
+
+    def write(self, file: str, strip_default_attrs: bool) -> None:
+        """Write it to a file. Blocks. A graph that has no published form is no reason to lose a checkpoint: that is
+        logged, once.
+
+        Raises:
+            PermissionDeniedError, …: the system refuses; the error names the file.
+        """
+        state, items = self._state(strip_default_attrs)
+        if self._made is None or self._made[0] != state:
+            data = self._bytes(file, strip_default_attrs)
+            self._made = None if data is not None and len(data) > _KEPT_BYTES else (state, data)
+            self._items = items
+        else:
+            data = self._made[1]
+        if data is not None:
+            store, name = store_of(file)
+            store.put(name, data)
+
+    def _bytes(self, file: str, strip_default_attrs: bool) -> bytes | None:
+        try:
+            return to_bytes(self._export(strip_default_attrs))
+        except OpError as error:
+            _LOGGER.warning("the graph has no published form, so there is no %s: %s", file, error)
+            return None
+
+    def _state(self, strip_default_attrs: bool) -> tuple[Hashable, list[Any]]:
+        """What the bytes follow from, and the objects that it names by their identities."""
+        graph = self._graph
+        lists = {name: graph.get_collection(name) for name in graph.get_all_collection_keys()}
+        named = tuple((name, tuple(map(id, items))) for name, items in lists.items())
+        state = (strip_default_attrs, graph.version, graph.mutations, len(graph.functions), named)
+        return state, [item for items in lists.values() for item in items]

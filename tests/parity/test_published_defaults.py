@@ -1,0 +1,30 @@
+"""What is left out of a definition because it has its default: TensorFlow must have the same default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow.graph.opdef import OPS
+from aioflow.graph.published.attributes import write_attributes
+from aioflow.protos import message, to_bytes
+
+pytestmark = pytest.mark.parity
+
+
+def test_attributes_have_the_defaults_of_tensorflow(tf: Any) -> None:
+    registry = __import__("tensorflow.python.framework.op_def_registry", fromlist=["get"])
+    different, compared = [], 0
+    for op in OPS:
+        theirs = registry.get(op.name)
+        defaults = {a.name: a.default_value for a in theirs.attr} if theirs is not None else {}
+        for key, attr in op.attrs.items():
+            if attr.has_default and key in defaults:
+                made = message("NodeDef")()
+                write_attributes(made, op.name, {key: attr.default})
+                compared += 1
+                if to_bytes(made.attr[key]) != defaults[key].SerializeToString(deterministic=True):
+                    different.append((op.name, key, attr.default))
+    assert not different
+    assert compared > 400
