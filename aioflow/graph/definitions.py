@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -21,6 +22,7 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype, string
 from aioflow.graph.names import NAME, NODE_NAME
 from aioflow.graph.shapes import Dims
+from aioflow.work.frozen import is_frozen
 
 __all__ = [
     "MAX_DEPTH",
@@ -53,6 +55,8 @@ _INT64: Final = range(-(2**63), 2**63)
 class TensorData:
     """A constant as plain data: little-endian bytes in C order, or for strings one `bytes` an element.
 
+    The bytes may be a view of memory that nobody writes to, as that of a mapped file.
+
     Raises:
         DTypeError: resources, variants and quantized types have no such form.
         InvalidArgumentError: the shape is malformed, or does not fit the data.
@@ -60,7 +64,7 @@ class TensorData:
 
     dtype: DType
     shape: tuple[int, ...]
-    data: bytes | tuple[bytes, ...]
+    data: bytes | memoryview | tuple[bytes, ...]
 
     def __post_init__(self) -> None:
         if not (self.dtype is string or self.dtype.is_plain):
@@ -74,13 +78,13 @@ class TensorData:
         wanted = count if self.dtype is string else count * self.dtype.size
         if not _holds(self.data, self.dtype) or len(self.data) != wanted:
             given: Any = self.data  # whatever it is
-            length = f"{len(given)} in " if isinstance(given, bytes | tuple) else ""
+            length = f"{len(given)} in " if isinstance(given, bytes | memoryview | tuple) else ""
             raise InvalidArgumentError(
                 f"the data does not fit a tensor of {self.dtype.name} with shape {list(self.shape)}",
                 expected=f"{wanted} {'strings' if self.dtype is string else 'bytes'}",
                 actual=f"{length}{type(given).__name__}",
             )
-        if self.dtype.is_bool and isinstance(self.data, bytes) and self.data.strip(b"\x00\x01"):
+        if self.dtype.is_bool and np.frombuffer(self.raw, np.uint8).max(initial=0) > 1:
             raise InvalidArgumentError("a bool is neither 0 nor 1", expected="bytes 0 and 1", actual="another byte")
 
     @classmethod
@@ -89,11 +93,27 @@ class TensorData:
         dtype = as_dtype(array.dtype)
         if dtype is string:
             return cls(dtype, array.shape, tuple(array.reshape(-1).tolist()))
-        return cls(dtype, array.shape, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+        stored = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        shared = is_frozen(stored) and stored.size > 0
+        return cls(dtype, array.shape, stored.reshape(-1).view(np.uint8).data if shared else stored.tobytes())
+
+    @property
+    def raw(self) -> bytes | memoryview:
+        """The bytes, of what is no string. Raises DTypeError."""
+        if isinstance(self.data, tuple):
+            raise DTypeError("strings have no fixed form", expected="numbers or bools", actual=self.dtype)
+        return self.data
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.shape, self.data if isinstance(self.data, tuple) else zlib.crc32(self.data)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = bytes(self.data) if isinstance(self.data, memoryview) else self.data
+        return TensorData, (self.dtype, self.shape, data)
 
     def to_array(self) -> Array:
         """A read-only array, over the same memory where it is not of strings."""
-        if isinstance(self.data, bytes):
+        if not isinstance(self.data, tuple):
             stored = np.frombuffer(self.data, self.dtype.np_dtype.newbyteorder("<")).reshape(self.shape)
             return stored.astype(self.dtype.np_dtype, copy=False)
         array = np.empty(len(self.data), dtype=object)
@@ -106,6 +126,8 @@ class TensorData:
 def _holds(data: Any, dtype: DType) -> bool:
     if dtype is string:
         return isinstance(data, tuple) and all(isinstance(item, bytes) for item in data)
+    if isinstance(data, memoryview):
+        return data.readonly and data.c_contiguous and data.format == "B" and data.ndim == 1
     return isinstance(data, bytes)
 
 

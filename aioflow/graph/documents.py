@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, FunctionRef):
         return {"$function": value.name}
     if isinstance(value, TensorData):
-        data = value.data if isinstance(value.data, bytes) else list(value.data)
+        data = list(value.data) if isinstance(value.data, tuple) else value.data
         return {"$tensor": {"dtype": value.dtype.name, "shape": list(value.shape), "data": data}}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

@@ -121,7 +121,7 @@ def _textual(value: Document) -> Any:
         return {key: _textual(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_textual(item) for item in value]
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | memoryview):
         return {"$base64": base64.b64encode(value).decode()}
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": repr(value)}

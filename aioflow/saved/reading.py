@@ -6,7 +6,6 @@ the graph is checked as every definition is, and the signatures and weights are 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,11 +16,9 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, OpError
-from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
-from aioflow.formats.manifests import files_of, read_manifest
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.arrays import string_array
+from aioflow.graph.arrays import Array, string_array
 from aioflow.graph.graph import Graph, GraphKeys, Tensor
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.shapes import format_dims, is_compatible
@@ -31,10 +28,12 @@ from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
+from aioflow.saved.constants import with_constants
 from aioflow.saved.manifest import MANIFEST, Manifest, StoredFile, StoredSignature, TensorInfo, Weight
 from aioflow.saved.ops_used import without_new_attributes
 from aioflow.saved.places import Place
 from aioflow.saved.pruning import PLACEHOLDER, VARIABLE
+from aioflow.saved.stored_weights import StoredWeights
 from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 from aioflow.work.threads import in_thread
@@ -50,9 +49,10 @@ def load(folder: str | os.PathLike[str]) -> Model:
             await model.initialize(session)
             values = await session.run(model.outputs, {model.inputs["x"]: x})
 
-    The values of the variables are read by `initialize`, or by the initializers of the variables, and not before. A
-    model is a program: its graph may read and write files as every graph may. Nothing in the folder is ever executed
-    besides its graph.
+    The values of the variables are read by `initialize`, or by the initializers of the variables, and not before.
+    Large constants lie over the mapped file, which is read once for that, to compare them with their digests. A model
+    is a program: its graph may read and write files as every graph may. Nothing in the folder is ever executed besides
+    its graph.
 
     Args:
         folder: A path, or the URL of a folder in a store.
@@ -66,26 +66,26 @@ def load(folder: str | os.PathLike[str]) -> Model:
     """
     check_kind(folder, (str, os.PathLike), "the folder of a model", "a str or a path")
     place = Place(folder)
-    manifest, definition = read_folder(place)
+    manifest, definition, weights = read_folder(place)
     paths = {asset.tensor: place.path(asset.file.name) for asset in manifest.assets}
     graph = Graph()
     with graph.as_default():
         import_graph_def(_with_paths(definition, paths), name="")
     signatures = {name: _signature(graph, name, stored) for name, stored in manifest.signatures.items()}
     assets = {graph.get_tensor_by_name(tensor): path for tensor, path in paths.items()}
-    variables = _variables(graph, place, manifest)
+    variables = _variables(graph, place, manifest, weights)
     return Model(
         graph,
         signatures,
         variables,
-        partial(_initialize, list(variables.values()), place, manifest.weights),
+        partial(_initialize, variables, weights),
         source=f"{place.name}, by aioflow {manifest.producer}",
         assets=assets,
     )
 
 
-def read_folder(place: Place) -> tuple[Manifest, GraphDef]:
-    """The manifest and the definition of a folder, whose other files are all there as they were written.
+def read_folder(place: Place) -> tuple[Manifest, GraphDef, StoredWeights | None]:
+    """The manifest, the definition and the weights of a folder, whose other files are all there as they were written.
 
     Raises:
         OpError: as `load`.
@@ -95,7 +95,13 @@ def read_folder(place: Place) -> tuple[Manifest, GraphDef]:
     ops = _definition(place, manifest.ops, GraphDef.from_json)
     for asset in manifest.assets:
         place.check(asset.file)
-    return manifest, without_new_attributes(definition, ops)
+    weights = StoredWeights(place, manifest.weights) if manifest.weights else None
+    definition = with_constants(definition, weights.constant if weights else partial(_missing, place))
+    return manifest, without_new_attributes(definition, ops), weights
+
+
+def _missing(place: Place, name: str) -> Array:
+    raise DataLossError(f"there are no weights in {place.name}", expected=f"constant {name}", actual="none")
 
 
 def _definition(place: Place, file: StoredFile, read: Callable[[bytes], GraphDef]) -> GraphDef:
@@ -151,42 +157,27 @@ def _tensor(graph: Graph, signature: str, info: TensorInfo) -> Tensor:
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _variables(graph: Graph, place: Place, manifest: Manifest) -> dict[str, Variable]:
+def _variables(graph: Graph, place: Place, manifest: Manifest, weights: StoredWeights | None) -> dict[str, Variable]:
     handles = {op.name: op for op in graph.get_operations() if op.type == VARIABLE}
-    if set(handles) != {weight.name for weight in manifest.variables} or (handles and manifest.weights is None):
+    if set(handles) != {weight.name for weight in manifest.variables} or (handles and weights is None):
         raise DataLossError(
             f"the weights in {place.name} do not fit the graph",
             expected=f"values of {sorted(handles)[:8]}",
             actual=sorted(weight.name for weight in manifest.variables)[:8],
         )
-    if not handles or manifest.weights is None:
+    if not handles or weights is None:
         return {}
-    place.check(manifest.weights)
-    prefix = manifest.weights.name.removesuffix(CHECKPOINT_MANIFEST)
-    _check_links(place, prefix)
     for weight in manifest.variables:
         _check_weight(handles[weight.name], weight)
-    restored = _restored(graph, place.path(prefix), manifest.variables)
+    restored = _restored(graph, weights.prefix, manifest.variables)
     reads = {op.inputs[0].op.name: op.outputs[0] for op in graph.get_operations() if _is_value(op)}
     collections = (GraphKeys.GLOBAL_VARIABLES,)
     found: dict[str, Variable] = {}
     for weight, value in zip(manifest.variables, restored, strict=True):
         handle, given = handles[weight.name].outputs[0], _given(value)
         found[weight.name] = AdoptedVariable(handle, given, reads.get(weight.name), weight.trainable, collections)
-    check_saved(place.path(prefix), [Saved(name, variable) for name, variable in found.items()], reshape=False)
+    check_saved(weights.prefix, [Saved(name, variable) for name, variable in found.items()], reshape=False)
     return found
-
-
-def _check_links(place: Place, prefix: str) -> None:
-    """The files of a checkpoint are in the folder."""
-    store, name = place.store(prefix)
-    try:
-        for file in files_of(read_manifest(store, name)):
-            place.check_inside(file)
-    except ValueError as error:
-        if isinstance(error, OpError):
-            raise
-        raise DataLossError(f"{place.path(prefix)} is damaged", expected="a checkpoint", actual=str(error)) from error
 
 
 def _check_weight(handle: Any, weight: Weight) -> None:
@@ -219,33 +210,12 @@ def _given(value: Tensor) -> Callable[[], Tensor]:
     return lambda: value
 
 
-async def _initialize(variables: list[Variable], place: Place, weights: StoredFile | None, session: Session) -> None:
+async def _initialize(variables: Mapping[str, Variable], weights: StoredWeights | None, session: Session) -> None:
     """From a file of this machine the variables take the mapped memory, where they are in this process."""
     if not variables or weights is None:
         return
-    mapped = None if place.is_remote else await in_thread(_mapped, place, weights, effects=False)
+    mapped = await in_thread(weights.values, list(variables), effects=False)
     if mapped is None:
-        await session.run([variable.initializer for variable in variables])
+        await session.run([variable.initializer for variable in variables.values()])
     else:
-        await safetensors.assign(session, mapped, variables=variables)
-
-
-def _mapped(place: Place, weights: StoredFile) -> safetensors.Weights | None:
-    """The weights, compared with their digests; None where they are in blocks.
-
-    Raises:
-        DataLossError: the files have changed since the model was loaded.
-    """
-    place.check(weights)
-    store, name = place.store(weights.name.removesuffix(CHECKPOINT_MANIFEST))
-    manifest = read_manifest(store, name)
-    if manifest["version"] != 1:
-        return None
-    found = safetensors.open(place.path(f"{name}.safetensors"))
-    for file in found.files.values():
-        digest = hashlib.sha256(file.header).hexdigest()
-        if digest != manifest["header_sha256"]:
-            raise DataLossError(f"file {file.path} has changed", expected=manifest["header_sha256"], actual=digest)
-        for tensor in file.tensors:
-            file.check(tensor)
-    return found
+        await safetensors.assign(session, mapped, variables=variables.values())

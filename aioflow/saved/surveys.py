@@ -84,7 +84,7 @@ def survey(path: str | os.PathLike[str], kind: Kind) -> Survey:
 
 def _folder(path: str) -> Survey:
     place = Place(path if is_url(path) or Path(path).is_dir() else Path(path).parent)
-    manifest, definition = read_folder(place)
+    manifest, definition, _ = read_folder(place)
     weights = [
         Parameter(w.name, w.dtype.name, shape, _bytes(shape, w.dtype.size))
         for w in manifest.variables
@@ -118,7 +118,7 @@ def _constants(definition: GraphDef) -> Iterator[Parameter]:
     for node in (*definition.nodes, *(node for function in definition.functions for node in function.nodes)):
         for value in node.attrs.values():
             if isinstance(value, TensorData) and _count(value.shape) > 1:
-                size = len(value.data) if isinstance(value.data, bytes) else sum(map(len, value.data))
+                size = sum(map(len, value.data)) if isinstance(value.data, tuple) else len(value.data)
                 yield Parameter(node.name, value.dtype.name, value.shape, size)
 
 

@@ -23,11 +23,13 @@ from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.stores import store_of
 from aioflow.formats.temporary_folders import temporary_folder
 from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.arrays import Array
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.interop.model import Signature
 from aioflow.saved.asking import assets_of, calls_of, stored, variables_of
+from aioflow.saved.constants import without_constants
 from aioflow.saved.manifest import ASSETS, MANIFEST, Asset, Manifest, StoredFile, StoredSignature, Weight
 from aioflow.saved.ops_used import ops_used
 from aioflow.saved.places import Place, copied
@@ -45,12 +47,14 @@ class _Content:
     """What goes into a folder.
 
     Attributes:
+        constants: The large ones of the definition, by the names that it has for them.
         assets: The tensors with the files whose paths they have.
     """
 
     definition: GraphDef
     signatures: Mapping[str, StoredSignature]
     variables: tuple[Weight, ...]
+    constants: Mapping[str, Array]
     assets: Mapping[str, str]
 
 
@@ -94,12 +98,14 @@ async def save(
     paths = assets_of(graph, assets or {})
     await in_thread(_check_free, place, overwrite, effects=False)
     definition = await in_thread(pruned, graph, calls, list(paths), effects=False)
+    small, constants = await in_thread(without_constants, definition, effects=False)
     variables, reads = variables_of(graph, definition)
     values = await session.run(reads) if reads else []
     content = _Content(
-        definition,
+        small,
         {name: stored(signature) for name, signature in calls.items()},
         variables,
+        constants,
         {tensor.name: path for tensor, path in paths.items()},
     )
     tensors = dict(zip([variable.name for variable in variables], values, strict=True))
@@ -171,6 +177,7 @@ class _Writer:
     def write(self, content: _Content, tensors: Mapping[str, Any]) -> None:
         graph = self._put(f"graph{self._mark}.aiograph", content.definition.to_bytes())
         ops = self._put(f"ops{self._mark}.json", ops_used(content.definition).to_json().encode())
+        tensors = {**tensors, **content.constants}
         weights = self._weights(tensors) if tensors else None
         assets = self._assets(content.assets)
         manifest = Manifest(content.signatures, graph, ops, weights, content.variables, assets)

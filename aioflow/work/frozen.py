@@ -37,6 +37,6 @@ def is_frozen(value: Any) -> bool:
     if type(value) is not np.ndarray or not value.flags.c_contiguous or not value.flags.aligned:
         return False
     base: Any = value.base
-    while type(base) is np.ndarray:
-        base = base.base
+    while type(base) in (np.ndarray, memoryview):
+        base = base.obj if type(base) is memoryview else base.base
     return type(base) is _Frozen

@@ -20,6 +20,7 @@ import pytest
 import aioflow as af
 from aioflow import errors
 from aioflow.formats.checkpoint import write_checkpoint
+from aioflow.formats.tensor_file import TensorFile
 from aioflow.graph import encoding
 from aioflow.saved import load
 from aioflow.saved.manifest import MANIFEST
@@ -31,7 +32,7 @@ from tests.saved.altering import (
     change_ops,
     put,
 )
-from tests.saved.data.write import TABLE, folder_of
+from tests.saved.data.write import SCALES, TABLE, folder_of
 from tests.saved.models import BIAS, WEIGHTS
 
 
@@ -119,6 +120,11 @@ def test_a_name_that_leads_elsewhere_is_refused(model: Path, entry: str, name: A
         load(model)
 
 
+def _constant(document: Any) -> Any:
+    """The attributes of a constant that is among the weights."""
+    return next(node["attrs"] for node in document["nodes"] if node["name"] == "scales")
+
+
 MISFITS: dict[str, tuple[Callable[[Path, Change], None], Change]] = {
     "a signature of a tensor that is none": (
         change_manifest,
@@ -164,6 +170,9 @@ MISFITS: dict[str, tuple[Callable[[Path, Change], None], Change]] = {
     "weights of another dtype": (change_checkpoint, lambda c: c.update(header_sha256="0" * 64)),
     "weights of another version": (change_checkpoint, lambda c: c.update(version=2)),
     "weights elsewhere": (change_checkpoint, lambda c: c.update(file="../outside.safetensors")),
+    "a constant that is not there": (change_graph, lambda d: _constant(d).update(_stored_value="constant:none:value")),
+    "a constant without a name": (change_graph, lambda d: _constant(d).update(_stored_value=[1])),
+    "a constant of another dtype": (change_graph, lambda d: _constant(d).update(_stored_value="table")),
     "ops that are none": (change_ops, lambda d: d.update(nodes=[{"name": 3}])),
 }
 
@@ -178,13 +187,30 @@ def test_what_does_not_fit_is_refused(model: Path, misfit: str) -> None:
 
 def test_weights_of_another_shape_are_refused(model: Path) -> None:
     """A checkpoint that is whole, but not of this model."""
-    write_checkpoint(str(model / "weights"), {"layer/w": WEIGHTS, "layer/b": WEIGHTS, "table": TABLE})
+    constants = {"constant:scales:value": SCALES}
+    write_checkpoint(str(model / "weights"), {"layer/w": WEIGHTS, "layer/b": WEIGHTS, "table": TABLE, **constants})
     put(model, "weights", (model / "weights.manifest.json").read_bytes())
     with pytest.raises(errors.InvalidArgumentError, match="layer/b has a different shape"):
         load(model)
-    write_checkpoint(str(model / "weights"), {"layer/w": WEIGHTS, "layer/b": BIAS})
+    write_checkpoint(str(model / "weights"), {"layer/w": WEIGHTS, "layer/b": BIAS, **constants})
     put(model, "weights", (model / "weights.manifest.json").read_bytes())
     with pytest.raises(errors.NotFoundError, match="lacks table"):
+        load(model)
+
+
+def test_a_constant_that_is_altered_is_refused_when_the_model_is_loaded(model: Path) -> None:
+    path = model / "weights.safetensors"
+    file = TensorFile(path)
+    data = bytearray(path.read_bytes())
+    data[8 + len(file.header) + file.tensors["constant:scales:value"].begin] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(errors.DataLossError, match="constant:scales:value has been altered"):
+        load(model)
+
+
+def test_constants_without_a_file_of_weights_are_refused(model: Path) -> None:
+    change_manifest(model, lambda content: content.update(weights=None, variables=[]))
+    with pytest.raises(errors.DataLossError, match="no weights"):
         load(model)
 
 

@@ -18,7 +18,7 @@ from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.release import RELEASE
 from aioflow.saved import load
 from tests.saved.altering import change_checkpoint, change_graph, change_manifest, change_ops
-from tests.saved.data.write import FILES, GRAPHS, TABLE, VOCABULARY, folder_of, write
+from tests.saved.data.write import FILES, GRAPHS, SCALES, TABLE, VOCABULARY, folder_of, write
 from tests.saved.models import BIAS, GIVEN, WANTED, WEIGHTS, calling, outputs
 
 RELEASES = sorted(path.name for path in folder_of().parent.iterdir() if (path / "model").is_dir())
@@ -35,15 +35,18 @@ def test_the_files_of_this_release_are_there() -> None:
 async def test_the_model_of_a_release_is_read(release: str) -> None:
     found = load(folder_of(release) / "model")
     assert f"aioflow {release}" in found.source
-    assert set(found.signatures) == {"serving_default", "sum", "words"}
+    assert set(found.signatures) == {"serving_default", "sum", "words", "scale"}
     async with calling(found) as session:
         y = await session.run(found.outputs["y"], {found.inputs["x"]: GIVEN})
         np.testing.assert_allclose(y, WANTED, rtol=1e-6)
         adding, lookup = found.signature("sum"), found.signature("words")
         assert await session.run(adding.outputs["total"], {adding.inputs["n"]: 5}) == 10
         words = await session.run(dict(lookup.outputs))
+        scale = found.signature("scale")
+        both = await session.run(scale.outputs["both"], {scale.inputs["x"]: GIVEN})
     assert words["words"] == VOCABULARY
     np.testing.assert_array_equal(words["rows"], TABLE[[3, 0]])
+    np.testing.assert_allclose(both, (GIVEN[0, 0] + 1) * SCALES, rtol=1e-6)
     assert lookup.method == "lookup"
     with found.graph.as_default():
         assert [v.op.name for v in af.trainable_variables()] == ["layer/w", "table"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import uuid
 from pathlib import Path
@@ -15,8 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 import aioflow as af
 from aioflow import errors
 from aioflow.formats import temporary_folders
+from aioflow.interop import safetensors
 from aioflow.interop.unsupported import UnsupportedError
 from aioflow.saved import Signature, load, save
+from aioflow.work.frozen import is_frozen
 from tests.saved.models import GIVEN, WANTED, WEIGHTS, built, calling, graph_with_a_layer, outputs
 
 
@@ -194,6 +197,84 @@ async def test_a_read_only_by_rows_is_saved_whole(tmp_path: Path) -> None:
             await session.run(table.initializer)
             await save(session, tmp_path / "model", Signature({"ids": ids}, {"rows": rows}))
     np.testing.assert_array_equal((await outputs(tmp_path / "model", ids=[4, 0]))["rows"], [[8, 9], [0, 1]])
+
+
+# ── large constants ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def save_constants(place: Path | str, values: Any) -> None:
+    """The sums of x and each of some constants, of which one is in a function, too."""
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [], name="x")
+
+        @af.function
+        def moved(given: Any) -> Any:
+            return given + af.cast(af.constant(values[0], name="inner"), "float32")
+
+        sums = {f"y{i}": x + af.cast(af.constant(v, name=f"c{i}"), "float32") for i, v in enumerate(values)}
+        async with af.Session() as session:
+            await save(session, place, Signature({"x": x}, {**sums, "inner": af.identity(moved(x))}))
+
+
+LARGE: dict[str, Any] = {
+    "float32": np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64),
+    "bool": np.arange(5000) % 3 == 0,
+    "bfloat16": np.arange(4096).astype(af.bfloat16.as_numpy_dtype),
+    "complex64": np.arange(1024).astype(np.complex64),
+    "int16": np.arange(4096, dtype=np.int16),
+}
+
+
+@pytest.mark.parametrize("dtype", LARGE)
+async def test_large_constants_are_among_the_weights_once(tmp_path: Path, dtype: str) -> None:
+    value, small = LARGE[dtype], LARGE[dtype].reshape(-1)[:100]
+    await save_constants(tmp_path / "model", [value, small, value.copy()])
+    assert (tmp_path / "model" / "graph.aiograph").stat().st_size < 4096, "the graph has none but the small one"
+    stored = safetensors.open(tmp_path / "model" / "weights.safetensors")
+    assert len(stored) == 1, "equal ones are stored once"
+    (kept,) = stored.values()
+    np.testing.assert_array_equal(kept, value)
+    found = await outputs(tmp_path / "model", x=2.0)
+    wanted = np.real(value).astype(np.float32) + 2
+    np.testing.assert_array_equal(found["y0"], wanted)
+    np.testing.assert_array_equal(found["y2"], wanted)
+    np.testing.assert_array_equal(found["inner"], wanted)
+    np.testing.assert_array_equal(found["y1"], wanted.reshape(-1)[:100])
+
+
+async def test_strings_stay_in_the_graph(tmp_path: Path) -> None:
+    words = np.array([b"word %d" % i for i in range(2000)], object)
+    with af.Graph().as_default():
+        async with af.Session() as session:
+            await save(session, tmp_path / "model", Signature({}, {"y": af.identity(af.constant(words))}))
+    assert "weights.safetensors" not in files(tmp_path / "model")
+    assert (await outputs(tmp_path / "model"))["y"].tolist() == words.tolist()
+
+
+async def test_a_large_constant_lies_over_the_mapped_file(tmp_path: Path) -> None:
+    await save_constants(tmp_path / "model", [LARGE["float32"]])
+    found = load(tmp_path / "model")
+    value = found.graph.get_operation_by_name("c0").get_attr("value")
+    assert is_frozen(value)
+    assert not value.flags.writeable
+
+
+async def test_a_model_with_large_constants_is_saved_again(tmp_path: Path) -> None:
+    await save_constants(tmp_path / "first", [LARGE["float32"]])
+    found = load(tmp_path / "first")
+    async with calling(found) as session:
+        await save(session, tmp_path / "second", found.signatures)
+    for name in ("graph.aiograph", "weights.safetensors"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+async def test_a_definition_with_mapped_constants_is_one_as_any_other(tmp_path: Path) -> None:
+    await save_constants(tmp_path / "model", [LARGE["float32"]])
+    definition = load(tmp_path / "model").graph.as_graph_def()
+    assert af.GraphDef.from_bytes(definition.to_bytes()) == definition
+    assert af.GraphDef.from_json(definition.to_json()) == definition
+    assert af.GraphDef.FromString(definition.SerializeToString()).nodes
+    assert copy.deepcopy(definition) == definition
 
 
 # ── assets ───────────────────────────────────────────────────────────────────────────────────────────────────────────

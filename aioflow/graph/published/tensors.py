@@ -159,7 +159,7 @@ def write_tensor(proto: Message, data: TensorData | Array) -> None:
     data = data if isinstance(data, TensorData) else TensorData.of(data)
     proto.dtype = data.dtype.as_datatype_enum
     write_shape(proto.tensor_shape, data.shape)
-    if isinstance(data.data, bytes):
-        proto.tensor_content = data.data
-    else:
+    if isinstance(data.data, tuple):
         proto.string_val.extend(data.data)
+    else:
+        proto.tensor_content = bytes(data.data)

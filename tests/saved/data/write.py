@@ -16,9 +16,10 @@ from aioflow.release import RELEASE
 from aioflow.saved import Signature, save
 from tests.saved.models import BIAS, WEIGHTS
 
-__all__ = ["FILES", "GRAPHS", "TABLE", "VOCABULARY", "folder_of", "write"]
+__all__ = ["FILES", "GRAPHS", "SCALES", "TABLE", "VOCABULARY", "folder_of", "write"]
 
 VOCABULARY = b"one\ntwo\n"
+SCALES = np.linspace(-1, 1, 1024, dtype=np.float32)  # large enough to be among the weights
 TABLE = np.arange(8, dtype=np.int64).reshape(4, 2)
 
 # What each release leaves behind, beside the files of the model.
@@ -50,10 +51,17 @@ async def write(folder: Path) -> None:
         total = af.while_loop(lambda i, _: i < n, lambda i, s: (i + 1, s + i), (af.constant(0), af.constant(0)))[1]
         rows = af.gather(table, [3, 0], name="rows")
         path = af.constant(str(vocabulary), name="path")
+
+        @af.function
+        def scaled(value: af.Tensor) -> af.Tensor:
+            return value * af.constant(SCALES, name="scales")
+
+        both = af.add(scaled(x[0, 0]), af.constant(SCALES, name="scales"), name="both")
         calls = {
             "serving_default": Signature({"x": x}, {"y": y}),
             "sum": Signature({"n": n}, {"total": af.identity(total, name="total")}),
             "words": Signature({}, {"words": af.read_file(path, name="words"), "rows": rows}, "lookup"),
+            "scale": Signature({"x": x}, {"both": both}),
         }
         saver = af.train.Saver()
         in_blocks = af.train.Saver(incremental=True)

@@ -1,0 +1,84 @@
+"""Large constants: they are in the file of the weights, under names of their own, and the graph says under which.
+
+A graph stays small that way, a constant is mapped as the weights are, and equal ones are there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from aioflow.checks.brief import brief
+from aioflow.errors import DataLossError
+from aioflow.graph.arrays import Array
+from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
+
+__all__ = ["LARGE", "with_constants", "without_constants"]
+
+LARGE: Final = 4096  # bytes: what has fewer stays in the graph
+_STORED: Final = "_stored_"  # before the name of an attribute: what the file calls its value
+
+
+def without_constants(definition: GraphDef) -> tuple[GraphDef, dict[str, Array]]:
+    """The definition without its large constants, and these by the names that they have instead.
+
+    The name says where the first such constant is: "constant:node:attribute", or "constant:function:node:attribute". No
+    variable has such a name, since nodes have no colons in theirs.
+    """
+    names: dict[TensorData, str] = {}
+
+    def taken(nodes: Iterable[NodeDef], where: str = "") -> tuple[NodeDef, ...]:
+        return tuple(_without(node, where, names) for node in nodes)
+
+    nodes = taken(definition.nodes)
+    functions = tuple(replace(f, nodes=taken(f.nodes, f"{f.name}:")) for f in definition.functions)
+    values = {name: data.to_array() for data, name in names.items()}
+    return replace(definition, nodes=nodes, functions=functions), values
+
+
+def _without(node: NodeDef, where: str, names: dict[TensorData, str]) -> NodeDef:
+    large = [key for key, value in node.attrs.items() if isinstance(value, TensorData) and _is_large(value)]
+    if not large:
+        return node
+    attrs: dict[str, Any] = dict(node.attrs)
+    for key in large:
+        attrs[_STORED + key] = names.setdefault(attrs.pop(key), f"constant:{where}{node.name}:{key}")
+    return replace(node, attrs=attrs)
+
+
+def _is_large(value: TensorData) -> bool:
+    return not isinstance(value.data, tuple) and len(value.data) >= LARGE
+
+
+def with_constants(definition: GraphDef, read: Callable[[str], Array]) -> GraphDef:
+    """The definition with the constants that it speaks of, each of which is asked for once.
+
+    Raises:
+        DataLossError: it speaks of what cannot be a constant.
+    """
+    found: dict[str, TensorData] = {}
+    for name in _spoken_of(definition):
+        if not isinstance(name, str):
+            raise DataLossError("a constant has no name", expected="text", actual=brief(name))
+        if name not in found:
+            found[name] = TensorData.of(read(name))
+    if not found:
+        return definition
+    functions = tuple(replace(f, nodes=tuple(_with(node, found) for node in f.nodes)) for f in definition.functions)
+    return replace(definition, nodes=tuple(_with(node, found) for node in definition.nodes), functions=functions)
+
+
+def _spoken_of(definition: GraphDef) -> Iterator[Any]:
+    for node in (*definition.nodes, *(node for function in definition.functions for node in function.nodes)):
+        yield from (value for key, value in node.attrs.items() if key.startswith(_STORED))
+
+
+def _with(node: NodeDef, found: Mapping[str, TensorData]) -> NodeDef:
+    if not any(key.startswith(_STORED) for key in node.attrs):
+        return node
+    attrs: dict[str, Any] = {
+        key.removeprefix(_STORED): found[str(value)] if key.startswith(_STORED) else value
+        for key, value in node.attrs.items()
+    }
+    return replace(node, attrs=attrs)
