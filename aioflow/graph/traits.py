@@ -162,7 +162,10 @@ class Traits:
         memory: Where its outputs are.
         shares: The position of the input whose memory they are in, if `memory` says that there is one.
         row_major: The outputs are in row-major order without gaps, whatever the inputs are.
+        keeps_row_major: They are, if all the inputs are.
         never_larger: The outputs are no larger than the inputs are after broadcasting.
+        broadcasts: Its operands are broadcast to one shape as NumPy does. False where one has a shape of its own, as a
+            vector with one number per channel.
         only_shapes: The outputs follow from the shapes of the inputs, whatever their values are.
         rounded_by: The input (of a floating result) by whose value, if it is a constant, a kernel chooses how to round:
             what is not a constant in the user's graph may not become one there.
@@ -185,7 +188,9 @@ class Traits:
     memory: Memory = Memory.OWN
     shares: int = 0
     row_major: bool = False
+    keeps_row_major: bool = False
     never_larger: bool = False
+    broadcasts: bool = True
     only_shapes: bool = False
     rounded_by: str = ""
     fuses: frozenset[str] = NOTHING
@@ -250,7 +255,9 @@ class Answers(TypedDict, total=False):
     memory: Memory
     shares: int
     row_major: bool
+    keeps_row_major: bool
     never_larger: bool
+    broadcasts: bool
     only_shapes: bool
     rounded_by: str
     fuses: frozenset[str]

@@ -145,7 +145,7 @@ def _misplaced(op_def: OpDef, call: _Call, port: int, output: Any) -> Iterator[s
     if traits.memory is not Memory.OWN and shared - {traits.origin(port)}:
         yield f"in the memory of {shared} instead of {traits.origin(port)}"
     in_order = all(np.asarray(v).flags.c_contiguous for v in inputs)
-    keeps_order = traits.memory is Memory.SAME_ORDER or is_elementwise(op_def.name)
+    keeps_order = traits.keeps_row_major or traits.memory is Memory.SAME_ORDER or is_elementwise(op_def.name)
     if (traits.row_major or (keeps_order and in_order)) and not np.asarray(output).flags.c_contiguous:
         yield "not in row-major order"
     if traits.memory is Memory.PASSED and not _same(output, inputs[port]):

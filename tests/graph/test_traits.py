@@ -119,10 +119,21 @@ def test_nothing_is_known_of_what_is_not_registered() -> None:
     assert traits_of("TestTraitsNobody").kind == ""
 
 
+def _turned_image(x: af.Tensor) -> af.Tensor:
+    """An image that does not lie in row-major order."""
+    return af.transpose(af.tile(af.reshape(x, [1, 3, 2, 1]), [2, 1, 1, 2]), [0, 2, 1, 3])
+
+
 ROW_MAJOR: dict[str, Callable[[af.Tensor], af.Tensor]] = {
+    "AvgPool": lambda x: af.nn.avg_pool2d(_turned_image(x), 1, 1, "VALID"),
+    "Conv2D": lambda x: af.nn.conv2d(_turned_image(x), af.ones([1, 1, 2, 3], "float64"), 1, "VALID"),
+    "DepthwiseConv2dNative": lambda x: af.nn.depthwise_conv2d(
+        _turned_image(x), af.ones([1, 1, 2, 2], "float64"), [1, 1, 1, 1], "VALID"
+    ),
     "Fill": lambda x: af.fill([2, 3], 1.0),
     "LinSpace": lambda x: af.linspace(0.0, 1.0, 3),
     "MatMul": lambda x: af.matmul(x, x, transpose_b=True),
+    "MaxPool": lambda x: af.nn.max_pool2d(_turned_image(x), 1, 1, "VALID"),
     "OnesLike": lambda x: af.ones_like(x, optimize=False),
     "Pack": lambda x: af.stack([x, x]),
     "Pad": lambda x: af.pad(x, [[0, 1], [0, 1]]),

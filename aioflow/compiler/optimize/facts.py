@@ -124,8 +124,8 @@ class Facts:
             return all(self._lies_so(edge) for edge in node.inputs)  # what is known of a node is so of all its outputs
         if traits.memory is Memory.SAME_ORDER and self.is_pure(node.op):
             return self._lies_so(node.inputs[traits.shares])
-        elementwise = self.is_pure(node.op) and self._is_elementwise(node.op)
-        return elementwise and all(self._lies_so(edge) for edge in node.inputs)
+        keeps = self.is_pure(node.op) and (traits.keeps_row_major or self._is_elementwise(node.op))
+        return keeps and all(self._lies_so(edge) for edge in node.inputs)
 
     def is_compact(self, edge: Edge) -> bool:
         """Whether a value certainly lies without gaps and runs forward along each axis, in whatever order of axes.

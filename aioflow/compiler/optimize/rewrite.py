@@ -147,14 +147,29 @@ class Rewriting:
 
     def beside(self, node: Node, name: str, value: Array, dtype: Any, control: Sequence[str]) -> Edge:
         """A new constant for a node to read, under the node's name."""
-        unique, count = f"{node.name}/{name}", 0
-        while unique in self.nodes or unique in self._before.nodes:
-            unique, count = f"{node.name}/{name}_{count}", count + 1
+        unique = self._free(f"{node.name}/{name}")
         self._changed = True
         outputs = (OutputSpec(dtype, value.shape),)
         attrs = {"value": value, "dtype": dtype}
         self.nodes[unique] = Node(unique, "Const", (), tuple(control), attrs, outputs, node.device, node.source)
         return Edge(unique, 0)
+
+    def follow(
+        self,
+        node: Node,
+        port: int,
+        name: str,
+        op: str,
+        others: Sequence[Edge],
+        attrs: Mapping[str, Any],
+        spec: OutputSpec,
+    ) -> None:
+        """Let those who come after read a new node instead of an output of `node`: it reads that, and `others`."""
+        unique = self._free(f"{node.name}/{name}")
+        inputs = (Edge(node.name, port), *others)
+        self._changed = True
+        self.nodes[unique] = Node(unique, op, inputs, (), attrs, (spec,), node.device, node.source)
+        self._moved[Edge(node.name, port)] = Edge(unique, 0)
 
     def replace_outputs(self, node: Node, values: Sequence[Array], control: Sequence[str]) -> None:
         """Make the outputs of a node from the second on constants of their own; the node itself becomes the first."""
@@ -172,6 +187,12 @@ class Rewriting:
         self._waits[node.name] = (kept.name,)
         return True
 
+    def _free(self, name: str) -> str:
+        unique, count = name, 0
+        while unique in self.nodes or unique in self._before.nodes:
+            unique, count = f"{name}_{count}", count + 1
+        return unique
+
     # -- the sweep ---------------------------------------------------------------------------------------------------
 
     def renamed(self, node: Node) -> Node:
@@ -187,7 +208,7 @@ class Rewriting:
         """Go on after a node that became `made`; None where it stays."""
         if made is not None and made.op == "Identity" and self._says_nothing(made):
             self._leave_out(made)
-        elif made is None or (made.op, made.inputs, made.control) == (node.op, node.inputs, node.control):
+        elif made is None or _what(made) == _what(node):
             self.nodes[node.name] = node
         else:
             self._changed = True
@@ -234,6 +255,11 @@ class Rewriting:
         return tuple(
             c for c in dict.fromkeys(control) if c not in known and not known.issuperset(self.facts.anchors(c))
         )
+
+
+def _what(node: Node) -> tuple[Any, ...]:
+    """What makes it another node; attributes follow."""
+    return node.op, node.inputs, node.control, node.outputs
 
 
 Rule: TypeAlias = Callable[[Node, Rewriting], Node | None]

@@ -18,6 +18,7 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
+from aioflow.compiler.optimize.sinking import Order, permutation, sunk
 from aioflow.graph.arrays import Array
 from aioflow.graph.shapes import Dims
 
@@ -26,7 +27,9 @@ __all__ = ["transposes"]
 
 def transposes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
     """The graph with one node where several rearrange the same value."""
-    return sweep(graph, _simplified)
+    graph = sweep(graph, _simplified)
+    carried = sunk(graph)
+    return graph if carried is graph else sweep(carried, _simplified)
 
 
 def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
@@ -34,13 +37,9 @@ def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
     return None if rule is None else rule(node, rewriting)
 
 
-def _permutation(node: Node, rewriting: Rewriting) -> list[int] | None:
+def _permutation(node: Node, rewriting: Rewriting) -> Order | None:
     """The constant permutation of a Transpose."""
-    order = rewriting.constant(node.inputs[1]) if node.op == "Transpose" else None
-    if order is None or sorted(order.reshape(-1).tolist()) != list(range(order.size)):
-        return None
-    found: list[int] = order.reshape(-1).tolist()
-    return found
+    return permutation(rewriting.constant(node.inputs[1])) if node.op == "Transpose" else None
 
 
 def _transpose(node: Node, rewriting: Rewriting) -> Node | None:
@@ -49,13 +48,13 @@ def _transpose(node: Node, rewriting: Rewriting) -> Node | None:
     first, second = _permutation(inner, rewriting), _permutation(node, rewriting)
     if first is None or second is None or len(first) != len(second):
         return None
-    both = [first[axis] for axis in second]
-    if both == list(range(len(both))):
+    both = tuple(first[axis] for axis in second)
+    if both == tuple(range(len(both))):
         return rewriting.passed_on(node, inner.inputs[0])
     return _reordered(node, inner, both, rewriting)
 
 
-def _reordered(node: Node, inner: Node, order: list[int], rewriting: Rewriting) -> Node | None:
+def _reordered(node: Node, inner: Node, order: Order, rewriting: Rewriting) -> Node | None:
     """The node as a Transpose of what `inner` transposes. The new permutation waits for what the old one waited for."""
     read = rewriting.remade(node, node.op, (inner.inputs[0], node.inputs[1]), **node.attrs)
     if read is None:
@@ -114,7 +113,7 @@ def _untransposed(edge: Edge, rewriting: Rewriting) -> Edge | None:
     node = rewriting.node(edge)
     order = _permutation(node, rewriting)
     rank = 0 if order is None else len(order)
-    return node.inputs[0] if rank > 1 and order == [*range(rank - 2), rank - 1, rank - 2] else None
+    return node.inputs[0] if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2) else None
 
 
 _RULES: Final[Mapping[str, Rule]] = {

@@ -56,7 +56,7 @@ define_op(
     ["T: type"],
     shape=_select_shape,
     value=known_by(_select_value),
-    traits=elementwise(fuses=ANY),
+    traits=elementwise(fuses=ANY, broadcasts=False),
 )
 define_op(
     "SelectV2",

@@ -273,10 +273,15 @@ define_op(
     "output: T",
     ["T: {numbertype}", _FORMAT],
     shape=_bias_add_shape,
-    traits=elementwise(fuses=FLOATS),
+    traits=elementwise(fuses=FLOATS, broadcasts=False),
 )
 define_op(
-    "BiasAddV1", "value: T, bias: T", "output: T", ["T: {numbertype}"], shape=_bias_add_shape, traits=elementwise()
+    "BiasAddV1",
+    "value: T, bias: T",
+    "output: T",
+    ["T: {numbertype}"],
+    shape=_bias_add_shape,
+    traits=elementwise(broadcasts=False),
 )
 define_op(
     "BiasAddGrad",

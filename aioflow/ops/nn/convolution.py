@@ -109,7 +109,7 @@ define_op(
     "output: T",
     ["T: {floats, int32}", *_DENSE],
     shape=_conv_shape,
-    traits=product(cost=convolution(2, 1)),
+    traits=product(cost=convolution(2, 1), row_major=True),
 )
 define_op(
     "Conv2DBackpropInput",
@@ -133,7 +133,7 @@ define_op(
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
     shape=_depthwise_shape,
-    traits=product(cost=depthwise(2, 1)),
+    traits=product(cost=depthwise(2, 1), row_major=True),
 )
 define_op(
     "DepthwiseConv2dNativeBackpropInput",

@@ -80,7 +80,7 @@ define_op(
     "y: T, batch_mean: T, batch_variance: T, reserve_space_1: T, reserve_space_2: T",
     ["T: {float32}", _EPSILON, _FACTOR, _FORMAT4, _TRAINING],
     shape=_batch_norm_shape,
-    traits=reduction(cost=reading(4)),
+    traits=reduction(cost=reading(4), keeps_row_major=True),
 )
 define_op(
     "FusedBatchNormV2",
@@ -88,7 +88,7 @@ define_op(
     "y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U",
     ["T: {float16, bfloat16, float32}", "U: {float32}", _EPSILON, _FACTOR, _FORMAT4, _TRAINING],
     shape=_batch_norm_shape,
-    traits=reduction(cost=reading(4)),
+    traits=reduction(cost=reading(4), keeps_row_major=True),
 )
 define_op(
     "FusedBatchNormV3",
@@ -96,7 +96,7 @@ define_op(
     "y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
     ["T: {float16, bfloat16, float32}", "U: {bfloat16, float32}", _EPSILON, _FACTOR, _FORMAT5, _TRAINING],
     shape=_batch_norm_shape,
-    traits=reduction(cost=reading(4)),
+    traits=reduction(cost=reading(4), keeps_row_major=True),
 )
 define_op(
     "FusedBatchNormGrad",

@@ -73,7 +73,7 @@ define_op(
         "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'",
     ],
     shape=_pool_shape("input"),
-    traits=opaque(cost=_POOLING),
+    traits=opaque(cost=_POOLING, row_major=True),
 )
 define_op(
     "MaxPoolGrad",
@@ -97,7 +97,7 @@ define_op(
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"],
     shape=_pool_shape("value"),
-    traits=opaque(cost=_POOLING),
+    traits=opaque(cost=_POOLING, row_major=True),
 )
 define_op(
     "AvgPoolGrad",
