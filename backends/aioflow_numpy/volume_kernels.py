@@ -171,7 +171,7 @@ def max_pool_with_argmax(binding: Binding) -> Callable[[Array], tuple[Array, Arr
     return body
 
 
-@binder("MaxPoolGradWithArgmax", device="CPU", fresh=True, synchronises=True)
+@binder("MaxPoolGradWithArgmax", device="CPU", fresh=True)
 def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Array, Array, Array], Array]:
     whole = binding.attrs["include_batch_in_index"]
 

@@ -214,6 +214,9 @@ OPENING: Final[dict[str, Callable[[str], Any]]] = {
     "_SaveBlocks": lambda path: af.raw_ops._SaveBlocks(
         prefix=path + "-3", base=path, tensor_names=["v"], shape_and_slices=[""], tensors=[[1.0]], name="blocks"
     ),
+    "_SaveBundle": lambda path: af.raw_ops._SaveBundle(
+        prefix=path + "-4", tensor_names=["v"], shape_and_slices=[""], tensors=[[1.0]], name="bundle"
+    ),
     "RestoreV2": lambda path: af.raw_ops.RestoreV2(
         prefix=path, tensor_names=["v"], shape_and_slices=[""], dtypes=[af.float32]
     ),

@@ -22,7 +22,6 @@ _BLOCK = 1 << 14  # boxes with which one is compared at a time, between two chec
     device="CPU",
     host={"max_output_size": as_int, "iou_threshold": as_number, "score_threshold": as_number},
     fresh=True,
-    synchronises=True,
 )
 def non_max_suppression(binding: Binding) -> Callable[..., Any]:
     def body(boxes: Any, scores: Any, most: int, overlap: float, least: float) -> Any:

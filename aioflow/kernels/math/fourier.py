@@ -28,20 +28,20 @@ def _check_rank(x: Any, axes: Sizes) -> None:
 
 
 def _whole(binding: Binding) -> Callable[[Any], Any]:
-    axes, dtype = _axes(binding.op_type), binding.output_dtypes[0].np_dtype
-    transform = np.fft.ifftn if binding.op_type.startswith("I") else np.fft.fftn
+    xp, axes, dtype = binding.xp, _axes(binding.op_type), binding.output_dtypes[0].np_dtype
+    transform = xp.fft.ifftn if binding.op_type.startswith("I") else xp.fft.fftn
 
     def body(x: Any) -> Any:
         _check_rank(x, axes)
         if not x.size:
-            return np.zeros(x.shape, dtype)
+            return xp.zeros(x.shape, dtype)
         return transform(x, axes=axes).astype(dtype, copy=False)
 
     return body
 
 
 def _of_reals(binding: Binding) -> Callable[[Any, Sizes], Any]:
-    axes, dtype = _axes(binding.op_type), binding.output_dtypes[0].np_dtype
+    xp, axes, dtype = binding.xp, _axes(binding.op_type), binding.output_dtypes[0].np_dtype
     inverse = binding.op_type.startswith("I")
 
     def body(x: Any, lengths: Sizes) -> Any:
@@ -52,8 +52,8 @@ def _of_reals(binding: Binding) -> Callable[[Any, Sizes], Any]:
         made = (*x.shape[: x.ndim - len(axes)], *lengths[:-1], last)
         claim_array(made, dtype, 100.0)
         if not x.size or 0 in made:
-            return np.zeros(made, dtype)
-        transform = np.fft.irfftn if inverse else np.fft.rfftn
+            return xp.zeros(made, dtype)
+        transform = xp.fft.irfftn if inverse else xp.fft.rfftn
         return transform(x, s=lengths, axes=axes).astype(dtype, copy=False)
 
     return body
@@ -61,6 +61,6 @@ def _of_reals(binding: Binding) -> Callable[[Any, Sizes], Any]:
 
 for _suffix in ("", "2D", "3D"):
     for _name in (f"FFT{_suffix}", f"IFFT{_suffix}"):
-        binder(_name, device="CPU", fresh=True)(_whole)
+        binder(_name, fresh=True)(_whole)
     for _name in (f"RFFT{_suffix}", f"IRFFT{_suffix}"):
-        binder(_name, device="CPU", host={"fft_length": as_sizes}, fresh=True, elastic=True)(_of_reals)
+        binder(_name, host={"fft_length": as_sizes}, fresh=True, elastic=True)(_of_reals)
