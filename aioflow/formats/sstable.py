@@ -26,7 +26,8 @@ MAGIC: Final = struct.pack("<Q", 0xDB4775248B80FB57)
 _FOOTER: Final = 48
 _TRAILER: Final = 5
 _BLOCK: Final = 1 << 18  # bytes after which a new block is begun
-_LARGEST: Final = 1 << 30  # bytes of a block when it is whole
+_LARGEST: Final = 1 << 30  # bytes of a block, and of all keys and values, when they are whole
+_SHARED: Final = 64  # bytes of keys for each of a block: writers leave out what is shared in at most 15 of 16
 _RESTART: Final = 16  # keys from one restart point to the next
 _PLAIN, _SNAPPY = 0, 1
 
@@ -89,8 +90,12 @@ class Table:
             DataLossError: a block is damaged, or the keys are not in order.
         """
         before: bytes | None = None
+        total = 0
         for _, where in self._blocks:
             for key, value in self._entries(where):
+                total += len(key) + len(value)
+                if total > _LARGEST:
+                    raise _damaged(f"keys and values of more than {_LARGEST} bytes")
                 if before is not None and key <= before:
                     raise _damaged(f"key {key!r} after {before!r}")
                 before = key
@@ -118,6 +123,7 @@ class Table:
         if end < 0:
             raise _damaged("more restart points than the block has room for")
         at, key = 0, b""
+        left = _SHARED * len(block)
         while at < end:
             shared, at = read_number(block, at, end)
             added, at = read_number(block, at, end)
@@ -126,6 +132,9 @@ class Table:
                 raise _damaged("a key or a value that is longer than its block")
             key = key[:shared] + block[at : at + added]
             at += added + size
+            left -= len(key)
+            if left < 0:
+                raise _damaged("keys that are much longer than their block")
             yield key, block[at - size : at]
 
     def _block(self, where: _Handle) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
+from aioflow.formats.protobuf import write_number
 from aioflow.formats.sstable import MAGIC, Table, write_table
 
 ENTRIES = st.dictionaries(st.binary(max_size=20), st.binary(max_size=50), max_size=60)
@@ -67,9 +68,10 @@ def _table(block: bytes) -> bytes:
     def sealed(content: bytes) -> bytes:
         return content + b"\0" + struct.pack("<I", masked_crc32c(content + b"\0"))
 
-    index = b"\0\1\2z" + bytes([0, len(block)]) + struct.pack("<II", 0, 1)
+    handle = b"\0" + write_number(len(block))
+    index = bytes([0, 1, len(handle)]) + b"z" + handle + struct.pack("<II", 0, 1)
     first = sealed(block)
-    footer = bytes([len(first), len(index), len(first), len(index)])
+    footer = 2 * (write_number(len(first)) + write_number(len(index)))
     return first + sealed(index) + footer.ljust(40, b"\0") + MAGIC
 
 
@@ -87,3 +89,12 @@ def _table(block: bytes) -> bytes:
 def test_a_forged_block_is_refused(block: bytes) -> None:
     with pytest.raises(DataLossError):
         list(Table.of(_table(block)).items())
+
+
+def test_keys_that_share_much_do_not_become_gigabytes() -> None:
+    key = b"k" * 100_000
+    block = b"\0" + write_number(len(key)) + b"\0" + key
+    block += b"".join(write_number(len(key) + i) + b"\1\0a" for i in range(20_000))
+    with pytest.raises(DataLossError, match="longer than their block"):
+        for _ in Table.of(_table(block + struct.pack("<II", 0, 1))).items():
+            pass
