@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from aioflow.ops.apply import make
 from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
 from aioflow.saved.pruning import VARIABLE
 
-__all__ = ["assets_of", "calls_of", "stored", "variables_of"]
+__all__ = ["calls_of", "stored", "variables_of"]
 
 _KEPT_IN: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES)
 
@@ -55,20 +54,6 @@ def _tensors(graph: Graph, signature: str, given: Any) -> dict[str, Tensor]:
                 f"{name!r} of signature {signature!r} is a handle", expected="a tensor of values", actual=tensor.dtype
             )
         found[name] = tensor
-    return found
-
-
-def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
-    check_kind(assets, Mapping, "the assets", "a dictionary from tensors to paths")
-    found: dict[Tensor, str] = {}
-    for key, path in assets.items():
-        tensor: Any = graph.as_graph_element(key, allow_operation=False)
-        if tensor.dtype is not dtypes.string or tensor.dims not in ((), None) or len(tensor.op.outputs) > 1:
-            raise InvalidArgumentError(
-                f"{tensor.name} cannot be the path of an asset", expected="a string scalar", actual=repr(tensor)
-            )
-        check_kind(path, (str, os.PathLike), f"the asset of {tensor.name}", "a str or a path")
-        found[tensor] = os.fspath(path)
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,8 +26,9 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Tensor
 from aioflow.graph.graphdef import GraphDef
+from aioflow.interop.assets import asset_names, assets_of
 from aioflow.interop.model import Signature
-from aioflow.saved.asking import assets_of, calls_of, stored, variables_of
+from aioflow.saved.asking import calls_of, stored, variables_of
 from aioflow.saved.constants import without_constants
 from aioflow.saved.manifest import ASSETS, MANIFEST, Asset, Manifest, StoredFile, StoredSignature, Weight
 from aioflow.saved.ops_used import ops_used
@@ -198,24 +198,11 @@ class _Writer:
 
     def _assets(self, assets: Mapping[str, str]) -> tuple[Asset, ...]:
         copies: dict[str, StoredFile] = {}
-        taken: set[str] = set()
-        for path in dict.fromkeys(assets.values()):
+        for path, final in asset_names(assets.values(), self._mark).items():
             source, name = store_of(path)
-            final = self._name_of_copy(name, taken)
             with source.open(name) as file:
-                copies[path] = self._copy(final, file)
+                copies[path] = self._copy(f"{ASSETS}/{final}", file)
         return tuple(Asset(tensor, copies[path]) for tensor, path in assets.items())
-
-    def _name_of_copy(self, name: str, taken: set[str]) -> str:
-        """A name in the folder of assets that is as the file's own as it can be."""
-        stem, dot, suffix = re.sub(r"[\\\0:]", "_", name)[-200:].rpartition(".")
-        stem, suffix = (stem, dot + suffix) if stem else (suffix, "")
-        found, number = f"{stem}{self._mark}{suffix}", 0
-        while found.lower() in taken:  # some file systems do not tell them apart
-            number += 1
-            found = f"{stem}_{number}{self._mark}{suffix}"
-        taken.add(found.lower())
-        return f"{ASSETS}/{found}"
 
     def _copy(self, name: str, file: Any) -> StoredFile:
         store, last = self._place.store(name)

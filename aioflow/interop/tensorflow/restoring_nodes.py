@@ -12,11 +12,16 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import NodeDef, TensorData
 from aioflow.graph.shapes import Dims
 
-__all__ = ["RESTORE", "SAVED", "SAVER_FILE", "restoring_nodes"]
+__all__ = ["RESTORE", "SAVED", "SAVER_FILE", "names_of", "restoring_nodes"]
 
 SAVER_FILE: Final = "save/Const:0"
 SAVED: Final = "save/control_dependency:0"
 RESTORE: Final = "save/restore_all"
+
+
+def names_of(i: int) -> tuple[str, str]:
+    """The nodes that read and restore the i-th variable."""
+    return f"save/Read_{i}", f"save/Assign_{i}"
 
 
 def restoring_nodes(variables: Sequence[tuple[str, DType, Dims]]) -> list[NodeDef]:

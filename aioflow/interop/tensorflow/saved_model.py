@@ -68,7 +68,9 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
     variables = _variables(graph, values.handles, meta)
     initialize = _initializer(graph, parts, values, variables, place)
     version = meta.meta_info_def.tensorflow_version
-    return Model(graph, signatures, variables, initialize, f"{place}, a SavedModel of TensorFlow {version}".rstrip())
+    source = f"{place}, a SavedModel of TensorFlow {version}".rstrip()
+    assets = {_tensor(graph, name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()}
+    return Model(graph, signatures, variables, initialize, source, assets)
 
 
 # -- the graph --------------------------------------------------------------------------------------------------------

@@ -5,24 +5,27 @@ that save and restore its variables, and their values in a checkpoint beside it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.formats.stores import joined, store_at
+from aioflow.formats.stores import joined, store_at, store_of
 from aioflow.formats.tensor_bundle_writer import write_bundle
+from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Graph, GraphKeys, Operation
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.assets import asset_names, assets_of
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
 from aioflow.interop.tensorflow.pruning import pruned
-from aioflow.interop.tensorflow.restoring_nodes import RESTORE, SAVED, SAVER_FILE, restoring_nodes
-from aioflow.interop.tensorflow.saved_model_parts import FILES, VARIABLES
+from aioflow.interop.tensorflow.restoring_nodes import RESTORE, SAVED, SAVER_FILE, names_of, restoring_nodes
+from aioflow.interop.tensorflow.saved_model_parts import ASSETS, FILES, INIT_SIGNATURES, VARIABLES
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.apply import make
 from aioflow.protos import Message, message, to_bytes
@@ -31,6 +34,7 @@ from aioflow.work.threads import in_thread
 
 __all__ = ["save_saved_model"]
 
+_START: Final = "save/initialize_assets"
 _METHOD: Final = "tensorflow/serving/predict"
 
 
@@ -39,6 +43,7 @@ async def save_saved_model(
     folder: str | os.PathLike[str],
     signatures: Mapping[str, Signature] | Signature,
     tags: Iterable[str] = ("serve",),
+    assets: Mapping[Tensor, str | os.PathLike[str]] | None = None,
 ) -> None:
     """Write what the signatures need of the session's graph, with the variables' values of now, as a SavedModel.
 
@@ -48,6 +53,9 @@ async def save_saved_model(
         session: Its graph is written, and its values.
         folder: A folder, which is made, or its URL in a store; what it has of that kind is replaced.
         signatures: The ways to call the model, by name; one alone is called "serving_default".
+        assets: For each string scalar that is the path of a file, that file, which is copied. Where the model is
+            loaded, the path of the copy is fed for the scalar to what initializes variables and tables with it, and to
+            nothing else.
         tags: What `load_saved_model(tags=)` and TensorFlow's loaders find the graph by.
 
     Raises:
@@ -60,14 +68,30 @@ async def save_saved_model(
     check_kind(signatures, (Mapping, Signature), "the signatures", "a Signature, or several by name")
     named = {DEFAULT_SIGNATURE: signatures} if isinstance(signatures, Signature) else dict(signatures)
     graph: Graph = session.graph
-    wanted = _tensors(graph, named)
+    paths = assets_of(graph, assets or {})
+    wanted = [tensor.name for tensor in (*_tensors(graph, named), *paths)]
     graph_def = graph.as_graph_def()
-    part = pruned(message_of(graph_def.nodes, graph_def.functions), [tensor.name for tensor in wanted])
+    whole = message_of(graph_def.nodes, graph_def.functions)
+    part = pruned(whole, wanted)
+    starting = _starting(graph, paths, {node.name for node in part.node})
+    part = pruned(whole, [*wanted, *starting]) if starting else part
     _refuse_own_ops(part)
     handles = [graph.get_operation_by_name(node.name) for node in part.node if node.op == "VarHandleOp"]
     values = dict(zip((h.name for h in handles), await session.run(_reads(graph, handles)), strict=True))
+    names = asset_names(paths.values())
     meta = _meta_graph(part, handles, named, tags)
-    await in_thread(_write, os.fspath(folder), meta, values)
+    _add_variables(meta, graph, handles)
+    _add_assets(meta, {tensor: names[path] for tensor, path in paths.items()}, starting)
+    await in_thread(_write, os.fspath(folder), meta, values, names)
+
+
+def _starting(graph: Graph, assets: Mapping[Tensor, str], kept: Collection[str]) -> list[str]:
+    """Nodes that give what the model has the path of an asset, or what is in it."""
+    return [
+        op.name
+        for op in graph.get_operations()
+        if assets.keys() & set(op.inputs) and any(t.dtype is dtypes.resource and t.op.name in kept for t in op.inputs)
+    ]
 
 
 def _tensors(graph: Graph, signatures: Mapping[str, Signature]) -> list[Tensor]:
@@ -138,6 +162,31 @@ def _meta_graph(
     return meta
 
 
+def _add_variables(meta: Message, graph: Graph, handles: Sequence[Operation]) -> None:
+    """The collections by which TensorFlow knows the variables, and which of them are trained."""
+    trained = {v.handle.op for v in graph.get_collection(GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "handle")}
+    for i, handle in enumerate(handles):
+        value, assigned = names_of(i)
+        variable = message("VariableDef")(
+            variable_name=handle.outputs[0].name,
+            initializer_name=assigned,
+            snapshot_name=f"{value}:0",
+            is_resource=True,
+            trainable=handle in trained,
+        )
+        for key in (GraphKeys.GLOBAL_VARIABLES, *([GraphKeys.TRAINABLE_VARIABLES] if handle in trained else [])):
+            meta.collection_def[key].bytes_list.value.append(variable.SerializeToString())
+
+
+def _add_assets(meta: Message, names: Mapping[Tensor, str], starting: Sequence[str]) -> None:
+    for tensor, name in names.items():
+        asset = meta.asset_file_def.add(filename=name)
+        asset.tensor_info.name = tensor.name
+    if starting:
+        meta.graph_def.node.add(name=_START, op="NoOp", input=[f"^{name}" for name in starting])
+        meta.signature_def[INIT_SIGNATURES[0]].outputs[INIT_SIGNATURES[0]].name = _START
+
+
 def _write_info(info: Message, tensor: Tensor) -> None:
     info.name = tensor.name
     info.dtype = tensor.dtype.as_datatype_enum
@@ -149,9 +198,14 @@ def _write_info(info: Message, tensor: Tensor) -> None:
         info.tensor_shape.SetInParent()
 
 
-def _write(folder: str, meta: Message, values: Mapping[str, Any]) -> None:
-    """The variables first: until the graph is there, so is no model."""
+def _write(folder: str, meta: Message, values: Mapping[str, Any], assets: Mapping[str, str]) -> None:
+    """The variables and assets first: until the graph is there, so is no model."""
     store = store_at(folder)
+    for path, name in assets.items():
+        source, last = store_of(path)
+        with source.open(last) as file, store_at(joined(folder, ASSETS)).creating(name) as upload:
+            shutil.copyfileobj(file, upload.file)
+            upload.commit()
     if values:
         write_bundle(joined(folder, VARIABLES), {name: np.asarray(value) for name, value in values.items()})
     model = message("SavedModel")(saved_model_schema_version=1)

@@ -93,6 +93,48 @@ async def test_an_imported_model_is_trained_and_saved_again(tmp_path: Path, expe
     np.testing.assert_allclose((await _run(again, {"x": expected["x"]}))["y"], trained, rtol=1e-6)
 
 
+async def test_assets_come_along(tmp_path: Path, expected: dict[str, Any]) -> None:
+    shutil.copytree(DATA / "saved_model_v2", tmp_path / "first")
+    model = load_saved_model(tmp_path / "first")
+    assert list(model.assets.values()) == [str(tmp_path / "first" / "assets" / "words.txt")]
+    async with af.Session(graph=model.graph) as session:
+        await model.initialize(session)
+        await save_saved_model(session, tmp_path / "second", model.signatures, assets=model.assets)
+    shutil.rmtree(tmp_path / "first")
+    again = load_saved_model(tmp_path / "second")
+    found = await _run(again, {"x": expected["x"], "n": np.int32(5)}, "repeated")
+    assert found["text"] == b"another line\n"
+
+
+async def test_assets_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "words.txt").write_text(name)
+    with af.Graph().as_default():
+        paths = {af.constant(f"{name}", name=name): tmp_path / name / "words.txt" for name in ("one", "two")}
+        values = {path.op.name: af.Variable(path, name=f"kept_{path.op.name}") for path in paths}
+        async with af.Session() as session:
+            await session.run(af.global_variables_initializer())
+            texts = {name: af.read_file(value) for name, value in values.items()}
+            await save_saved_model(session, tmp_path / "m", Signature({}, texts), assets=paths)
+    assert sorted(os.listdir(tmp_path / "m" / "assets")) == ["words.txt", "words_1.txt"]
+    assert await _run(load_saved_model(tmp_path / "m"), {}) == {"one": b"one", "two": b"two"}
+
+
+async def test_an_asset_that_is_missing_leaves_no_model(tmp_path: Path) -> None:
+    with af.Graph().as_default():
+        path = af.constant("none")
+        async with af.Session() as session:
+            with pytest.raises(NotFoundError, match="nowhere"):
+                await save_saved_model(
+                    session,
+                    tmp_path / "m",
+                    Signature({}, {"y": af.identity(path)}),
+                    assets={path: tmp_path / "nowhere"},
+                )
+    assert not (tmp_path / "m" / "saved_model.pb").exists()
+
+
 async def test_what_is_saved_replaces_what_was_there(tmp_path: Path) -> None:
     for number in (1.0, 2.0):
         with af.Graph().as_default():

@@ -1,0 +1,57 @@
+"""Assets: files that a graph reads by a path that it has in a tensor, and that are copied along with a model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.formats.stores import store_of
+from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.graph import Graph
+from aioflow.graph.tensor import Tensor
+
+__all__ = ["asset_names", "assets_of"]
+
+
+def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
+    """What is given as the assets of a model, checked.
+
+    Raises:
+        InvalidArgumentError: a tensor cannot be the path of a file.
+    """
+    check_kind(assets, Mapping, "the assets", "a dictionary from tensors to paths")
+    found: dict[Tensor, str] = {}
+    for key, path in assets.items():
+        tensor: Any = graph.as_graph_element(key, allow_operation=False)
+        if tensor.dtype is not dtypes.string or tensor.dims not in ((), None) or len(tensor.op.outputs) > 1:
+            raise InvalidArgumentError(
+                f"{tensor.name} cannot be the path of an asset", expected="a string scalar", actual=repr(tensor)
+            )
+        check_kind(path, (str, os.PathLike), f"the asset of {tensor.name}", "a str or a path")
+        found[tensor] = os.fspath(path)
+    return found
+
+
+def asset_names(paths: Iterable[str], mark: str = "") -> dict[str, str]:
+    """For each file a name in one folder, which is as the file's own as it can be.
+
+    Args:
+        mark: What stands before the suffix of each.
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for path in dict.fromkeys(paths):
+        _, last = store_of(path)
+        stem, dot, suffix = re.sub(r"[\\\0:]", "_", last)[-200:].rpartition(".")
+        stem, suffix = (stem, dot + suffix) if stem else (suffix, "")
+        name, number = f"{stem}{mark}{suffix}", 0
+        while name.lower() in taken:  # some file systems do not tell them apart
+            number += 1
+            name = f"{stem}_{number}{mark}{suffix}"
+        taken.add(name.lower())
+        found[path] = name
+    return found
