@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,7 @@ _BY_FILTER: dict[str, Callable[..., Array]] = {
 @binder("DepthwiseConv2dNative", device="CPU", fresh=True)
 def conv(binding: Binding) -> Callable[[Array, Array], Array]:
     shared, compute = _Convolution(binding), _FORWARD[binding.op_type]
+    constant = binding.constants[1]
 
     def body(image: Array, kernel: Array) -> Array:
         arguments, made = shared.arguments(image.shape, kernel.shape)
@@ -79,7 +80,14 @@ def conv(binding: Binding) -> Callable[[Array, Array], Array]:
             return np.zeros(made, image.dtype)
         return compute(image, kernel, *arguments)
 
-    return body
+    if constant is None or constant.flags.c_contiguous:
+        return body
+
+    @cache  # with the first step, which may take its time: binding may not
+    def ordered() -> Array:
+        return np.ascontiguousarray(constant)
+
+    return lambda image, kernel: body(image, ordered())
 
 
 @binder("Conv2DBackpropInput", device="CPU", host={"input_sizes": as_ints}, fresh=True)

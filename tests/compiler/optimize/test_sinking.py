@@ -16,6 +16,7 @@ from aioflow.compiler.optimize.dead_code import dead_code
 from aioflow.compiler.optimize.fold_batch_norm import fold_batch_norm
 from aioflow.compiler.optimize.fuse_bias import fuse_bias
 from aioflow.compiler.optimize.transposes import transposes
+from aioflow_numpy import convolution, kernels
 from tests.compiler.optimize.steps import assert_equivalent, assert_same_bits, fetched, ops, optimized, run, step
 
 FIRST, LAST = [0, 3, 1, 2], [0, 2, 3, 1]  # the orders that put channels there
@@ -198,3 +199,23 @@ async def test_random_graphs_give_the_same_bits(seed: int) -> None:
         graph, feeds = _random_step(seed)
     result = await assert_equivalent(graph, feeds, transposes, dead_code)
     assert ops(result)["Transpose"] <= ops(graph)["Transpose"]
+
+
+def test_a_filter_that_comes_in_another_layout_is_put_in_order_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def conv2d(image: Any, kernel: Any, *how: Any) -> Any:
+        seen.append(kernel)
+        return convolution.conv2d(image, kernel, *how)
+
+    monkeypatch.setitem(kernels._FORWARD, "Conv2D", conv2d)
+    x, filters = af.placeholder("float32", [None, 4, 5, 3]), _values(6, 3, 2, 2)
+    y = af.nn.conv2d(x, af.transpose(af.constant(filters), [2, 3, 1, 0]), 1, "VALID")
+    with af.Session() as session:
+        found = [session.run_sync(y, {x: _values(count, 4, 5, 3)}) for count in (1, 2)]
+    assert all(kernel.flags.c_contiguous for kernel in seen)
+    assert seen[0] is seen[1]
+    how = ((1, 1), ((0, 0), (0, 0)), (1, 1), "NHWC")
+    for made, count in zip(found, (1, 2), strict=True):
+        wanted = convolution.conv2d(_values(count, 4, 5, 3), filters.transpose(2, 3, 1, 0), *how)
+        assert_same_bits([made], [wanted])
