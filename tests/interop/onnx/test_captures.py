@@ -24,7 +24,7 @@ async def test_a_loop_in_a_loop_reads_what_is_around_both(count: int) -> None:
     for i in range(count):
         for _ in range(count):
             expected = expected * i + X
-    [y] = await run(model, np.int64(count), np.bool_(True), X)
+    [y] = await run(model, np.array(count), np.array(True), X)
     np.testing.assert_allclose(y, expected)
 
 
@@ -36,7 +36,7 @@ async def test_a_scan_in_a_scan_reads_what_is_around_both() -> None:
                 r = Add (p, t)
                 o = Identity (r) }> (a, row) }> (s, x) }""")
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
-    y, z = await run(model, x, np.float32(2))
+    y, z = await run(model, x, np.array(2, np.float32))
     np.testing.assert_allclose(z, (2 + np.cumsum(2 * x.reshape(-1))).reshape(3, 2))
     np.testing.assert_allclose(y, z[-1, -1])
 
@@ -51,5 +51,5 @@ async def test_both_branches_in_a_loop_read_what_is_around_it(condition: bool) -
                             q = Identity (p)
                             d = Add (a, x) }> (n, k, v) },
                     else_branch = e () => (float[2] r) { r = Mul (v, x) }> (b) }> (n, c, x) }""")
-    [y] = await run(model, np.int64(2), np.bool_(True), np.bool_(condition), X)
+    [y] = await run(model, np.array(2), np.array(True), np.array(condition), X)
     np.testing.assert_allclose(y, 5 * X if condition else X**3)

@@ -78,3 +78,20 @@ def test_padding_that_no_size_tells_is_refused() -> None:
     model = one_node("MaxPool", {"x": np.zeros((1, 1, 4, 4), np.float32)}, known_shapes=False, **options)
     with pytest.raises(UnsupportedError, match="images of unknown size"):
         onnx.load(model)
+
+
+async def test_groups_of_channels_that_only_the_filter_tells() -> None:
+    x = np.arange(10, dtype=np.float32).reshape(1, 2, 5)
+    w = np.array([[[1, 2]], [[3, 4]]], np.float32)
+    model = one_node("Conv", {"x": x, "w": w}, weights=("w",), known_shapes=False, group=2)
+    expected = np.stack([x[:, i, :-1] * w[i, 0, 0] + x[:, i, 1:] * w[i, 0, 1] for i in range(2)], 1)
+    np.testing.assert_allclose((await run_model(model, {"x": x}))[0], expected)
+    exported = await onnx.export(onnx.load(model))
+    assert [a.i for node in exported.graph.node for a in node.attribute if a.name == "group"] == [2]
+
+
+async def test_small_integers_are_pooled_in_volumes() -> None:
+    x = np.arange(-32, 32, dtype=np.int8).reshape(1, 1, 4, 4, 4)
+    [y] = await given("MaxPool", {"x": x}, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
+    assert y.dtype == np.int8
+    np.testing.assert_array_equal(y, x[:, :, 1::2, 1::2, 1::2])

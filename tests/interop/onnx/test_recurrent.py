@@ -165,3 +165,22 @@ def test_an_unknown_activation_is_refused() -> None:
         onnx.load(
             one_node("LSTM", inputs, OUTPUTS["LSTM"], hidden_size=HIDDEN, activations=["Sigmoid", "Step", "Tanh"])
         )
+
+
+async def test_one_unit_looks_at_its_cell() -> None:
+    """Of one unit the gates of a batch are 4 floats apart."""
+    rng = np.random.default_rng(3)
+    shapes = {"x": (3, 5, 2), "w": (1, 4, 2), "r": (1, 4, 1), "b": (1, 8), "h": (1, 5, 1), "c": (1, 5, 1), "p": (1, 3)}
+    a = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    given = {name: a.get(name) for name in ("x", "w", "r", "b", "lengths", "h", "c", "p")}
+    model = one_node("LSTM", given, ("y", "last", "cell"), hidden_size=1)
+    y, last, cell = await run_model(model, a)
+    h, c, (to_in, to_out, to_keep) = a["h"][0], a["c"][0], a["p"][0]
+    for t, x in enumerate(a["x"]):
+        gates = x @ a["w"][0].T + h @ a["r"][0].T + a["b"][0, :4] + a["b"][0, 4:]
+        in_, out, forget, new = (gates[:, i : i + 1] for i in range(4))
+        c = sigmoid(forget + to_keep * c) * c + sigmoid(in_ + to_in * c) * np.tanh(new)
+        h = sigmoid(out + to_out * c) * np.tanh(c)
+        np.testing.assert_allclose(y[t, 0], h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last[0], h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(cell[0], c, rtol=1e-5, atol=1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.geometry import Windows, channels_first, channels_last, windows_of
-from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
+from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
@@ -74,6 +74,8 @@ def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Wind
     channels, per_group, groups = (x.dims or ())[1], (w.dims or ())[1], node.attr("group", 1)
     if channels is not None and per_group is not None and channels != per_group * groups:
         raise node.wrong("the channels", f"{per_group} × {groups} groups", channels)
+    if channels is None and per_group is not None:  # how many groups there are follows from the channels
+        x = with_dims(ops.identity(x), (None, per_group * groups, None, None))
     y = convolution.conv2d(
         channels_last(x, 4),
         ops.transpose(w, [2, 3, 1, 0]),

@@ -32,7 +32,7 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         return node.refuse("auto_pad of images of unknown size")
     if node.wants(1):
         return _max_and_places(node, x, windows)
-    if rank == 5 and max(windows.dilations) == 1 and windows.pads is not None:
+    if rank == 5 and max(windows.dilations) == 1 and x.dtype.is_floating:
         framed = channels_last(_framed(x, windows, _least(x)), 5)
         return channels_first(volumes.max_pool3d(framed, list(windows.kernel), list(windows.strides), "VALID"), 5)
     if rank > 4 or max(windows.dilations) > 1:
