@@ -177,19 +177,25 @@ def _onnx(path: str) -> Survey:
     while bodies:
         body = bodies.pop()
         for node in body.node:
-            ops[f"{node.domain}:{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type] += 1
+            domain, op = _text(node.domain), _text(node.op_type)
+            ops[f"{domain}:{op}" if domain not in ("", "ai.onnx") else op] += 1
             bodies += [a.g for a in node.attribute if a.HasField("g")] + [g for a in node.attribute for g in a.graphs]
             held = [a.t for a in node.attribute if a.HasField("t") and _count(a.t.dims) > 1]
             parameters += [_initializer(onnx, each, node.output[0]) for each in held if node.output]
         parameters += [_initializer(onnx, each, each.name) for each in getattr(body, "initializer", ())]
     versions = {"IR": str(model.ir_version)}
-    versions |= {f"opset{' ' + each.domain if each.domain else ''}": str(each.version) for each in model.opset_import}
-    producer = f"{model.producer_name} {model.producer_version}".strip()
+    versions |= {f"opset {_text(each.domain)}".strip(): str(each.version) for each in model.opset_import}
+    producer = f"{_text(model.producer_name)} {_text(model.producer_version)}".strip()
     return Survey(ONNX, producer, versions, ops, tuple(parameters))
 
 
-def _initializer(onnx: Any, tensor: Any, name: str) -> Parameter:
-    shape = tuple(tensor.dims)
+def _text(name: str | bytes) -> str:
+    """A name of a protocol buffer, which comes as bytes where it is not UTF-8."""
+    return name if isinstance(name, str) else name.decode(errors="backslashreplace")
+
+
+def _initializer(onnx: Any, tensor: Any, given: str | bytes) -> Parameter:
+    name, shape = _text(given), tuple(tensor.dims)
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError:

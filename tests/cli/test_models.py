@@ -389,3 +389,20 @@ def test_help_names_both(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_model_opened_by_its_manifest_is_the_folders(ours: Path) -> None:
     assert open_model(ours / "aioflow.json").source == load(ours).source
     assert os.fspath(ours) in load(ours).source
+
+
+@pytest.mark.parametrize("part", [b"Operation", b"domain.of", b"producer.of", b"weight.of", b"import.of"])
+def test_names_that_are_no_text_are_an_error_in_one_line(
+    part: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = helper.make_tensor("weight.of", TensorProto.FLOAT, [2], [1.0, 2.0])
+    node = helper.make_node("Operation", ["weight.of"], ["y"], domain="domain.of")
+    graph = helper.make_graph([node], "g", [], [], [values])
+    opsets = [helper.make_opsetid(domain, 18) for domain in ("", "domain.of", "import.of")]
+    model = helper.make_model(graph, opset_imports=opsets, producer_name="producer.of", ir_version=9)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(part, b"\xff" + part[1:]))
+    for options in ([], ["--json"]):
+        assert main(["inspect", *options, str(path)]) in (1, 2)
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.out + shown.err
