@@ -142,6 +142,7 @@ def test_strings_in_one_piece() -> None:
         (tensor_graph(1, [1], float_val=[1, 2]), errors.InvalidArgumentError),
         (tensor_graph(8, [2], scomplex_val=[1, 2, 3]), errors.InvalidArgumentError),
         (tensor_graph(7, [2], tensor_content=b"\x05\x05abc"), errors.InvalidArgumentError),
+        (tensor_graph(7, [2], tensor_content=b"\xff" * 2_000_000), errors.InvalidArgumentError),  # in no time
         (tensor_graph(7, [1], string_val=[b"", b""]), errors.InvalidArgumentError),
         (tensor_graph(10, [1], tensor_content=b"\x02"), errors.InvalidArgumentError),
         (tensor_graph(3, [-1], int_val=[1]), errors.InvalidArgumentError),

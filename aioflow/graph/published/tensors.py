@@ -21,6 +21,7 @@ __all__ = ["REFERENCE", "Room", "dtype_of", "shape_of", "tensor_of", "write_shap
 REFERENCE: Final = 100  # what the number of a dtype is more, where it is one of references
 _SPREAD: Final = 1 << 28  # bytes that one element, which stands for all, may become in all constants of a graph
 _STRING_BYTES: Final = 8  # that an element of strings takes, beside its own
+_LENGTH_BITS: Final = 63  # that all bytes of a varint but the last may have
 # The field that has the elements, and of which type its numbers are.
 _LISTS: Final[Mapping[str, tuple[str, Any]]] = {
     **dict.fromkeys(("int32", "uint8", "int16", "int8", "uint16"), ("int_val", np.int32)),
@@ -148,6 +149,8 @@ def _cut(content: bytes, count: int) -> tuple[bytes, ...]:
         if byte < 0x80:
             lengths.append(value)
             value = shift = 0
+        elif shift > _LENGTH_BITS:
+            raise InvalidArgumentError("a constant of strings has a length that does not end", actual=len(lengths))
     ends = list(accumulate(lengths, initial=at))
     if len(lengths) != count or ends[-1] != len(content):
         raise InvalidArgumentError("a constant of strings is cut short", expected=ends[-1], actual=len(content))
