@@ -73,6 +73,7 @@ class Graph(Collections):
         self._finalized = False
         self.held: list[Any] = []  # what lives as long as the graph, such as the Python functions of its nodes
         self.functions: dict[str, Any] = {}  # what calls name
+        self.copied = 0  # nodes that were copied from the bodies of functions
         self.mutations = 0
         self.seed: int | None = None
 

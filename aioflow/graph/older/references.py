@@ -7,10 +7,9 @@ update, and under its own name the value after that. So each name stands for the
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.definitions import InputRef, NodeDef
@@ -19,6 +18,8 @@ from aioflow.graph.older.forms import VARIABLES, expanded, newer_form
 from aioflow.graph.opdef import OPS
 
 __all__ = ["modernized"]
+
+_MANY_EDGES: Final = 1 << 8
 
 
 class _Reference(NamedTuple):
@@ -46,11 +47,14 @@ def modernized(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
 class _Names:
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
+        self._tried: dict[str, int] = {}  # the last number that each name was given
 
     def fresh(self, name: str) -> str:
-        found = next(
-            n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1))) if n not in self._taken
-        )
+        found, tried = name, self._tried.get(name, 0)
+        while found in self._taken:
+            tried += 1
+            found = f"{name}_{tried}"
+        self._tried[name] = tried
         self._taken.add(found)
         return found
 
@@ -167,6 +171,7 @@ class _Lowering:
         """What a node reads and waits for, and the nodes that are made for that."""
         handles = _handles(form, node) if form is not None else set()
         before: list[NodeDef] = []
+        after: list[str] = []
         inputs: list[str] = []
         waits: list[str] = []
         for index, text in enumerate(node.inputs):
@@ -174,7 +179,11 @@ class _Lowering:
             if reference is None:
                 inputs.append(text)
             elif index not in handles:
-                before.append(self._reading(node, index, reference, references))
+                if not before:
+                    after = self._awaited(node, references)
+                    before += self._joined(node, after, len(node.inputs))
+                    after = [f"^{before[0].name}"] if before else after
+                before.append(self._reading(node, index, reference, after))
                 inputs.append(before[-1].name)
             elif form == "Merge" and reference.waits:  # one of its inputs comes, so that it cannot wait for all
                 name = self._names.fresh(f"{node.name}/input_{index}")
@@ -206,17 +215,24 @@ class _Lowering:
         inputs = (reference.handle, *control, *reference.waits)
         return NodeDef(node.name, "ReadVariableOp", inputs, node.device, {**private, "dtype": reference.dtype})
 
-    def _reading(
-        self, node: NodeDef, index: int, reference: _Reference, others: Mapping[str, _Reference | None]
-    ) -> NodeDef:
-        """A read of the value that a node takes, after all else that it takes."""
+    def _awaited(self, node: NodeDef, taken: Mapping[str, _Reference | None]) -> list[str]:
+        """What a node waits for, and so do its reads."""
         control = [text for text in node.inputs if text.startswith("^")]
         if node.op != "Merge":  # which does not wait for both of its inputs
-            sources = [self._by_name.get(InputRef.parse(text).node) for text, ref in others.items() if ref is None]
+            sources = [self._by_name.get(InputRef.parse(text).node) for text, ref in taken.items() if ref is None]
             control += [f"^{source.name}" for source in sources if source is not None and source.inputs]
-            control += [wait for ref in others.values() if ref is not None for wait in ref.waits]
-        control += reference.waits
-        inputs = (reference.handle, *dict.fromkeys(control))
+            control += [wait for ref in taken.values() if ref is not None for wait in ref.waits]
+        return list(dict.fromkeys(control))
+
+    def _joined(self, node: NodeDef, control: Sequence[str], readers: int) -> Iterator[NodeDef]:
+        """One node for all that is waited for, where so many waiting for so much would be too many edges."""
+        if readers * len(control) > _MANY_EDGES and node.op != "Merge":
+            yield NodeDef(self._names.fresh(f"{node.name}/before"), "NoOp", tuple(control))
+
+    def _reading(self, node: NodeDef, index: int, reference: _Reference, control: Sequence[str]) -> NodeDef:
+        """A read of the value that a node takes, after all else that it takes."""
+        own = reference.waits if node.op == "Merge" else ()
+        inputs = (reference.handle, *dict.fromkeys((*control, *own)))
         name = self._names.fresh(f"{node.name}/read_{index}")
         return NodeDef(name, "ReadVariableOp", inputs, "", {"dtype": reference.dtype})
 

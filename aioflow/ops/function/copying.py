@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Final
 
-from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph import scopes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
@@ -28,6 +28,7 @@ from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slice
 
 __all__ = ["inline"]
 
+_MOST_COPIED: Final = 1 << 18  # nodes: functions that call one another twice would have become any number
 _OF_LOOPS = ("Enter", "Exit", "NextIteration", "LoopCond")
 
 
@@ -124,6 +125,13 @@ class _Copy:
         """Copy one node, whose inputs are there, but for that of a Merge which comes from the end of the loop."""
         if op in self._unused:
             return
+        self._graph.copied += 1
+        if self._graph.copied > _MOST_COPIED:
+            raise ResourceExhaustedError(
+                "the functions that are called are too large when they are all expanded",
+                expected=f"at most {_MOST_COPIED} nodes",
+                actual=f"more, in {self._function.name!r}",
+            )
         following = [t not in self._tensors and self._is_inside(t.op.control_flow_context) for t in op.inputs]
         present = [self.tensor(op.inputs[0] if late else t) for t, late in zip(op.inputs, following, strict=True)]
         context = self.context(op.control_flow_context)

@@ -14,6 +14,7 @@ import aioflow as af
 from aioflow import errors, interop, protos
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.interop.unsupported import UnsupportedError
+from aioflow.ops.function import copying
 from aioflow.testing.evaluate import evaluate
 
 CASES = 100_000
@@ -147,6 +148,49 @@ def test_a_deep_chain_is_no_deep_recursion() -> None:
     with af.Graph().as_default() as graph:
         af.import_graph_def(GraphDef(tuple(nodes)), name="")
         assert graph.get_operation_by_name("a2999").type == "ReadVariableOp"
+
+
+def test_functions_that_call_one_another_twice_are_refused_before_they_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }"
+    text += "node { name: 'y' op: 'f0' input: 'x' } library {"
+    for i in range(41):
+        calls = f"node_def {{ name: 'a' op: 'f{i + 1}' input: 'x' }}"
+        calls += f"node_def {{ name: 'b' op: 'f{i + 1}' input: 'a:y:0' }}"
+        negated = "node_def { name: 'b' op: 'Neg' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }"
+        text += f"function {{ signature {{ name: 'f{i}' input_arg {{ name: 'x' type: DT_FLOAT }}"
+        text += f" output_arg {{ name: 'y' type: DT_FLOAT }} }} {calls if i < 40 else negated}"
+        text += " ret { key: 'y' value: 'b:y:0' } }"
+    monkeypatch.setattr(copying, "_MOST_COPIED", 2000)
+    with af.Graph().as_default() as graph:
+        with pytest.raises(errors.ResourceExhaustedError, match="too large when they are all expanded"):
+            interop.tensorflow.import_graph_def((text + "}").encode(), name="")
+        assert graph.get_operations() == []
+
+
+def test_many_reads_after_many_updates_are_not_a_product_of_edges() -> None:
+    variable = NodeDef("v", "VariableV2", (), "", {"dtype": af.float32, "shape": ()})
+    value = NodeDef("c", "Const", (), "", {"dtype": af.float32, "value": TensorData.of(np.array(1.0, np.float32))})
+    count = 300
+    updates = [NodeDef(f"a{i}", "AssignAdd", ("v", "c"), "", {"T": af.float32}) for i in range(count)]
+    begun = NodeDef("begun", "Assign", ("v", "c"), "", {"T": af.float32})
+    names = tuple(node.name for node in updates)
+    total = NodeDef("total", "AddN", names, "", {"T": af.float32, "N": count})
+    with af.Graph().as_default() as graph:
+        af.import_graph_def(GraphDef((variable, value, begun, *updates, total)), name="")
+        edges = sum(len(op.inputs) + len(op.control_inputs) for op in graph.get_operations())
+        with af.Session() as session:
+            session.run_sync("begun")
+            assert session.run_sync("total:0") == count * (count + 1.0)  # each is read after all updates
+    assert edges < 10 * count
+
+
+def test_many_nodes_of_one_name_are_refused_soon() -> None:
+    many = [NodeDef("s", "Stack", (), "", {"elem_type": af.float32}) for _ in range(10_000)]
+    taken = [NodeDef("s/max_size" + (f"_{i}" if i else ""), "NoOp") for i in range(10_000)]
+    with pytest.raises(errors.InvalidArgumentError, match="two nodes"):
+        af.import_graph_def(GraphDef((*taken, *many)))
 
 
 # ── what is not a graph ──────────────────────────────────────────────────────────────────────────────────────────────
