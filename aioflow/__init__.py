@@ -5,6 +5,7 @@ and tests/test_public_names.py holds it to that. What is in other modules may ch
 """
 
 from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from aioflow.preload import run_preload_hooks as _run_preload_hooks
 
@@ -43,6 +44,7 @@ from aioflow.ops.apply import constant as constant
 from aioflow.ops.apply import convert_to_tensor as convert_to_tensor
 from aioflow.ops.apply import register_tensor_conversion_function as register_tensor_conversion_function
 from aioflow.compatibility.missing_names import answer_for as _answer_for
+from aioflow.work.later import load_later as _load_later
 from aioflow.ops.core import tuple_ as _tuple
 from aioflow.ops.transfer import compressed as compressed
 from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slices as convert_to_tensor_or_indexed_slices
@@ -110,10 +112,19 @@ _NAMESPACES = (
     "web",
 )
 
+if _TYPE_CHECKING:
+    from aioflow.protos.classes import MetaGraphDef as MetaGraphDef
+
+_MESSAGES = {"MetaGraphDef": "aioflow.protos.classes"}
+
+_load_later(__name__, _MESSAGES)
 _answer_for(__name__, _NAMESPACES)
 
 __all__ = sorted(
-    name
-    for name, value in vars().items()
-    if not name.startswith("_") and (name in _NAMESPACES or not isinstance(value, _ModuleType))
+    {*_MESSAGES}
+    | {
+        name
+        for name, value in vars().items()
+        if not name.startswith("_") and (name in _NAMESPACES or not isinstance(value, _ModuleType))
+    }
 )

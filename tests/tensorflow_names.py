@@ -217,6 +217,7 @@ matrix_transpose(a, name, conjugate)
 matrix_triangular_solve(matrix, rhs, lower, adjoint, name)
 maximum(x, y, name)
 meshgrid
+MetaGraphDef
 min_max_variable_partitioner(max_partitions, axis, min_slice_size, bytes_per_string_element)
 minimum(x, y, name)
 mod(x, y, name)
@@ -990,6 +991,7 @@ replica_device_setter(ps_tasks, ps_device, worker_device, merge_devices, cluster
 RMSPropOptimizer(learning_rate, decay, momentum, epsilon, use_locking, centered, name)
 Saver(var_list, reshape, sharded, max_to_keep, keep_checkpoint_every_n_hours, name, restore_sequentially,
     saver_def, builder, defer_build, allow_empty, write_version, pad_step_number, save_relative_paths, filename)
+SaverDef
 Scaffold(init_op, init_feed_dict, init_fn, ready_op, ready_for_local_init_op, local_init_op, summary_op, saver,
     copy_from_scaffold, local_init_feed_dict)
 SecondOrStepTimer(every_secs, every_steps)

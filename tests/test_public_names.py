@@ -45,7 +45,6 @@ DIFFERENT = {
     "random.stateless_truncated_normal": "no choice of algorithm",
     "random.stateless_uniform": "no choice of algorithm",
     "train.Optimizer": "slots have name scopes of their own in no case",
-    "train.remove_checkpoint": "one file format, so nothing to choose",
     "train.update_checkpoint_state": "last_preserved_timestamp belongs to keep_checkpoint_every_n_hours",
 }
 

@@ -80,6 +80,7 @@ from aioflow.work.later import load_later as _load_later
 if _TYPE_CHECKING:
     from aioflow.net.cluster_spec import ClusterSpec as ClusterSpec
     from aioflow.net.server import Server as Server
+    from aioflow.protos.classes import SaverDef as SaverDef
     from aioflow.train.device_setter import GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy
     from aioflow.train.device_setter import RandomStrategy as RandomStrategy
     from aioflow.train.device_setter import byte_size_load_fn as byte_size_load_fn
@@ -131,6 +132,7 @@ __all__ = [
     "RMSPropOptimizer",
     "RandomStrategy",
     "Saver",
+    "SaverDef",
     "Scaffold",
     "SecondOrStepTimer",
     "SeekableFeeds",
@@ -196,16 +198,17 @@ __all__ = [
     "write_graph",
 ]
 
-# What a program that trains by itself, or not at all, need not wait for: clusters, and supervised training.
-_CLUSTERS = {
+# What a program that trains by itself, or not at all, need not wait for: clusters, messages, and supervised training.
+_ELSEWHERE = {
     "ClusterSpec": "aioflow.net.cluster_spec",
     "GreedyLoadBalancingStrategy": "aioflow.train.device_setter",
     "RandomStrategy": "aioflow.train.device_setter",
+    "SaverDef": "aioflow.protos.classes",
     "Server": "aioflow.net.server",
     "SyncReplicasOptimizer": "aioflow.train.sync_replicas",
     "byte_size_load_fn": "aioflow.train.device_setter",
     "replica_device_setter": "aioflow.train.device_setter",
 }
 _load_later(
-    __name__, {name: _CLUSTERS.get(name, "aioflow.train.monitored") for name in __all__ if name not in globals()}
+    __name__, {name: _ELSEWHERE.get(name, "aioflow.train.monitored") for name in __all__ if name not in globals()}
 )

@@ -20,7 +20,7 @@ from aioflow.graph.lowering import lowered
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
 from aioflow.protos import Message, message, to_bytes, to_text
-from aioflow.train.stored_collections import written_collections
+from aioflow.train.stored_collections import written_collections, written_contexts
 
 __all__ = ["export_meta_graph", "placed"]
 
@@ -82,7 +82,9 @@ def export_meta_graph(
         made.saver_def.ParseFromString(to_bytes(saver_def))
     names = graph.get_all_collection_keys() if collection_list is None else collection_list
     kept = [name for name in names if not (clear_extraneous_savers and name == GraphKeys.SAVERS)]
-    written_collections(graph, kept, {node.name for node in definition.nodes}, made.collection_def)
+    nodes = {node.name for node in definition.nodes}
+    written_collections(graph, kept, nodes, made.collection_def)
+    written_contexts(graph, collection_list, nodes, made.collection_def)
     if filename is not None:
         _put(filename, to_text(made).encode() if as_text else to_bytes(made))
     return made

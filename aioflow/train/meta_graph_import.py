@@ -34,8 +34,7 @@ def import_meta_graph(
 ) -> Saver | None:
     """Add a stored graph, with its collections, to the default graph. Blocks on the file.
 
-    The data may come from anywhere: nothing in it is ever executed. Contexts of branches and loops are not taken up, so
-    that no gradient flows through the loops of the stored graph.
+    The data may come from anywhere: nothing in it is ever executed. Gradients flow through its branches and loops.
 
     Args:
         meta_graph_or_file: A `MetaGraphDef`, or a file with one, as bytes or as text, that TensorFlow or aioflow wrote.

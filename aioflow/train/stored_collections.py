@@ -8,13 +8,13 @@ from typing import Any, Final
 from aioflow import errors
 from aioflow.errors import OpError
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.ops.control.stored_contexts import CONTEXTS, context_defs, take_up_contexts
 from aioflow.ops.queues.queues import QueueBase
-from aioflow.ops.variables.stored import StoredVariable, variable_def
 from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, message, parse, to_bytes
 from aioflow.train.queue_runner import QueueRunner
 
-__all__ = ["Collections", "written_collections"]
+__all__ = ["Collections", "written_collections", "written_contexts"]
 
 _OF_VARIABLES: Final = frozenset(
     {
@@ -30,7 +30,7 @@ _OF_VARIABLES: Final = frozenset(
     }
 )
 # What is of no use without the Python objects that it was made of, or is made anew.
-_LEFT: Final = frozenset({"cond_context", "while_context", GraphKeys.SAVERS})
+_LEFT: Final = frozenset({*CONTEXTS, GraphKeys.SAVERS})
 _CLASSES: Final[Mapping[int, Any]] = {
     vars(kind)["code"]: kind for kind in vars(errors).values() if isinstance(kind, type) and "code" in vars(kind)
 }
@@ -49,10 +49,22 @@ def written_collections(graph: Graph, names: Iterable[Any], nodes: set[str], int
             getattr(into[name], kinds.pop()).value.extend(value for kind, value in items if kind)
 
 
+def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str], into: Message) -> None:
+    """Give the map the branches and loops of the graph, in the collections where TensorFlow looks for them.
+
+    Args:
+        names: Of the collections that are wanted; None for all.
+        nodes: Those that are stored.
+    """
+    for name, defs in context_defs(graph.get_operations(), nodes).items():
+        if names is None or name in names:
+            into[name].bytes_list.value.extend(to_bytes(each) for each in defs)
+
+
 def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
     """Which kind of list it goes in, and as what; "" for nothing that can be stored."""
     if isinstance(item, Variable):
-        return "bytes_list", to_bytes(variable_def(item))
+        return "bytes_list", to_bytes(item.to_proto())
     if isinstance(item, QueueRunner):
         return "bytes_list", to_bytes(_runner_def(item))
     if hasattr(item, "as_saver_def"):
@@ -97,6 +109,11 @@ class Collections:
             NotFoundError: one names what the graph does not have.
             DataLossError: one is damaged.
         """
+        conds, loops = (
+            [parse(kind, value) for value in (stored[name].bytes_list.value if name in stored else ())]
+            for name, kind in CONTEXTS.items()
+        )
+        take_up_contexts(self.graph, conds, loops, self.scope)
         for name in sorted(set(stored) - _LEFT):
             kind = stored[name].WhichOneof("kind")
             if kind is None or kind == "any_list":
@@ -121,7 +138,8 @@ class Collections:
         """The variable: one object, however many collections it is in."""
         name = stored.variable_name
         if name not in self._variables:
-            self._variables[name] = StoredVariable(self.graph, stored, self.scope)
+            with self.graph.as_default():
+                self._variables[name] = Variable.from_proto(stored, self.scope)
         return self._variables[name]
 
     def _runner(self, stored: Message) -> QueueRunner:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow as af
 from aioflow import errors
+from aioflow.protos import message
 
 
 def build() -> af.train.Saver:
@@ -164,6 +166,65 @@ def test_the_sharded_end_of_a_saver_is_left_out() -> None:
     with af.Graph().as_default() as graph:
         assert af.train.import_meta_graph(meta) is not None
         assert not {"merged", "after"} & {op.name for op in graph.get_operations()}
+
+
+async def test_messages_have_the_published_names_and_idioms() -> None:
+    with af.Graph().as_default():
+        v = af.get_variable("scope/v", initializer=[1.0, 2.0], trainable=False)
+        data = af.train.Saver().export_meta_graph().SerializeToString()
+        definition = v.to_proto()
+    meta = af.MetaGraphDef()
+    meta.ParseFromString(data)
+    assert isinstance(meta.saver_def, af.train.SaverDef)
+    assert definition.variable_name == "scope/v:0"
+    assert v.to_proto("scope").variable_name == "v:0"
+    assert v.to_proto("other") is None
+    with af.Graph().as_default():
+        af.import_graph_def(meta.graph_def, name="in")
+        found = af.Variable(variable_def=definition, import_scope="in")
+        assert (found.op.name, found.trainable, found.shape.as_list()) == ("in/scope/v", False, [2])
+        assert not af.global_variables()
+        assert af.Variable.from_proto(definition, import_scope="in/").handle is found.handle
+        async with af.Session() as session:
+            await session.run(found.initializer)
+            np.testing.assert_array_equal(await session.run(found.assign_add([1.0, 1.0])), [2, 3])
+        with pytest.raises(errors.InvalidArgumentError):
+            af.Variable(1.0, variable_def=definition)
+        with pytest.raises(errors.DTypeError):
+            af.Variable(variable_def="v")
+        with pytest.raises(errors.NotFoundError):
+            af.Variable(variable_def=definition)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("cond_context", lambda stored: stored.value.pop()),
+        ("cond_context", lambda stored: _with(stored, "CondContextDef", branch=5)),
+        ("cond_context", lambda stored: _with(stored, "CondContextDef", pred_name="nobody:0")),
+        ("while_context", lambda stored: _emptied(stored)),
+    ],
+)
+def test_contexts_that_are_none_are_refused(name: str, change: Any) -> None:
+    with af.Graph().as_default():
+        x = af.placeholder(af.float32, (), name="x")
+        af.cond(x > 0.0, lambda: x + 1.0, lambda: x)
+        af.while_loop(lambda a: a < 9.0, lambda a: a * x, [x])
+        meta = af.train.export_meta_graph()
+    change(meta.collection_def[name].bytes_list)
+    with af.Graph().as_default(), pytest.raises((errors.InvalidArgumentError, errors.NotFoundError)):
+        af.train.import_meta_graph(meta)
+
+
+def _with(stored: Any, kind: str, **fields: Any) -> None:
+    made = message(kind)(**fields)
+    stored.value[0] += made.SerializeToString()
+
+
+def _emptied(stored: Any) -> None:
+    made = message("WhileContextDef").FromString(stored.value[0])
+    made.values_def.Clear()
+    stored.value[0] = made.SerializeToString()
 
 
 def test_without_variables_there_is_no_saver() -> None:

@@ -5,24 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from aioflow.errors import DTypeError
-from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.graph import Graph
 from aioflow.graph.shapes import dims_of
-from aioflow.ops.apply import make
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.slices import SaveSliceInfo
-from aioflow.ops.variables.variable import Variable
-from aioflow.protos import Message, message
+from aioflow.protos import Message, is_message, message
 
-__all__ = ["StoredVariable", "variable_def"]
+__all__ = ["take_up", "variable_def"]
 
 
-def variable_def(variable: Any) -> Message:
-    """The message of a variable."""
+def variable_def(variable: Any, export_scope: str | None = None) -> Message:
+    """The message of a variable, with names inside a scope; None where the variable is not in that."""
+    scope = f"{export_scope.removesuffix('/')}/" if export_scope else ""
+    if not variable.handle.name.startswith(scope):
+        return None
     made = message("VariableDef")(
-        variable_name=variable.handle.name,
-        initial_value_name=variable.initial_value.name,
-        initializer_name=variable.initializer.name,
-        snapshot_name=variable._as_graph_element().name,
+        variable_name=variable.handle.name.removeprefix(scope),
+        initial_value_name=variable.initial_value.name.removeprefix(scope),
+        initializer_name=variable.initializer.name.removeprefix(scope),
+        snapshot_name=variable._as_graph_element().name.removeprefix(scope),
         is_resource=True,
         trainable=variable.trainable,
         synchronization=variable.synchronization.value,
@@ -38,43 +39,36 @@ def variable_def(variable: Any) -> Message:
     return made
 
 
-class StoredVariable(Variable):
-    """A variable of which the graph has all nodes, as a message names them.
+def take_up(variable: Any, graph: Graph, stored: Any, import_scope: str | None) -> None:
+    """Make the variable what a message says; the graph has all its nodes.
 
     Args:
-        scope: What stands before these names in the graph: "" or a name that ends with "/".
+        import_scope: Name scope that these names are under in the graph.
 
     Raises:
+        DTypeError: it is no VariableDef, or what it names is no variable.
         NotFoundError: the graph has no such node (UnknownNameError).
-        DTypeError: what is named is no variable.
     """
-
-    def __init__(self, graph: Graph, stored: Message, scope: str = "") -> None:
-        handle = graph.get_tensor_by_name(scope + stored.variable_name)
-        if handle.op.type != "VarHandleOp":
-            raise DTypeError("not the handle of a variable", expected="a VarHandleOp", actual=handle.op.type)
-        self.synchronization = VariableSynchronization(stored.synchronization)
-        self.aggregation = VariableAggregation(stored.aggregation)
-        self._trainable = stored.trainable
-        self._constraint = None
-        self._caching_device = None
-        self._handle = handle
-        self._dims = dims_of(handle.op.attrs["shape"])
-        self._dtype = handle.op.attrs["dtype"]
-        self._cached = graph.get_tensor_by_name(scope + stored.snapshot_name)
-        self._initializer: Operation = graph.get_operation_by_name(scope + stored.initializer_name)
-        initial: Tensor = self._cached
-        if stored.initial_value_name:
-            initial = graph.get_tensor_by_name(scope + stored.initial_value_name)
-        self._initial_value = initial
-        if stored.HasField("save_slice_info_def"):
-            info = stored.save_slice_info_def
-            place = SaveSliceInfo(info.full_name, info.full_shape, info.var_offset, info.var_shape)
-            self._set_save_slice_info(place)
-
-    def initialized_value(self) -> Tensor:
-        """The value where there is one, otherwise the initial value."""
-        graph = self.graph
-        with graph.as_default(), graph.control_dependencies(None), graph.colocate_with(self._handle.op):
-            result: Tensor = make("_InitializedValue", self._handle, self._initial_value, name="initialized_value")
-            return result
+    if not is_message(stored, "VariableDef"):
+        raise DTypeError("not the message of a variable", expected="a VariableDef", actual=type(stored).__name__)
+    scope = f"{import_scope.removesuffix('/')}/" if import_scope else ""
+    handle = graph.get_tensor_by_name(scope + stored.variable_name)
+    if handle.op.type != "VarHandleOp":
+        raise DTypeError("not the handle of a variable", expected="a VarHandleOp", actual=handle.op.type)
+    variable.synchronization = VariableSynchronization(stored.synchronization)
+    variable.aggregation = VariableAggregation(stored.aggregation)
+    variable._trainable = stored.trainable
+    variable._constraint = None
+    variable._caching_device = None
+    variable._handle = handle
+    variable._dims = dims_of(handle.op.attrs["shape"])
+    variable._dtype = handle.op.attrs["dtype"]
+    variable._is_initialized = None
+    variable._cached = graph.get_tensor_by_name(scope + stored.snapshot_name)
+    variable._initializer = graph.get_operation_by_name(scope + stored.initializer_name)
+    initial = stored.initial_value_name
+    variable._initial_value = graph.get_tensor_by_name(scope + initial) if initial else variable._cached
+    if stored.HasField("save_slice_info_def"):
+        info = stored.save_slice_info_def
+        place = SaveSliceInfo(info.full_name, info.full_shape, info.var_offset, info.var_shape)
+        variable._set_save_slice_info(place)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
-from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import scopes
-from aioflow.graph.default_graph import graph_of
+from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.default_session import session_for
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
@@ -26,8 +26,11 @@ from aioflow.ops.variables import slices
 from aioflow.ops.variables.initial_values import guarded
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.state import convert_indices
+from aioflow.ops.variables.stored import take_up
+from aioflow.ops.variables.stored import variable_def as definition_of
 from aioflow.ops.variables.updates import Updates
 from aioflow.ops.variables.wider_shapes import WIDENED, widen_variable
+from aioflow.protos import Message
 
 if TYPE_CHECKING:
     from aioflow.session.session import Session
@@ -49,7 +52,9 @@ class Variable(Updates):
         expected_shape: An older name of `shape`.
         constraint: A function of the value that optimizers apply after an update.
         shape: Static shape, where it is wider than the initial value's.
-        variable_def, import_scope, use_resource, synchronization, aggregation: Part of the published signature. Every
+        variable_def: A `VariableDef` message: the variable is the one that it names in the default graph. It joins no
+            collections, and of the other arguments only `import_scope` counts, the scope that these names are under.
+        use_resource, synchronization, aggregation: Part of the published signature. Every
             variable is a resource, and there is one replica.
 
     Raises:
@@ -71,7 +76,7 @@ class Variable(Updates):
         validate_shape: bool = True,
         caching_device: scopes.DeviceLike = None,
         name: str | None = None,
-        variable_def: None = None,
+        variable_def: Message = None,
         dtype: DTypeLike | None = None,
         expected_shape: ShapeLike | None = None,
         import_scope: str | None = None,
@@ -82,9 +87,10 @@ class Variable(Updates):
         shape: ShapeLike | None = None,
     ) -> None:
         if variable_def is not None:
-            raise UnimplementedError(
-                "variable_def is not supported", expected="initial_value", actual=type(variable_def).__name__
-            )
+            if initial_value is not None:
+                raise InvalidArgumentError("variable_def and initial_value exclude each other", expected="one of them")
+            take_up(self, default_graph(), variable_def, import_scope)
+            return
         if initial_value is None:
             raise InvalidArgumentError(
                 "a variable needs an initial value", expected="a value or a callable", actual=None
@@ -161,6 +167,15 @@ class Variable(Updates):
         if self._trainable and GraphKeys.TRAINABLE_VARIABLES not in names:
             names.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(names, self)
+
+    def to_proto(self, export_scope: str | None = None) -> Message:
+        """The `VariableDef` message; None for a variable that is not in that scope."""
+        return definition_of(self, export_scope)
+
+    @staticmethod
+    def from_proto(variable_def: Message, import_scope: str | None = None) -> Variable:
+        """The variable that a message names in the default graph: as `Variable(variable_def=)`."""
+        return Variable(variable_def=variable_def, import_scope=import_scope)
 
     # -- what it is -------------------------------------------------------------------------------------------------
 
@@ -300,7 +315,8 @@ class Variable(Updates):
     def initialized_value(self) -> Tensor:
         """The value where there is one, otherwise the initial value: for the initial values of other variables."""
         graph = self.graph
-        initial = self._initializer.inputs[1]
+        assigned = self._initializer.type == "AssignVariableOp"  # an older graph's may be something else
+        initial = self._initializer.inputs[1] if assigned else self._initial_value
         with graph.as_default(), graph.control_dependencies(None), graph.colocate_with(self._handle.op):
             result = make("_InitializedValue", self._handle, initial, name="initialized_value")
         return result
