@@ -41,8 +41,9 @@ def export_meta_graph(
 ) -> Message:
     """The graph with its collections as a `MetaGraphDef`, written to a file if one is named. Blocks on it.
 
-    Variables, queue runners, savers, nodes, tensors, texts and numbers are stored; a collection that has anything else
-    is left out. Ops that only aioflow has are put in terms of TensorFlow's where that can be.
+    Variables, queue runners, savers, nodes, tensors, texts and numbers are stored; a collection that has anything else,
+    or several kinds, is left out, which is logged. Ops that only aioflow has are put in terms of TensorFlow's where
+    that can be.
 
     Args:
         filename: A path, or the URL of a file in a store.

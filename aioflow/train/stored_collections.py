@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from aioflow.train.queue_runner import QueueRunner
 
 __all__ = ["Collections", "written_collections", "written_contexts"]
 
+_LOGGER: Final = logging.getLogger("aioflow.train")
+_OWN: Final = "__"  # how the names of those begin that are of use to the library alone
+_NONE: Final = "what has no form there"
 _OF_VARIABLES: Final = frozenset(
     {
         GraphKeys.GLOBAL_VARIABLES,
@@ -38,15 +42,18 @@ _CLASSES: Final[Mapping[int, Any]] = {
 
 def written_collections(graph: Graph, names: Iterable[Any], nodes: set[str], into: Message) -> None:
     """Give the map of CollectionDef messages what has a form there: variables, runners, savers, nodes, texts, numbers.
+    A collection with anything else, or of several kinds, is left out, and that is logged.
 
     Args:
         nodes: Those that are stored; what names others is left out.
     """
-    for name in sorted(name for name in names if isinstance(name, str)):
+    for name in sorted(name for name in names if isinstance(name, str) and not name.startswith(_OWN)):
         items = [_form(item, nodes) for item in graph.get_collection(name)]
-        kinds = {kind for kind, _ in items if kind}
-        if len(kinds) == 1:
-            getattr(into[name], kinds.pop()).value.extend(value for kind, value in items if kind)
+        kinds = sorted({kind for kind, _ in items if kind})
+        if len(kinds) > 1 or _NONE in kinds:
+            _LOGGER.warning("collection %r is not stored with the graph: it has %s", name, " and ".join(kinds))
+        elif kinds:
+            getattr(into[name], kinds[0]).value.extend(value for kind, value in items if kind)
 
 
 def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str], into: Message) -> None:
@@ -62,7 +69,7 @@ def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str],
 
 
 def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
-    """Which kind of list it goes in, and as what; "" for nothing that can be stored."""
+    """Which kind of list it goes in, and as what; "" for what there is nothing of in the stored nodes."""
     if isinstance(item, Variable):
         return "bytes_list", to_bytes(item.to_proto())
     if isinstance(item, QueueRunner):
@@ -77,7 +84,7 @@ def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
         return "bytes_list", item.encode() if isinstance(item, str) else item
     if isinstance(item, bool | int):
         return "int64_list", int(item)
-    return ("float_list", item) if isinstance(item, float) else ("", None)
+    return ("float_list", item) if isinstance(item, float) else (_NONE, None)
 
 
 def _runner_def(runner: QueueRunner) -> Message:

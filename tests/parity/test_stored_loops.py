@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,16 @@ import aioflow as af
 pytestmark = pytest.mark.parity
 
 X, W = np.array([0.5, -1.5, 2.0], np.float32), np.array([1.5, 0.25, -0.75], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _nodes(tf: Any) -> Iterator[None]:
+    """In TensorFlow, branches and loops are nodes meanwhile."""
+    functions = tf.control_flow_v2_enabled()
+    tf.disable_control_flow_v2()
+    yield
+    if functions:
+        tf.enable_control_flow_v2()
 
 
 def _loop(f: Any, x: Any, w: Any) -> Any:
@@ -57,7 +68,6 @@ def _build(f: Any, build: Any) -> None:
 
 
 def _theirs(tf: Any, prepare: Any) -> list[Any]:
-    tf.disable_control_flow_v2()
     with tf.Graph().as_default() as graph:
         prepare()
         y, x, w = (graph.get_tensor_by_name(f"{name}:0") for name in "yxw")
@@ -77,7 +87,6 @@ async def _ours(prepare: Any, scope: str = "") -> list[Any]:
 @pytest.mark.parametrize("build", BUILDERS)
 async def test_gradients_through_what_tensorflow_stored(tf: Any, tmp_path: Path, build: Any) -> None:
     file = str(tmp_path / "graph.meta")
-    tf.disable_control_flow_v2()
     with tf.Graph().as_default():
         _build(tf, build)
         tf.train.export_meta_graph(file)

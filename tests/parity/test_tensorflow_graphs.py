@@ -187,6 +187,23 @@ def test_programs_of_the_first_years(first_years: Any, program: Callable[[Any], 
     assert same_steps(first_years, program)
 
 
+def test_values_saved_and_restored_as_in_the_first_years(first_years: Any, tmp_path: Path) -> None:
+    file, whole = str(tmp_path / "values"), np.arange(12, dtype=np.float32).reshape(4, 3)
+    with first_years.Graph().as_default(), first_years.Session() as session:
+        ops = first_years.raw_ops
+        slices = ["", "4 3 0,2:-", "4 3 2,2:-"]
+        session.run(ops.SaveSlices(filename=file, tensor_names=["n", "w", "w"], shapes_and_slices=slices,
+                                   data=[np.int32(7), whole[:2], whole[2:]]))  # fmt: skip
+
+    def program(m: Any) -> list[Any]:
+        ops = m.raw_ops
+        restored = ops.Restore(file_pattern=file, tensor_name="n", dt=m.int32)
+        part = ops.RestoreSlice(file_pattern=file, tensor_name="w", shape_and_slice="4 3 1,2:0,2", dt=m.float32)
+        return [restored, part]
+
+    assert same_steps(first_years, program) == {"Restore", "RestoreSlice"}
+
+
 def test_a_queue_by_priority(tf: Any) -> None:
     same_steps(tf, by_priority)
 

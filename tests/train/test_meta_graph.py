@@ -227,6 +227,22 @@ def _emptied(stored: Any) -> None:
     stored.value[0] = made.SerializeToString()
 
 
+def test_a_collection_of_several_kinds_is_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    with af.Graph().as_default():
+        for item in (1, "text"):
+            af.add_to_collection("mixed", item)
+        af.get_collection_ref("objects").extend(["text", object()])
+        af.add_to_collection("texts", "text")
+        v = af.get_variable("v", initializer=1.0, collections=[])
+        af.CriticalSection(name="section").execute(lambda: v.assign_add(1.0))
+        meta = af.train.export_meta_graph()
+    assert set(meta.collection_def) == {"texts", "trainable_variables"}
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "'mixed'" in said[0]
+    assert "'objects'" in said[1]
+
+
 def test_without_variables_there_is_no_saver() -> None:
     with af.Graph().as_default():
         af.constant(1.0, name="c")

@@ -33,7 +33,7 @@ define_op("MutexLock", "mutex: resource", "mutex_lock: variant", shape=scalar, t
 define_op("ConsumeMutexLock", "mutex_lock: variant", "", traits=waiting())
 not_differentiable("MutexV2", "MutexLock", "ConsumeMutexLock")
 
-_EXECUTIONS: Final = "critical_section_executions"
+_EXECUTIONS: Final = "__critical_section_executions"
 
 
 @dataclass(frozen=True)
