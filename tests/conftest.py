@@ -7,8 +7,10 @@ import faulthandler
 import importlib
 import os
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
@@ -18,6 +20,8 @@ import pytest
 import aioflow as af
 from aioflow import kernels
 from tests.loop_watch import BUSY, IDLE, watched
+
+_MEMORY = Path("/dev/shm")
 
 _STDERR = pytest.StashKey[TextIO]()
 
@@ -121,3 +125,13 @@ def graph() -> Iterator[af.Graph]:
     """A new default graph."""
     with af.Graph().as_default() as graph:
         yield graph
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder for files that are written thousands of times: in memory, where the system has a place for that."""
+    if not os.access(_MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        yield Path(folder)
