@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Final
 
-from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.compiler.optimize.order_memory import peak_bytes
 from aioflow.compiler.optimize.passes import chosen_passes
 from aioflow.compiler.place.calibration import find_calibration
@@ -18,6 +19,7 @@ from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
+from aioflow.graph.traits import Effect
 from aioflow.interop.model import Model, Signature
 from aioflow.ops.importer import import_graph_def
 from aioflow.session.planner import cost_model
@@ -39,6 +41,9 @@ class Estimate:
         peak_bytes: The most that results take up at once, weights not counted.
         seconds: One after the other, by the calibration of this machine, or by the shipped one.
         open_nodes: How many nodes have results whose sizes only a run tells; they count as 1, too.
+        loops: How many there are, nested ones included. One iteration of each is counted.
+        made_tensors, made_bytes: Floating-point arrays that nodes make of constants alone, as if they were weights. No
+            file has them, and no survey counts them.
     """
 
     shapes: Mapping[str, Dims]
@@ -47,6 +52,9 @@ class Estimate:
     peak_bytes: int
     seconds: float
     open_nodes: int
+    loops: int
+    made_tensors: int
+    made_bytes: int
 
 
 def estimated(model: Model, signature: Signature, shapes: Mapping[str, Dims]) -> Estimate:
@@ -63,7 +71,31 @@ def estimated(model: Model, signature: Signature, shapes: Mapping[str, Dims]) ->
         if not traits_of(node.op).cost.is_free:
             size += int(moved(node.attrs, inputs, operands[name]))
         seconds += costs.seconds(node, inputs, operands[name], _CPU)
-    return Estimate(shapes, flops, size, peak_bytes(step, 1), seconds, open_nodes)
+    loops = {node.attrs["frame_name"] for node in step.nodes.values() if "frame_name" in node.attrs}
+    made = [operands[name][0].size for name in _made(step)]
+    return Estimate(shapes, flops, size, peak_bytes(step, 1), seconds, open_nodes, len(loops), len(made), sum(made))
+
+
+def _made(step: ClientGraph) -> set[str]:
+    """The nodes whose results are all that others read of what follows from constants alone."""
+    fixed: set[str] = set()
+    found: set[str] = set()
+    for name, node in step.nodes.items():
+        before = set(node.predecessors())
+        if traits_of(node.op).effect is Effect.NONE and node.op not in BOUNDARY and before <= fixed:
+            fixed.add(name)
+            continue
+        for source in before & fixed:
+            owner = step.nodes[source]
+            while owner.inputs and (shared := traits_of(owner.op).origin(0)) is not None:
+                owner = step.nodes[owner.inputs[shared].node]
+            if owner.inputs and owner.outputs and _is_weight(owner.outputs[0]):
+                found.add(owner.name)
+    return found
+
+
+def _is_weight(spec: OutputSpec) -> bool:
+    return spec.dtype.is_floating and bool(spec.dims) and prod(size or 0 for size in spec.dims or ()) > 1
 
 
 def _flops(node: Node, inputs: list[Operand], outputs: list[Operand]) -> float:

@@ -156,6 +156,11 @@ def _call(found: _Found, name: str) -> Iterator[str]:
     yield f"  about {work}{time_text(estimate.seconds)} on one CPU device"
     results = f"{readable_size(estimate.peak_bytes)} of results at once"
     yield f"  {results}, {readable_size(estimate.moved_bytes)} read and written, weights included"
+    if estimate.loops:
+        yield f"  with one iteration of {'the loop' if estimate.loops == 1 else f'each of {estimate.loops} loops'}"
+    if estimate.made_tensors:
+        tensors = tables.plural(estimate.made_tensors, "tensor")
+        yield f"  beside the parameters above, nodes make {tensors} of constants, {readable_size(estimate.made_bytes)}"
     if any(dims is None or None in dims for dims in estimate.shapes.values()):
         yield "  with 1 for each open size: --shape NAME=SIZES gives them"
     elif estimate.open_nodes:

@@ -251,6 +251,40 @@ def test_what_a_model_has(which: str, request: pytest.FixtureRequest, capsys: py
     assert estimate["moved_bytes"] >= 4 * (5 * 3 + 3 * 2 + 5 * 2)
 
 
+async def save_maker(folder: Path) -> None:
+    """A model with no parameters but those that a node makes, and with two loops, one in the other."""
+    with af.Graph().as_default():
+        x = af.placeholder("float32", [None, 3], name="x")
+        n = af.placeholder("int32", [], name="n")
+        y = af.matmul(x, af.fill([3, 2], 0.5))
+        y += af.reshape(af.zeros([2]) + 1.0, [1, 2])
+
+        def add(i: Any, total: Any) -> Any:
+            inner = af.while_loop(lambda j, _: j < n, lambda j, s: (j + 1, s * 2.0), (af.constant(0), total))
+            return i + 1, inner[1]
+
+        y = af.while_loop(lambda i, _: i < n, add, (af.constant(0), y))[1]
+        async with af.Session() as session:
+            await af.saved.save(session, folder, Signature({"x": x, "n": n}, {"y": y}))
+
+
+def test_what_nodes_make_and_loops_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(save_maker(tmp_path / "m"))
+    estimate = document(capsys, tmp_path / "m")["signatures"]["serving_default"]["estimate"]
+    assert (estimate["loops"], estimate["made_tensors"], estimate["made_bytes"]) == (2, 2, 4 * (6 + 2))
+    assert main(["inspect", str(tmp_path / "m")]) == 0
+    shown = output(capsys)
+    assert "one iteration of each of 2 loops" in shown
+    assert "nodes make 2 tensors of constants, 32 B" in shown
+
+
+def test_a_model_without_loops_tells_nothing_of_them(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(foreign)]) == 0
+    shown = output(capsys)
+    assert "iteration" not in shown
+    assert "nodes make" not in shown
+
+
 def test_versions_and_producer(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, foreign)
     assert found["versions"] == {"IR": "8", "opset": "17", "opset com.example": "1"}
