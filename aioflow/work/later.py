@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
 
+from aioflow.errors import UnimplementedError
 from aioflow.work.forking import not_forked
 
-__all__ = ["Later", "load_later"]
+__all__ = ["Later", "load_later", "not_installed"]
 
 
 class Later:
@@ -21,22 +22,29 @@ class Later:
     Args:
         package: Its name.
         homes: For each name the module that has it, or the module that it is.
+        extra: The package, and the extra of ours that brings it, without which there are no such names.
 
     Attributes:
         refuse: Is called with a name that is not there, and raises AttributeError.
     """
 
-    def __init__(self, package: str, homes: Mapping[str, str]) -> None:
+    def __init__(self, package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
         self._package = package
         self._homes = homes
+        self._extra = extra
         self.refuse: Callable[[str], NoReturn] = self._refuse
 
     def __call__(self, name: str) -> Any:
         home = self._homes.get(name)
         if home is None:
             self.refuse(name)
-        with not_forked():
-            module = import_module(home)
+        try:
+            with not_forked():
+                module = import_module(home)
+        except ModuleNotFoundError as error:
+            if self._extra is None or (error.name or "").partition(".")[0] != self._extra:
+                raise
+            raise not_installed(f"{self._package}.{name}", self._extra, error) from error
         value = module if home == f"{self._package}.{name}" else getattr(module, name)
         setattr(sys.modules[self._package], name, value)  # nobody asks here again
         return value
@@ -49,7 +57,20 @@ class Later:
         raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
 
 
-def load_later(package: str, homes: Mapping[str, str]) -> None:
-    """Let the package, which is being imported, have these names, each from the module that it stands with."""
-    later = Later(package, homes)
+def load_later(package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
+    """Let the package, which is being imported, have these names, each from the module that it stands with.
+
+    Where `extra` is not installed, a package that an extra of ours of the same name brings, asking for one of the names
+    raises UnimplementedError, which says how to install it.
+    """
+    later = Later(package, homes, extra)
     vars(sys.modules[package]).update(__getattr__=later, __dir__=later.names)
+
+
+def not_installed(what: str, extra: str, error: ImportError) -> UnimplementedError:
+    """What to raise where something needs the package of an extra, which is not there."""
+    return UnimplementedError(
+        f"{what} needs the {extra} package, which is not installed: pip install 'aioflow[{extra}]'",
+        expected=extra,
+        actual=str(error),
+    )

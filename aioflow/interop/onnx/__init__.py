@@ -1,4 +1,4 @@
-"""ONNX models in and out."""
+"""ONNX models in and out, by the onnx package: without it, whoever asks for a name gets UnimplementedError."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
@@ -12,4 +12,8 @@ if _TYPE_CHECKING:
 
 __all__ = ["export", "load"]
 
-_load_later(__name__, {"export": "aioflow.interop.onnx.exporting.export", "load": "aioflow.interop.onnx.loading"})
+_load_later(
+    __name__,
+    {"export": "aioflow.interop.onnx.exporting.export", "load": "aioflow.interop.onnx.loading"},
+    extra="onnx",
+)

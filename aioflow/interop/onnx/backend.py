@@ -13,8 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
-from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
+
+from aioflow.work.later import not_installed
+
+try:
+    from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
+    from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
+except ImportError as error:
+    raise not_installed(__name__, "onnx", error) from error
 
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError
