@@ -31,7 +31,8 @@ __all__ = ["load", "read_model"]
 
 
 def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool = False) -> Model:
-    """An ONNX model as a graph of its own.
+    """An ONNX model as a graph of its own. Blocks on the disk and while the graph is built, for a second or so where a
+    model is large: `await asyncio.to_thread(load, path)` keeps an event loop free meanwhile.
 
         model = aioflow.interop.onnx.load("model.onnx")
         async with aioflow.Session(graph=model.graph) as session:
@@ -41,7 +42,9 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
         model: A file's path, its bytes, or what the onnx package has read.
         trainable: Let the weights be variables, those of floating dtypes but for scalars and for the running moments of
             batch normalization: an optimizer trains them, a `Saver` saves them, and `initialize` of the model gives
-            them the values of the file. Otherwise they are constants, and the compiler works out what it can of them.
+            them the values of the file. Initializers and `Constant` nodes count as weights, except in subgraphs and
+            functions. Otherwise they are constants, and the compiler works out what it can of them. A quantized model
+            has its weights as integers, which stay constants, and no gradient goes through its rounding.
 
     Returns:
         A model whose `inputs` and `outputs` have ONNX's names. Its nodes have the names of the model's nodes, with

@@ -85,6 +85,8 @@ class Node:
         subgraph: Makes something to call of a graph among the attributes.
         known: The value of a tensor, where it is known while the graph is built.
         named: The value of a name that the node can see, for the few that have names among the attributes.
+        weight: Makes what stands for a weight, of its name in the model and its value: a variable if it is trained.
+            None inside of subgraphs and functions, which may run often or never.
     """
 
     proto: NodeProto
@@ -94,6 +96,7 @@ class Node:
     subgraph: Callable[[GraphProto], Subgraph] | None = None
     named: Callable[[str], Value] | None = None
     known: Callable[[Tensor], Array | None] = constant_value
+    weight: Callable[[str, Array], Tensor] | None = None
 
     @property
     def op(self) -> str:

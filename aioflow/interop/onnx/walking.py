@@ -192,6 +192,7 @@ class Walk:
             lambda graph: self.subgraph(graph, scope),
             scope.find,
             self.weights.constant,
+            None if scope.depth else self.weights.of_node,
         )
         try:
             check_node(proto, domain, version, attributes)

@@ -17,12 +17,12 @@ from aioflow.ops.variables.variable import Variable
 
 __all__ = ["Weights", "statistics_of"]
 
-# The inputs that an op only reads, though they are floats: the running moments.
-_STATISTICS: Final[Mapping[str, tuple[int, ...]]] = {"BatchNormalization": (3, 4)}
+# The inputs that an op only reads, though they are floats: running moments, and how far images are resized.
+_STATISTICS: Final[Mapping[str, tuple[int, ...]]] = {"BatchNormalization": (3, 4), "Resize": (1, 2), "Upsample": (1,)}
 
 
 def statistics_of(graph: GraphProto) -> frozenset[str]:
-    """The weights that no training changes: the running moments of batch normalization."""
+    """The weights that no training changes: the running moments of batch normalization, and what tells shapes."""
     return frozenset(
         node.input[i] for node in graph.node for i in _STATISTICS.get(node.op_type, ()) if i < len(node.input)
     )
@@ -44,8 +44,22 @@ class Weights:
     def tensor(self, name: str, value: Array) -> Tensor:
         """The tensor that stands for a weight."""
         node = node_name(name, "weight")
-        if not self._trainable or name in self._fixed or not as_dtype(value.dtype).is_floating or not value.ndim:
-            return constant_of(value, node)
+        return self._variable(name, node, value) if self._is_trained(name, value) else constant_of(value, node)
+
+    def of_node(self, name: str, value: Array) -> Tensor:
+        """The tensor that stands for the output of a Constant, in the name scope of that node.
+
+        Where no initializer is, numbers of the computation are Constants as weights are, mostly of one element.
+        """
+        if value.size > 1 and self._is_trained(name, value):
+            return self._variable(name, "weight", value)
+        return constant_of(value)
+
+    def _is_trained(self, name: str, value: Array) -> bool:
+        floats = as_dtype(value.dtype).is_floating and value.ndim > 0
+        return self._trainable and floats and name not in self._fixed
+
+    def _variable(self, name: str, node: str, value: Array) -> Tensor:
         initial = constant_of(value, f"{node}/initial_value")
         self.variables[name] = variable = Variable(initial, name=node)
         read = variable.value()

@@ -92,3 +92,40 @@ def test_what_shapes_the_graph_is_known_though_it_is_a_float() -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     assert onnx.load(model, trainable=True).outputs["y"].dims == (1, 1, 4, 4)
+
+
+async def test_weights_that_are_constants_of_nodes_are_trained_too() -> None:
+    """Some exporters write no initializers at all."""
+    proto = network()
+    weights = [
+        helper.make_node("Constant", [], [each.name], name=f"node of {each.name}", value=each)
+        for each in proto.graph.initializer
+    ]
+    one = numpy_helper.from_array(np.array([0.5], np.float32))
+    axes = numpy_helper.from_array(np.array([2, 3], np.int64))
+    numbers = [
+        helper.make_node("Constant", [], ["half"], value=one),
+        helper.make_node("Constant", [], ["whole"], value=axes),
+        helper.make_node("Mul", ["x", "half"], ["scaled"]),
+    ]
+    proto.graph.node[0].input[0] = "scaled"
+    nodes = [*weights, *numbers, *proto.graph.node]
+    del proto.graph.node[:], proto.graph.initializer[:]
+    proto.graph.node.extend(nodes)
+    model = onnx.load(proto, trainable=True)
+    assert set(model.variables) == {"conv.w", "conv.b", "bn.scale", "bn.bias", "fc.w", "fc.b"}
+    assert not onnx.load(proto).variables
+    x = np.random.default_rng(0).standard_normal((3, 1, 6, 6)).astype(np.float32)
+    with model.graph.as_default():
+        loss = aioflow.reduce_sum(aioflow.square(model.outputs["y"]))
+        train = aioflow.train.GradientDescentOptimizer(0.05).minimize(loss)
+    plain = onnx.load(network())
+    async with aioflow.Session(graph=plain.graph) as session:
+        expected = await session.run(plain.outputs["y"], {plain.inputs["x"]: x / 2})
+    async with aioflow.Session(graph=model.graph) as session:
+        await model.initialize(session)
+        np.testing.assert_allclose(await session.run(model.outputs["y"], {model.inputs["x"]: x}), expected, atol=1e-6)
+        first = await session.run(loss, {model.inputs["x"]: x})
+        for _ in range(20):
+            await session.run(train, {model.inputs["x"]: x})
+        assert await session.run(loss, {model.inputs["x"]: x}) < first / 2

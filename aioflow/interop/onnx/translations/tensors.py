@@ -34,7 +34,7 @@ __all__: list[str] = []
 def constant(node: Node) -> Tensor:
     value = node.attr("value")
     if value is not None:
-        return make_constant(value)
+        return node.weight(node.outputs[0], value) if node.weight and node.wants(0) else make_constant(value)
     for name, dtype in (
         ("value_float", "float32"),
         ("value_floats", "float32"),
