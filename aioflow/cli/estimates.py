@@ -10,7 +10,7 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.compiler.optimize.order_memory import peak_bytes
 from aioflow.compiler.optimize.passes import chosen_passes
-from aioflow.compiler.place.calibration import find_calibration
+from aioflow.compiler.place.calibration import Calibration, find_calibration
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.config import SessionConfig
 from aioflow.graph.boundary import BOUNDARY
@@ -35,11 +35,13 @@ class Estimate:
 
     Attributes:
         shapes: Of the inputs; an open size counts as 1.
+        made: The shapes of the outputs that follow.
         flops: Floating-point operations: two for a multiply-add of a product or convolution, one for an element of any
             other result.
         moved_bytes: What the nodes read and write.
         peak_bytes: The most that results take up at once, weights not counted.
         seconds: One after the other, by the calibration of this machine, or by the shipped one.
+        is_calibrated: Whether it is this machine's.
         open_nodes: How many nodes have results whose sizes only a run tells; they count as 1, too.
         loops: How many there are, nested ones included. One iteration of each is counted.
         made_tensors, made_bytes: Floating-point arrays that nodes make of constants alone, as if they were weights. No
@@ -47,10 +49,12 @@ class Estimate:
     """
 
     shapes: Mapping[str, Dims]
+    made: Mapping[str, Dims]
     flops: float
     moved_bytes: int
     peak_bytes: int
     seconds: float
+    is_calibrated: bool
     open_nodes: int
     loops: int
     made_tensors: int
@@ -58,22 +62,43 @@ class Estimate:
 
 
 def estimated(model: Model, signature: Signature, shapes: Mapping[str, Dims]) -> Estimate:
-    """What a call with inputs of these shapes is expected to take. A loop counts as one iteration, a branch as both."""
-    step = _optimized(_request(model.graph, signature, shapes))
-    costs = replace(cost_model(SessionConfig(), find_calibration()), unknown_size=1)
+    """What a call with inputs of these shapes is expected to take. A loop counts as one iteration, a branch as both.
+
+    Raises:
+        OpError: a node cannot have inputs of the shapes that follow from these; one of a branch that a call would not
+            take, perhaps.
+    """
+    request = _request(model.graph, signature, shapes)
+    step, calibration = _optimized(request), find_calibration()
+    costs = replace(cost_model(SessionConfig(), calibration), unknown_size=1)
+    read = {(edge.node, edge.port) for node in step.nodes.values() for edge in node.inputs}
     flops = seconds = 0.0
     size = open_nodes = 0
     operands = {name: costs.operands(node) for name, node in step.nodes.items()}
     for name, node in step.nodes.items():
         inputs = [operands[edge.node][edge.port] for edge in node.inputs]
-        open_nodes += any(spec.dims is None or None in spec.dims for spec in node.outputs) and node.op not in BOUNDARY
+        open_nodes += any(
+            (spec.dims is None or None in spec.dims) and (name, port) in read for port, spec in enumerate(node.outputs)
+        )
         flops += _flops(node, inputs, operands[name])
         if not traits_of(node.op).cost.is_free:
             size += int(moved(node.attrs, inputs, operands[name]))
         seconds += costs.seconds(node, inputs, operands[name], _CPU)
     loops = {node.attrs["frame_name"] for node in step.nodes.values() if "frame_name" in node.attrs}
     made = [operands[name][0].size for name in _made(step)]
-    return Estimate(shapes, flops, size, peak_bytes(step, 1), seconds, open_nodes, len(loops), len(made), sum(made))
+    return Estimate(
+        shapes,
+        {name: tensor.dims for name, tensor in zip(signature.outputs, request.fetches, strict=True)},
+        flops,
+        size,
+        peak_bytes(step, 1),
+        seconds,
+        calibration != Calibration(),
+        open_nodes,
+        len(loops),
+        len(made),
+        sum(made),
+    )
 
 
 def _made(step: ClientGraph) -> set[str]:

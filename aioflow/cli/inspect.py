@@ -43,7 +43,7 @@ class _Found:
     survey: Survey
     model: Model | None
     unsupported: Sequence[UnsupportedOp]
-    estimates: Mapping[str, Estimate]
+    estimates: Mapping[str, Estimate | OpError]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -88,12 +88,16 @@ def _found(arguments: argparse.Namespace) -> _Found:
         model = open_model(path, kind)
     except UnsupportedError as error:
         return _Found(path, surveyed, None, error.unsupported, {})
-    estimates = {}
+    estimates: dict[str, Estimate | OpError] = {}
     for name, signature in model.signatures.items():
         wanted = [
             (key, sizes) for key, sizes in arguments.shape if len(model.signatures) == 1 or key in signature.inputs
         ]
-        estimates[name] = estimated(model, signature, sized(signature, wanted))
+        shapes = sized(signature, wanted)
+        try:
+            estimates[name] = estimated(model, signature, shapes)
+        except OpError as error:  # the rest is told all the same
+            estimates[name] = error
     return _Found(path, surveyed, model, (), estimates)
 
 
@@ -149,11 +153,26 @@ def _call(found: _Found, name: str) -> Iterator[str]:
         return
     signature = model.signatures[name]
     yield f"signature {name}{f', {signature.method}' if signature.method else ''}"
-    table = [("in", key, t.dtype.name, tables.shape_text(estimate.shapes[key])) for key, t in signature.inputs.items()]
-    table += [("out", key, t.dtype.name, tables.shape_text(t.dims)) for key, t in signature.outputs.items()]
+    coming, made = ({key: t.dims for key, t in each.items()} for each in (signature.inputs, signature.outputs))
+    if isinstance(estimate, Estimate):
+        coming, made = dict(estimate.shapes), dict(estimate.made)
+    table = [("in", key, t.dtype.name, tables.shape_text(coming[key])) for key, t in signature.inputs.items()]
+    table += [("out", key, t.dtype.name, tables.shape_text(made[key])) for key, t in signature.outputs.items()]
     yield from tables.rows(table)
+    yield from _costs(estimate) if isinstance(estimate, Estimate) else _no_costs(estimate)
+
+
+def _no_costs(error: OpError) -> Iterator[str]:
+    yield f"  no estimate for these sizes: {error.message}"
+    if error.node is not None:
+        yield f"  at {error.node}"
+
+
+def _costs(estimate: Estimate) -> Iterator[str]:
     work = f"{tables.decimal(estimate.flops, 'FLOP')}, " if estimate.flops else ""
     yield f"  about {work}{time_text(estimate.seconds)} on one CPU device"
+    if not estimate.is_calibrated:
+        yield "  by rates of another machine: `aioflow calibrate` measures this one"
     results = f"{readable_size(estimate.peak_bytes)} of results at once"
     yield f"  {results}, {readable_size(estimate.moved_bytes)} read and written, weights included"
     if estimate.loops:
@@ -208,7 +227,7 @@ def _document(found: _Found) -> dict[str, Any]:
                 "method": signature.method,
                 "inputs": [_tensor(key, tensor) for key, tensor in signature.inputs.items()],
                 "outputs": [_tensor(key, tensor) for key, tensor in signature.outputs.items()],
-                "estimate": dataclasses.asdict(found.estimates[name]),
+                "estimate": _estimate(found.estimates[name]),
             }
             for name, signature in signatures.items()
         },
@@ -220,6 +239,10 @@ def _document(found: _Found) -> dict[str, Any]:
             "tensors": [dataclasses.asdict(parameter) for parameter in surveyed.parameters],
         },
     }
+
+
+def _estimate(estimate: Estimate | OpError) -> dict[str, Any]:
+    return dataclasses.asdict(estimate) if isinstance(estimate, Estimate) else {"error": estimate.message}
 
 
 def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--fill", choices=FILLS, help="what inputs are that are not given; random ones are always the same"
     )
     add_shape(parser)
-    parser.add_argument("--signature", metavar="NAME", help="which call; needed where there are several")
+    parser.add_argument(
+        "--signature", metavar="NAME", help="which call; serving_default without it, or the only one there is"
+    )
     parser.add_argument(
         "--output", type=output_file, metavar="FILE", help="write the outputs to FILE.npz, or one to FILE.npy"
     )

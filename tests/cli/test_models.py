@@ -390,6 +390,21 @@ def test_costs_follow_the_sizes(tmp_path: Path) -> None:
     assert estimated(model, model.signature(), {"x": (None, 16, 16, 3)}).flops == found.flops / 2
 
 
+def test_what_has_no_estimate_is_shown_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None, None], name="x")
+        af.squeeze(x, [1], name="y")
+    path = af.train.write_graph(graph, tmp_path, "graph")
+    assert main(["inspect", path, "--shape", "x=2,3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  in   x  float32  [?, ?]" in lines
+    assert any(line.startswith("  no estimate for these sizes: ") for line in lines)
+    assert main(["inspect", path, "--shape", "x=2,3", "--json"]) == 0
+    assert "squeeze" in json.loads(capsys.readouterr().out)["signatures"]["serving_default"]["estimate"]["error"]
+    assert main(["inspect", path, "--shape", "x=2,1"]) == 0
+    assert "  out  y  float32  [2]" in capsys.readouterr().out.splitlines()
+
+
 def test_narrow_terminals(ours: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(tables, "width", lambda: 40)
     assert main(["inspect", str(ours)]) == 0

@@ -72,7 +72,7 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
         {DEFAULT_SIGNATURE: signature},
         weights.variables,
         _initialize(graph, weights),
-        f"{source}, by {proto.producer_name or 'unknown'}",
+        f"{source}, by {proto.producer_name}" if proto.producer_name else source,
     )
 
 
