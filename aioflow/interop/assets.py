@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
@@ -14,7 +14,7 @@ from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph
 from aioflow.graph.tensor import Tensor
 
-__all__ = ["asset_names", "assets_of"]
+__all__ = ["asset_names", "assets_of", "keeping_assets"]
 
 
 def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
@@ -55,3 +55,17 @@ def asset_names(paths: Iterable[str], mark: str = "") -> dict[str, str]:
         taken.add(name.lower())
         found[path] = name
     return found
+
+
+def keeping_assets(graph: Graph, assets: Collection[Tensor], kept: Collection[str]) -> list[str]:
+    """Nodes that give a variable or table the path of an asset, or what is in it.
+
+    Args:
+        kept: Names of the nodes of variables and tables that matter.
+    """
+    wanted = set(assets)
+    return [
+        op.name
+        for op in graph.get_operations()
+        if wanted.intersection(op.inputs) and any(t.dtype is dtypes.resource and t.op.name in kept for t in op.inputs)
+    ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aioflow.errors import AlreadyExistsError, OpError
+from aioflow.errors import AlreadyExistsError, OpError, UnimplementedError
 from aioflow.formats.checkpoint import remove_checkpoint, write_checkpoint
 from aioflow.formats.files import file_errors
 from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
@@ -26,7 +26,7 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Tensor
 from aioflow.graph.graphdef import GraphDef
-from aioflow.interop.assets import asset_names, assets_of
+from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import Signature
 from aioflow.saved.asking import calls_of, stored, variables_of
 from aioflow.saved.constants import without_constants
@@ -88,6 +88,7 @@ async def save(
             that are no inputs; the error lists all of that.
         AlreadyExistsError: there is something of that name; with `overwrite`, something other than a model.
         InvalidArgumentError: a signature or an asset does not fit the graph.
+        UnimplementedError: the path of an asset is the value of a variable, as TensorFlow 2 has it.
         FailedPreconditionError: a variable has no value.
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
     """
@@ -100,6 +101,12 @@ async def save(
     definition = await in_thread(pruned, graph, calls, list(paths), effects=False)
     small, constants = await in_thread(without_constants, definition, effects=False)
     variables, reads = variables_of(graph, definition)
+    if keepers := keeping_assets(graph, paths, {variable.name for variable in variables}):
+        raise UnimplementedError(
+            "the path of an asset is the value of a variable, which would still name the file of before",
+            expected="a graph that reads the path itself",
+            actual=", ".join(keepers),
+        )
     values = await session.run(reads) if reads else []
     content = _Content(
         small,

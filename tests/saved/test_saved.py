@@ -310,6 +310,19 @@ async def test_assets_are_copied_and_found_where_the_folder_is(tmp_path: Path, c
     assert (await outputs(tmp_path / "again"))["text1"] == b"three\n"
 
 
+async def test_a_path_that_a_variable_keeps_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("words")
+    with af.Graph().as_default():
+        path = af.constant(str(tmp_path / "words.txt"), name="path")
+        kept = af.Variable(path, name="kept")
+        async with af.Session() as session:
+            await session.run(kept.initializer)
+            signature = Signature({}, {"y": af.read_file(kept)})
+            with pytest.raises(errors.UnimplementedError, match="value of a variable"):
+                await save(session, tmp_path / "m", signature, {path: tmp_path / "words.txt"})
+    assert names(tmp_path) == ["words.txt"]
+
+
 async def test_an_asset_that_is_missing_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with af.Graph().as_default():
         path = af.constant("none")

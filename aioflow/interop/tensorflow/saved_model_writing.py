@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,14 +14,13 @@ import numpy as np
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.formats.stores import joined, store_at, store_of
 from aioflow.formats.tensor_bundle_writer import write_bundle
-from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Graph, GraphKeys, Operation
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.assets import asset_names, assets_of
+from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
 from aioflow.interop.tensorflow.pruning import pruned
 from aioflow.interop.tensorflow.restoring_nodes import RESTORE, SAVED, SAVER_FILE, names_of, restoring_nodes
@@ -73,7 +72,7 @@ async def save_saved_model(
     graph_def = graph.as_graph_def()
     whole = message_of(graph_def.nodes, graph_def.functions)
     part = pruned(whole, wanted)
-    starting = _starting(graph, paths, {node.name for node in part.node})
+    starting = keeping_assets(graph, paths, {node.name for node in part.node})
     part = pruned(whole, [*wanted, *starting]) if starting else part
     _refuse_own_ops(part)
     handles = [graph.get_operation_by_name(node.name) for node in part.node if node.op == "VarHandleOp"]
@@ -83,15 +82,6 @@ async def save_saved_model(
     _add_variables(meta, graph, handles)
     _add_assets(meta, {tensor: names[path] for tensor, path in paths.items()}, starting)
     await in_thread(_write, os.fspath(folder), meta, values, names)
-
-
-def _starting(graph: Graph, assets: Mapping[Tensor, str], kept: Collection[str]) -> list[str]:
-    """Nodes that give what the model has the path of an asset, or what is in it."""
-    return [
-        op.name
-        for op in graph.get_operations()
-        if assets.keys() & set(op.inputs) and any(t.dtype is dtypes.resource and t.op.name in kept for t in op.inputs)
-    ]
 
 
 def _tensors(graph: Graph, signatures: Mapping[str, Signature]) -> list[Tensor]:
