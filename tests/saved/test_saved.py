@@ -242,6 +242,12 @@ async def test_large_constants_are_among_the_weights_once(tmp_path: Path, dtype:
     np.testing.assert_array_equal(found["y1"], wanted.reshape(-1)[:100])
 
 
+async def test_large_constants_in_a_store_are_read() -> None:
+    place = f"memory://{uuid.uuid4().hex}/model"
+    await save_constants(place, [LARGE["float32"]])
+    np.testing.assert_array_equal((await outputs(place, x=2.0))["inner"], LARGE["float32"] + 2)
+
+
 async def test_strings_stay_in_the_graph(tmp_path: Path) -> None:
     words = np.array([b"word %d" % i for i in range(2000)], object)
     with af.Graph().as_default():
