@@ -3,7 +3,7 @@ becomes the product's own flag (the cancellations of grappler's layout optimizer
 
 A transpose is a view, and a product takes its flags as views too, so the product gets the same operands byte for byte
 and stride for stride: the rewrite cannot change how it rounds. Of two reshapes the first may only go where it neither
-copies nor could fail. Nothing is pushed through anything else.
+copies nor could fail. What transposes are pushed through is said in `sinking`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import Node
-from aioflow.ops import public as ops
 
-__all__ = ["Windows", "channels_first", "channels_last", "windows_of"]
+__all__ = ["Windows", "windows_of"]
 
 Pair = tuple[int, int]
 
@@ -98,13 +97,3 @@ def _extra(node: Node, size: int | None, span: int, stride: int, pads: Pair) -> 
     if (count - 1) * stride >= size + pads[0]:
         count -= 1
     return max(0, (count - 1) * stride - room)
-
-
-def channels_last(x: Tensor, rank: int) -> Tensor:
-    """[batch, channels, spatial …] with the channels at the end."""
-    return ops.transpose(x, [0, *range(2, rank), 1])
-
-
-def channels_first(x: Tensor, rank: int) -> Tensor:
-    """[batch, spatial …, channels] with the channels after the batch."""
-    return ops.transpose(x, [0, rank - 1, *range(1, rank - 1)])

@@ -61,7 +61,7 @@ define_op(
     ["N: int >= 2", "T: type", "Tidx: {int32, int64} = int32"],
     shape=_concat_shape,
     value=moving(lambda op, inputs: np.concatenate(inputs[:-1], axis=int(inputs[-1])), slice(-1)),
-    traits=movement(never_larger=True),
+    traits=movement(never_larger=True, keeps_row_major=True),
 )
 define_op(
     "Concat",
@@ -70,7 +70,7 @@ define_op(
     ["N: int >= 2", "T: type"],
     shape=_concat_shape,
     value=moving(lambda op, inputs: np.concatenate(inputs[1:], axis=int(inputs[0])), slice(1, None)),
-    traits=movement(),
+    traits=movement(keeps_row_major=True),
 )
 
 

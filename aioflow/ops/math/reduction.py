@@ -112,14 +112,15 @@ def _running(function: Callable[..., Array]) -> StaticValue:
 
 
 _AXES = "Tidx: {index} = int32"
-_ADDS: Final = reduction(rounded_by="reduction_indices")
+_ADDS: Final = reduction(rounded_by="reduction_indices", keeps_row_major=True)
+_REDUCES: Final = reduction(keeps_row_major=True)
 for _name, _types, _traits, _value in (
     ("Sum", "{numbertype}", _ADDS, _total(np.sum)),
     ("Mean", "{numbertype}", _ADDS, None),
-    ("Prod", "{numbertype}", reduction(), _total(np.prod)),
-    ("EuclideanNorm", "{numbertype}", reduction(), None),
-    ("Max", "{reals, quantized}", reduction(), _extreme(np.max, "min")),
-    ("Min", "{reals, quantized}", reduction(), _extreme(np.min, "max")),
+    ("Prod", "{numbertype}", _REDUCES, _total(np.prod)),
+    ("EuclideanNorm", "{numbertype}", _REDUCES, None),
+    ("Max", "{reals, quantized}", _REDUCES, _extreme(np.max, "min")),
+    ("Min", "{reals, quantized}", _REDUCES, _extreme(np.min, "max")),
 ):
     define_op(
         _name,

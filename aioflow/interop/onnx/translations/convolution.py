@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.geometry import Windows, channels_first, channels_last, windows_of
+from aioflow.interop.onnx.geometry import Windows, windows_of
+from aioflow.interop.onnx.layout import channels_first, channels_last
 from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
@@ -26,10 +27,11 @@ def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         raise node.wrong("the filter", f"rank {rank}, at least 3", rank_of(node, w))
     windows = windows_of(node, x, _kernel(node, w))
     if rank == 3:
-        y = _convolved(node, ops.expand_dims(x, 2), ops.expand_dims(w, 2), b, _in_two_axes(windows))
-        return ops.squeeze(y, [2])
+        image = ops.expand_dims(channels_last(x, 3), 1)
+        y = _convolved(node, image, ops.expand_dims(w, 2), b, _in_two_axes(windows))
+        return channels_first(ops.squeeze(y, [1]), 3)
     if rank == 4:
-        return _convolved(node, x, w, b, windows)
+        return channels_first(_convolved(node, channels_last(x, 4), w, b, windows), 4)
     if rank == 5:
         return _convolved_volume(node, x, w, b, windows)
     return node.refuse(f"a convolution along {rank - 2} axes")
@@ -71,19 +73,20 @@ def _in_two_axes(windows: Windows) -> Windows:
 
 
 def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Windows) -> Tensor:
-    channels, per_group, groups = (x.dims or ())[1], (w.dims or ())[1], node.attr("group", 1)
+    """Of images with their channels last."""
+    channels, per_group, groups = (x.dims or ())[3], (w.dims or ())[1], node.attr("group", 1)
     if channels is not None and per_group is not None and channels != per_group * groups:
         raise node.wrong("the channels", f"{per_group} × {groups} groups", channels)
     if channels is None and per_group is not None:  # how many groups there are follows from the channels
-        x = with_dims(ops.identity(x), (None, per_group * groups, None, None))
+        x = with_dims(ops.identity(x), (None, None, None, per_group * groups))
     y = convolution.conv2d(
-        channels_last(x, 4),
+        x,
         ops.transpose(w, [2, 3, 1, 0]),
         strides=list(windows.strides),
         padding="SAME" if windows.pads is None else [[0, 0], *windows.whole_pads(), [0, 0]],
         dilations=list(windows.dilations),
     )
-    return channels_first(y if b is None else activations.bias_add(y, b), 4)
+    return y if b is None else activations.bias_add(y, b)
 
 
 @translation("ConvTranspose")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.layout import padded
 from aioflow.interop.onnx.sizes import axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
@@ -40,7 +41,7 @@ def pad(node: Node, x: Tensor, pads: Tensor, value: Tensor | None = None, axes: 
     pairs = [[max(edge, 0) for edge in pair] for pair in pairs]
     if not any(map(any, pairs)):
         return x
-    return ops.pad(x, int64(pairs), constant_values=_fill(x, value))
+    return padded(x, pairs, _fill(x, value))
 
 
 def _fill(x: Tensor, value: Tensor | None) -> Tensor:
@@ -69,8 +70,8 @@ def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Ten
         return _repeated(node, x, [[pairs[i, 0], pairs[i, 1]] for i in range(rank)], mode)
     cut = ops.minimum(pairs, int64(0))
     x = ops.slice(x, -cut[:, 0], ops.shape(x, out_type="int64") + cut[:, 0] + cut[:, 1])
-    padded = ops.pad(x, ops.maximum(pairs, int64(0)), constant_values=_fill(x, value))
-    return with_dims(padded, (None,) * rank)
+    made = ops.pad(x, ops.maximum(pairs, int64(0)), constant_values=_fill(x, value))
+    return with_dims(made, (None,) * rank)
 
 
 def _repeated(node: Node, x: Tensor, pairs: list[Any], mode: str) -> Tensor:

@@ -12,7 +12,8 @@ import numpy as np
 
 from aioflow.errors import UnimplementedError
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.geometry import Windows, channels_first, channels_last, windows_of
+from aioflow.interop.onnx.geometry import Windows, windows_of
+from aioflow.interop.onnx.layout import channels_first, channels_last, in_last, keeps_last, padded
 from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, shape_vector, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
@@ -41,22 +42,22 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     pads: Any = "SAME" if windows.pads is None else "VALID"
     if windows.pads is not None and windows.padded:
         pads = [[0, 0], *windows.whole_pads(), [0, 0]]
-    y = pooling.max_pool(channels_last(image, 4), list(windows.kernel), list(windows.strides), pads)
-    return _from_image(channels_first(y, 4), rank)
+    return _from_image(pooling.max_pool(image, list(windows.kernel), list(windows.strides), pads), rank)
 
 
 def _as_image(x: Tensor, windows: Windows) -> tuple[Tensor, Windows]:
+    """The images along two axes, channels last."""
     if len(windows.kernel) == 2:
-        return x, windows
+        return channels_last(x, 4), windows
     pads = None if windows.pads is None else ((0, 0), *windows.pads)
     ones = (1,)
-    return ops.expand_dims(x, 2), Windows(
+    return ops.expand_dims(channels_last(x, 3), 1), Windows(
         ones + windows.kernel, ones + windows.strides, ones + windows.dilations, pads, (0, *windows.extra)
     )
 
 
 def _from_image(y: Tensor, rank: int) -> Tensor:
-    return ops.squeeze(y, [2]) if rank == 3 else y
+    return channels_first(ops.squeeze(y, [1]) if rank == 3 else y, rank)
 
 
 def _least(x: Tensor) -> Any:
@@ -68,7 +69,7 @@ def _framed(x: Tensor, windows: Windows, fill: Any) -> Tensor:
     """The images with what the windows need around them."""
     if not windows.padded:
         return x
-    return ops.pad(x, [[0, 0], [0, 0], *windows.whole_pads()], constant_values=constant(fill, x.dtype))
+    return padded(x, [[0, 0], [0, 0], *windows.whole_pads()], constant(fill, x.dtype))
 
 
 def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
@@ -131,13 +132,16 @@ def average_pool(node: Node, x: Tensor) -> Tensor:
         if max(windows.dilations) > 1 or node.attr("count_include_pad", 0):
             return node.refuse("auto_pad of images of unknown size")
         image, windows = _as_image(x, windows)
-        y = pooling.avg_pool(channels_last(image, 4), list(windows.kernel), list(windows.strides), "SAME")
-        return _from_image(channels_first(y, 4), rank_of(node, x))
+        y = pooling.avg_pool(image, list(windows.kernel), list(windows.strides), "SAME")
+        return _from_image(y, rank_of(node, x))
     sums = _mean(_framed(x, windows, 0), windows)
     whole = bool(node.attr("count_include_pad", 0))
     if not windows.padded or (whole and not any(windows.extra)):
         return sums
-    return ops.divide(sums, _mean(_counted(x, windows, whole), windows))
+    counts, rank = _mean(_counted(x, windows, whole), windows), rank_of(node, x)
+    if keeps_last(sums):
+        return in_last(sums, lambda image: ops.divide(image, channels_last(counts, rank)))
+    return ops.divide(sums, counts)
 
 
 def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
@@ -159,8 +163,8 @@ def _mean(x: Tensor, windows: Windows) -> Tensor:
     rank = len(windows.kernel) + 2
     if rank <= 4 and max(windows.dilations) == 1:
         image, windows = _as_image(x, windows)
-        y = pooling.avg_pool(channels_last(image, 4), list(windows.kernel), list(windows.strides), "VALID")
-        return _from_image(channels_first(y, 4), rank)
+        y = pooling.avg_pool(image, list(windows.kernel), list(windows.strides), "VALID")
+        return _from_image(y, rank)
     if rank == 5 and max(windows.dilations) == 1:
         y = volumes.avg_pool3d(channels_last(x, 5), list(windows.kernel), list(windows.strides), "VALID")
         return channels_first(y, 5)

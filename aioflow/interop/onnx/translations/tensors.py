@@ -11,6 +11,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.shapes import Dims
 from aioflow.graph.static_value import partial_value
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.layout import joined
 from aioflow.interop.onnx.sizes import (
     axes_of,
     axis_of,
@@ -183,7 +184,7 @@ def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
 @translation("Concat")
 def concat(node: Node, *tensors: Tensor) -> Tensor:
     axis = node.attr("axis", 1) if node.version < 4 else node.required("axis")
-    return tensors[0] if len(tensors) == 1 else ops.concat(list(tensors), axis_of(node, tensors[0], axis))
+    return tensors[0] if len(tensors) == 1 else joined(tensors, axis_of(node, tensors[0], axis))
 
 
 @translation("Split")
