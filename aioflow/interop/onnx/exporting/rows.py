@@ -1,6 +1,7 @@
 """Arrays of tensors that a loop fills: in ONNX a loop gives the stack of what its iterations made.
 
 That is the same if the first iteration writes the first row, the next one the next, or all from the last to the first.
+Where all of them write the only row, it is the last of the stack.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ def awaited(array: Value) -> Value:
 
 
 def adds_rows(structure: Structure, loop: Loop, variable: Variable, following: Value) -> bool:
-    """Whether every iteration adds the next row to an array, and no other."""
+    """Whether every iteration adds the next row to an array, and no other; or the only one, each time anew."""
     if following.rows is None or not following.rows.is_next:
         return False
     index = _index(structure, variable)
-    return index is None or _counts(structure, loop, index) or _counts_down(structure, loop, index)
+    if index is None or _counts(structure, loop, index) or _counts_down(structure, loop, index):
+        return True
+    return _is(structure.constant(index), 0) and _is(following.rows.size.constant, 1)
 
 
 def stacked(structure: Structure, loop: Loop, variable: Variable, row: Value, scope: Scope) -> Value:
     """The array after the loop, from the stack of what the iterations made; `row` has the static shape of one."""
     dims = None if row.dims is None else (None, *row.dims)
     index = _index(structure, variable)
-    if index is None or not _counts_down(structure, loop, index):
-        return row.of(dims)
     node = Node(structure.node(variable.merge), scope)
-    bounds = [node.const([n]) for n in (-1, -(2**62), 0, -1)]
-    return node.make("Slice", row, *bounds).of(dims)
+    if index is not None and structure.constant(index) is not None:
+        return node.sliced(row, -1, 2**62).of(dims)
+    if index is not None and _counts_down(structure, loop, index):
+        return node.sliced(row, -1, -(2**62), step=-1).of(dims)
+    return row.of(dims)
 
 
 def _index(structure: Structure, variable: Variable) -> Edge | None:

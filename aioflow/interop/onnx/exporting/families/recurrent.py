@@ -1,0 +1,133 @@
+"""Whole LSTM layers: an LSTM gives their outputs, a Scan what an LSTM keeps for itself. What nobody reads goes."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import Final
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.scope import Scope
+from aioflow.interop.onnx.exporting.values import Value
+
+_REST: Final = 2**62  # to the end, in a slice
+_GATES: Final = "iofc"  # the order of the rows of weights in an LSTM: input, output, forget, cell
+_LOOKS: Final = "iof"  # and of its peepholes
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What the op reads.
+
+    Attributes:
+        x: Inputs of the steps that count.
+        state: h and c before them.
+        columns: Weights of the input and of the output before, [size + units, units] of each gate.
+        biases, looks: Of each gate, [units]; looks are peepholes, if there are any.
+        clip: How large cells may be; 0 where they may be anything.
+        units: How many.
+    """
+
+    x: Value
+    state: tuple[Value, Value]
+    columns: dict[str, Value]
+    biases: dict[str, Value]
+    looks: dict[str, Value]
+    clip: float
+    units: int
+
+
+@exporter("BlockLSTM")
+def block_lstm(node: Node, *inputs: Value) -> tuple[Value, ...]:
+    """A layer whose gates lie as input, cell, forget, output."""
+    return _layer(node, "icfo", node.attr("forget_bias"), inputs)
+
+
+@exporter("BlockLSTMV2")
+def block_lstm_v2(node: Node, *inputs: Value) -> tuple[Value, ...]:
+    """A layer whose gates lie as input, forget, cell, output."""
+    return _layer(node, "ifco", 0.0, inputs)
+
+
+def _layer(node: Node, gates: str, forget: float, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+    """i, cs, f, o, ci, co and h of all steps; 0 behind the last that counts."""
+    steps, x, cells, output, columns, wci, wcf, wco, bias = inputs
+    units = None if bias.dims is None or bias.dims[0] is None else bias.dims[0] // 4
+    if units is None:
+        node.refuse("a number of units that is not known")
+    if node.dtype is not dtypes.float32:
+        node.refuse(f"onnxruntime runs LSTM on no {node.dtype.name}")
+    all_steps = steps.constant is not None and x.dims is not None and x.dims[0] == int(steps.constant)
+    biases = {gate: node.sliced(bias, i * units, (i + 1) * units) for i, gate in enumerate(gates)}
+    if forget:
+        biases["f"] = node.make("Add", biases["f"], node.like(forget, bias))
+    layer = _Layer(
+        x if all_steps else node.make("Slice", x, node.const([0]), node.vector(steps), node.const([0])),
+        (output, cells),
+        {gate: node.sliced(columns, i * units, (i + 1) * units, axis=1) for i, gate in enumerate(gates)},
+        biases,
+        {"i": wci, "f": wcf, "o": wco} if node.attr("use_peephole") else {},
+        node.attr("cell_clip"),
+        units,
+    )
+    *others, last = _scanned(node, layer)
+    made = [*others, last if layer.clip > 0 else _whole(node, layer)]
+    return tuple(made if all_steps else [_padded(node, each, x) for each in made])
+
+
+def _padded(node: Node, made: Value, x: Value) -> Value:
+    missing = node.make("Sub", node.size_of(x, 0), node.make("Shape", made, start=0, end=1))
+    return node.make("Pad", made, node.joined([node.const([0] * 3), missing, node.const([0] * 2)]))
+
+
+def _whole(node: Node, layer: _Layer) -> Value:
+    """h of all steps, by an LSTM."""
+    rows = node.transposed(node.joined([layer.columns[gate] for gate in _GATES], axis=1).of((None, None)), (1, 0))
+    of_input, of_output = (node.sliced(rows, *ends, axis=1) for ends in ((0, -layer.units), (-layer.units, _REST)))
+    bias = node.joined([*(layer.biases[gate] for gate in _GATES), node.like([0] * 4 * layer.units, layer.x)])
+    looks = node.joined([layer.looks[gate] for gate in _LOOKS]) if layer.looks else None
+    given = [of_input, of_output, bias, None, *layer.state, looks]
+    directed = [None if each is None else node.unsqueezed(each, [0]) for each in given]
+    made = node.make("LSTM", layer.x, *directed, hidden_size=layer.units)
+    return node.squeezed(made, [1])
+
+
+def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
+    """i, cs, f, o, ci, co and h of all steps, by a Scan with a step in it."""
+    order = "ifco"
+    columns = node.joined([layer.columns[gate] for gate in order], axis=1)
+    of_input, of_output = (node.sliced(columns, *ends) for ends in ((0, -layer.units), (-layer.units, _REST)))
+    projected = node.make("MatMul", layer.x, of_input)
+    projected = node.make("Add", projected, node.joined([layer.biases[gate] for gate in order]))
+    inner = copy(node)
+    inner.scope = scope = Scope(node.scope.parts, f"{node.name}/step", node.scope)
+    batch = None if layer.x.dims is None else layer.x.dims[1]
+    output, cells = (scope.input(f"{node.name}/{each}", node.dtype, (batch, layer.units)) for each in ("h", "c"))
+    at = scope.input(f"{node.name}/x", node.dtype, (batch, 4 * layer.units))
+    at = inner.make("Add", at, inner.make("MatMul", output, of_output))
+    gates = {gate: inner.sliced(at, i * layer.units, (i + 1) * layer.units, axis=1) for i, gate in enumerate(order)}
+    found = _step(inner, layer, gates, cells)
+    state = [inner.make("Identity", each) for each in (found[-1], found[1])]  # an output has a name of its own
+    scope.body.outputs += [*state, *found]
+    kinds = [node.dtype] * len(scope.body.outputs)
+    attrs = {"body": scope.body, "num_scan_inputs": 1}
+    return node.scope.nest("Scan", f"{node.name}/Scan", [*layer.state, projected], kinds, attrs)[2:]
+
+
+def _step(node: Node, layer: _Layer, gates: dict[str, Value], cells: Value) -> list[Value]:
+    """i, cs, f, o, ci, co and h of one step."""
+
+    def gate(name: str, seen: Value) -> Value:
+        given = gates[name]
+        if layer.looks:
+            given = node.make("Add", given, node.make("Mul", seen, layer.looks[name]))
+        return node.make("Sigmoid", given)
+
+    i, f, ci = gate("i", cells), gate("f", cells), node.make("Tanh", gates["c"])
+    cs = node.make("Add", node.make("Mul", f, cells), node.make("Mul", i, ci))
+    if layer.clip > 0:
+        cs = node.make("Clip", cs, node.like(-layer.clip, cs), node.like(layer.clip, cs))
+    o, co = gate("o", cs), node.make("Tanh", cs)
+    return [i, cs, f, o, ci, co, node.make("Mul", o, co)]
