@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import aioflow as af
 from aioflow.interop import Signature
 from aioflow.interop.tensorflow import load_saved_model, save_saved_model
+from aioflow.protos import parse, to_bytes
 
 tensorflow = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.parity
@@ -51,3 +54,63 @@ async def test_tensorflow_finds_the_assets(tmp_path: Path) -> None:
     (tmp_path / "m").rename(tmp_path / "moved")
     theirs = tensorflow.saved_model.load(str(tmp_path / "moved"))
     assert theirs.signatures["serving_default"]()["text"].numpy() == b"some words"
+
+
+def _batch_normalized() -> Any:
+    """Batch normalization of images and of rows."""
+    keras = tensorflow.keras
+    given = keras.Input((6, 6, 3))
+    hidden = keras.layers.BatchNormalization(name="images")(keras.layers.Conv2D(4, 3, name="filters")(given))
+    hidden = keras.layers.Dense(4, name="features")(keras.layers.Flatten()(hidden))
+    hidden = keras.layers.BatchNormalization(name="rows")(hidden)
+    return keras.Model(given, keras.layers.Dense(2, name="scores")(hidden))
+
+
+@pytest.mark.parametrize("exported", [True, False])
+async def test_what_tensorflow_does_not_train_is_not_trained(tmp_path: Path, exported: bool) -> None:
+    model = _batch_normalized()
+    if exported:
+        model.export(str(tmp_path), verbose=False)
+    else:
+        tensorflow.saved_model.save(model, str(tmp_path))
+    loaded = tensorflow.saved_model.load(str(tmp_path))  # its signatures do not keep the variables
+    theirs = {v.name.partition(":")[0]: v for v in loaded.signatures["serving_default"].variables}
+    ours = load_saved_model(tmp_path)
+    assert len(ours.variables) == len(theirs) == 14
+    with ours.graph.as_default():
+        trained = {re.sub(r"_1$", "", v.op.name) for v in af.trainable_variables()}
+        assert trained == {name for name, v in theirs.items() if v.trainable}
+        assert len(trained) == 10
+        scores = next(iter(ours.outputs.values()))
+        step = af.train.GradientDescentOptimizer(0.1).minimize(af.reduce_mean(af.square(scores - 1.0)))
+        images = np.random.default_rng(0).normal(size=(5, 6, 6, 3)).astype(np.float32)
+        async with af.Session() as session:
+            await ours.initialize(session)
+            for _ in range(3):
+                await session.run(step, {next(iter(ours.inputs.values())): images})
+            found = await session.run(list(ours.variables.values()))
+    for variable, value in zip(ours.variables.values(), found, strict=True):
+        name = re.sub(r"_1$", "", variable.op.name)
+        if name not in trained:
+            np.testing.assert_array_equal(value, theirs[name].numpy())
+
+
+def test_moments_are_not_trained_where_the_file_does_not_tell(tmp_path: Path) -> None:
+    module = tensorflow.Module()
+    names = ("scale", "offset", "mean", "variance")
+    module.kept = [tensorflow.Variable(np.ones(2, np.float32), name=name) for name in names]
+
+    @tensorflow.function(input_signature=[tensorflow.TensorSpec((None, 4, 4, 2), tensorflow.float32)])
+    def call(x: Any) -> Any:
+        return tensorflow.compat.v1.nn.fused_batch_norm(x, *module.kept, is_training=False)[0]
+
+    module.call = call
+    tensorflow.saved_model.save(module, str(tmp_path), signatures=module.call)
+    assert not {v.op.name for v in load_saved_model(tmp_path).variables.values() if not v.trainable}, "it does tell"
+    file = tmp_path / "saved_model.pb"
+    model = parse("SavedModel", file.read_bytes())
+    for node in model.meta_graphs[0].object_graph_def.nodes:
+        node.ClearField("variable")
+    file.write_bytes(to_bytes(model))
+    kept = {v.op.name for v in load_saved_model(tmp_path).variables.values() if not v.trainable}
+    assert kept == {"mean", "variance"}

@@ -8,7 +8,7 @@ from typing import Final
 from aioflow.graph.graphdef import FunctionDef, FunctionRef, InputRef, NodeDef, TensorData
 from aioflow.protos import Message
 
-__all__ = ["captured_variables", "restored_variables"]
+__all__ = ["captured_variables", "checkpointed_values", "restored_variables"]
 
 
 _VALUE: Final = "VARIABLE_VALUE"
@@ -43,11 +43,7 @@ def captured_variables(nodes: Iterable[NodeDef], saved: Message, checkpointed: M
         saved: The SavedObjectGraph, which says what the functions have captured, as numbers of objects.
         checkpointed: The TrackableObjectGraph of the checkpoint, where the objects have the same numbers.
     """
-    keys = {
-        i: [value.checkpoint_key for value in each.attributes if value.name == _VALUE]
-        for i, each in enumerate(checkpointed.nodes)
-        if each.attributes
-    }
+    keys = checkpointed_values(checkpointed)
     found: dict[str, str] = {}
     for node in nodes:
         names = [v.name for v in node.attrs.values() if isinstance(v, FunctionRef)]
@@ -56,6 +52,15 @@ def captured_variables(nodes: Iterable[NodeDef], saved: Message, checkpointed: M
             for number, ref in zip(bound, inputs[len(inputs) - len(bound) :], strict=False):
                 found.update((key, ref.node) for key in keys.get(number, ()))
     return found
+
+
+def checkpointed_values(checkpointed: Message) -> dict[int, list[str]]:
+    """What a checkpoint calls the values of the variables, by the objects' numbers in its TrackableObjectGraph."""
+    return {
+        i: [value.checkpoint_key for value in each.attributes if value.name == _VALUE]
+        for i, each in enumerate(checkpointed.nodes)
+        if each.attributes
+    }
 
 
 def _ancestors(nodes: Mapping[str, NodeDef], name: str) -> list[NodeDef]:

@@ -23,6 +23,7 @@ from aioflow.interop.tensorflow.definitions import supported
 from aioflow.interop.tensorflow.pruning import node_of, pruned
 from aioflow.interop.tensorflow.restored import captured_variables, restored_variables
 from aioflow.interop.tensorflow.saved_model_parts import ASSETS, VARIABLES, Parts, components, meta_graph, saved_model
+from aioflow.interop.tensorflow.stored_variables import stored_variables
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
@@ -65,7 +66,7 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
     with graph.as_default():
         import_graph_def(values.graph_def, name="")
     signatures = {name: _signature(graph, given) for name, given in parts.signatures.items()}
-    variables = _variables(graph, values.handles, meta)
+    variables = _variables(graph, values, meta)
     initialize = _initializer(graph, parts, values, variables, place)
     version = meta.meta_info_def.tensorflow_version
     source = f"{place}, a SavedModel of TensorFlow {version}".rstrip()
@@ -103,6 +104,7 @@ class _Values:
         handles: The nodes of the variables, by the names that the checkpoint has for their values.
         others: Those that the model's own nodes do not restore.
         restore: The node that restores the rest; "" where nothing is left.
+        checkpointed: The TrackableObjectGraph of the checkpoint, or None.
     """
 
     graph_def: GraphDef
@@ -110,6 +112,7 @@ class _Values:
     handles: Mapping[str, str]
     others: Collection[str]
     restore: str
+    checkpointed: Message
 
 
 def _values(meta: Message, parts: Parts, place: str) -> _Values:
@@ -121,51 +124,42 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
     wanted = [*parts.tensors(), *parts.init]
     what, ops = f"the SavedModel in {place}", meta.meta_info_def.stripped_op_list
     graph_def = supported(pruned(meta.graph_def, wanted), what, ops)
-    captured = _captured(graph_def, meta, prefix)
+    checkpointed = _checkpointed(prefix)
+    captured = _captured(graph_def, meta, prefix, checkpointed)
     handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
     handles -= {node.refs()[0].node for node in graph_def.nodes if node.op == "AssignVariableOp"}  # as assets' names
     if not (prefix and parts.restore) or (handles and handles <= set(captured.values())):
-        return _Values(graph_def, prefix, captured, captured, "")
+        return _Values(graph_def, prefix, captured, captured, "", checkpointed)
     graph_def = supported(pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]), what, ops)
     restore = node_of(parts.restore)
     restored = restored_variables(graph_def.nodes, graph_def.functions, restore)
     others = [key for key, node in captured.items() if node not in restored.values()]
-    return _Values(graph_def, prefix, {**restored, **captured}, others, restore)
+    return _Values(graph_def, prefix, {**restored, **captured}, others, restore, checkpointed)
 
 
-def _captured(graph_def: GraphDef, meta: Message, prefix: str) -> dict[str, str]:
-    if not prefix or not meta.object_graph_def.concrete_functions:
+def _checkpointed(prefix: str) -> Message:
+    """How the checkpoint's objects are connected, or None."""
+    reader = CheckpointReader(prefix) if prefix else None
+    if reader is None or OBJECT_GRAPH not in reader:
+        return None
+    return parse("TrackableObjectGraph", bytes(reader.read(OBJECT_GRAPH).reshape(-1)[0]))
+
+
+def _captured(graph_def: GraphDef, meta: Message, prefix: str, checkpointed: Message) -> dict[str, str]:
+    if checkpointed is None or not meta.object_graph_def.concrete_functions:
         return {}
     reader = CheckpointReader(prefix)
-    if OBJECT_GRAPH not in reader:
-        return {}
-    objects = parse("TrackableObjectGraph", bytes(reader.read(OBJECT_GRAPH).reshape(-1)[0]))
-    found = captured_variables(graph_def.nodes, meta.object_graph_def, objects)
+    found = captured_variables(graph_def.nodes, meta.object_graph_def, checkpointed)
     return {key: node for key, node in found.items() if key in reader}
 
 
-def _variables(graph: Graph, handles: Mapping[str, str], meta: Message) -> dict[str, Variable]:
-    fixed = _fixed(meta)
+def _variables(graph: Graph, values: _Values, meta: Message) -> dict[str, Variable]:
     found: dict[str, Variable] = {}
-    for key, node in sorted(handles.items()):
-        operation = graph.get_operation_by_name(node)
+    for each in stored_variables(values.handles, meta, values.graph_def, values.checkpointed):
+        operation = graph.get_operation_by_name(each.node)
         if operation.type == "VarHandleOp":
-            found[key] = AdoptedVariable(operation.outputs[0], trainable=node not in fixed)
+            found[each.key] = AdoptedVariable(operation.outputs[0], trainable=each.trainable)
     return found
-
-
-def _fixed(meta: Message) -> set[str]:
-    """Names of the variables that are not to be trained."""
-    objects = {
-        o.variable.name for o in meta.object_graph_def.nodes if o.HasField("variable") and not o.variable.trainable
-    }
-    kept = {
-        name: {parse("VariableDef", data).variable_name for data in meta.collection_def[name].bytes_list.value}
-        for name in ("variables", "trainable_variables")
-        if name in meta.collection_def
-    }
-    others = kept.get("variables", set()) - kept["trainable_variables"] if "trainable_variables" in kept else set()
-    return objects | {node_of(name) for name in others}
 
 
 def _initializer(

@@ -71,6 +71,38 @@ async def test_a_model_of_keras(expected: dict[str, Any]) -> None:
     assert len(model.variables) == 4
 
 
+def test_what_the_models_objects_say_is_not_trained_is_not_trained(tmp_path: Path) -> None:
+    """Keras exports each variable twice, under one name, so that the graph calls the one that is used another."""
+
+    def change(meta: Any) -> None:
+        for node in meta.object_graph_def.nodes:
+            if node.variable.name == "dense/bias":
+                node.variable.trainable = False
+
+    model = load_saved_model(_changed(tmp_path, "keras", change))
+    assert [v.op.name for v in model.variables.values() if not v.trainable] == ["dense/bias_1"]
+
+
+async def test_moments_of_batch_normalization_are_not_trained(tmp_path: Path) -> None:
+    """In a file of TensorFlow 1 that does not list what is trained; unless they are used elsewhere, too."""
+    with af.Graph().as_default():
+        x = af.placeholder(af.float32, [None, 4, 4, 2], name="x")
+        scale, offset, mean = (af.Variable(np.ones(2, np.float32), name=n) for n in ("scale", "offset", "mean"))
+        variance = af.Variable(np.ones(2, np.float32), name="variance")
+        y, _, _ = af.nn.fused_batch_norm(x, scale, offset, mean, variance, is_training=False)
+        async with af.Session() as session:
+            await session.run(af.global_variables_initializer())
+            for name, outputs in (("alone", {"y": y}), ("beside", {"y": y, "more": mean * 2.0})):
+                await save_saved_model(session, tmp_path / name, Signature({"x": x}, outputs))
+    for name, fixed in (("alone", ["mean", "variance"]), ("beside", ["variance"])):
+        file = tmp_path / name / "saved_model.pb"
+        model = parse("SavedModel", file.read_bytes())
+        model.meta_graphs[0].ClearField("collection_def")
+        file.write_bytes(to_bytes(model))
+        found = load_saved_model(tmp_path / name).variables.values()
+        assert sorted(v.op.name for v in found if not v.trainable) == fixed
+
+
 async def test_an_imported_model_is_trained_and_saved_again(tmp_path: Path, expected: dict[str, Any]) -> None:
     model = load_saved_model(DATA / "saved_model_v2")
     x, y = model.inputs["x"], model.outputs["y"]
