@@ -244,6 +244,24 @@ class CheckpointReader:
         with file_errors(str(self._file.path)):
             return self._file.read(self._aliases.get(name, name))
 
+    # -- TensorFlow's names -----------------------------------------------------------------------------------------
+
+    def get_tensor(self, tensor_str: str) -> Any:
+        """As `read`; of a scalar a scalar of NumPy, or bytes."""
+        return self.read(tensor_str)[()]
+
+    def has_tensor(self, tensor_str: str) -> bool:
+        """Whether a tensor has that name."""
+        return tensor_str in self
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Shapes of the tensors, by name."""
+        return {name: list(self.shape(name)) for name in self.names()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, DType]:
+        """Dtypes of the tensors, by name."""
+        return {name: self.dtype(name) for name in self.names()}
+
 
 def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:
     """A checkpoint of TensorFlow's, where there is none of ours."""

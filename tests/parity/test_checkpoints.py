@@ -136,3 +136,22 @@ async def test_tensorflow_restores_what_a_saver_writes(tmp_path: Path) -> None:
         _same(session.run(large), VALUES["large"])
         _same(session.run(text), VALUES["string"])
         _same(session.run(tensorflow.convert_to_tensor(theirs)), whole)
+
+
+DATA = Path(__file__).parents[1] / "interop/tensorflow/data/checkpoints"
+
+
+@pytest.mark.parametrize("prefix", ["v2/model-3", "v2_sharded/model-3", "objects/model-1"])
+def test_a_reader_has_tensorflows_methods(prefix: str) -> None:
+    theirs, ours = (module.train.load_checkpoint(str(DATA / prefix)) for module in (tensorflow, af))
+    assert ours.get_variable_to_shape_map() == theirs.get_variable_to_shape_map()
+    dtypes = {name: dtype.name for name, dtype in theirs.get_variable_to_dtype_map().items()}
+    assert {name: dtype.name for name, dtype in ours.get_variable_to_dtype_map().items()} == dtypes
+    assert not ours.has_tensor("nothing")
+    for name in dtypes:
+        assert ours.has_tensor(name)
+        found, expected = ours.get_tensor(name), theirs.get_tensor(name)
+        assert type(found) is type(expected)
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(af.errors.NotFoundError, match="nothing"):
+        ours.get_tensor("nothing")

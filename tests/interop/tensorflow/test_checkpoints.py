@@ -32,6 +32,17 @@ def test_each_variable_is_read(folder: str, expected: dict[str, Any]) -> None:
     assert reader.step == 3
 
 
+def test_a_reader_has_tensorflows_methods(expected: dict[str, Any]) -> None:
+    reader = af.train.load_checkpoint(DATA / "checkpoints" / "v2")
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    assert {name: (shapes[name], dtypes[name]) for name in expected} == {
+        name: (list(value.shape), af.as_dtype(value.dtype)) for name, value in expected.items()
+    }
+    assert [reader.has_tensor(name) for name in ("step", "steps")] == [True, False]
+    assert isinstance(reader.get_tensor("step"), np.int64)
+    np.testing.assert_array_equal(reader.get_tensor("layer/kernel"), expected["layer/kernel"])
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 async def test_a_saver_restores_them(folder: str, expected: dict[str, Any]) -> None:
     with af.Graph().as_default():
