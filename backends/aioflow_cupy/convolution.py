@@ -19,7 +19,7 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow_cupy import cudnn
 from aioflow_cupy.windows import Shape, Windows, from_nhwc, to_nhwc
 
-__all__ = ["Geometry", "backprop_filter", "backprop_input", "forward"]
+__all__ = ["Geometry", "backprop_filter", "backprop_input", "best", "forward"]
 
 _PATCH_BYTES: Final = 1 << 28  # what the rows of one product take at most; beyond it the batch is cut
 
@@ -163,7 +163,7 @@ def _sum_dtype(xp: Any, like: Any) -> Any:
 # ── kernels ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _best(name: str, plain: Callable[..., Any], binding: Binding) -> Callable[..., Any]:
+def best(name: str, plain: Callable[..., Any], binding: Binding) -> Callable[..., Any]:
     """cuDNN's function of that name where there is one for the node; what it cannot do is left to `plain`."""
     fast = cudnn.preferred(name, binding)
     if fast is None:
@@ -188,7 +188,7 @@ def _expect(name: str, actual: Shape, expected: Shape) -> None:
 @binder("DepthwiseConv2dNative", device="GPU", fresh=True)
 def conv(binding: Binding) -> Callable[[Any, Any], Any]:
     xp, geometry = binding.xp, Geometry(binding)
-    compute = depthwise_forward if geometry.depthwise else _best("forward", forward, binding)
+    compute = depthwise_forward if geometry.depthwise else best("forward", forward, binding)
 
     def body(image: Any, kernel: Any) -> Any:
         g, made = geometry.of(image.shape, kernel.shape)
@@ -203,7 +203,7 @@ def conv(binding: Binding) -> Callable[[Any, Any], Any]:
 @binder("DepthwiseConv2dNativeBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
 def conv_by_input(binding: Binding) -> Callable[..., Any]:
     xp, geometry = binding.xp, Geometry(binding)
-    compute = depthwise_by_input if geometry.depthwise else _best("backprop_input", backprop_input, binding)
+    compute = depthwise_by_input if geometry.depthwise else best("backprop_input", backprop_input, binding)
 
     def body(input_sizes: Shape, kernel: Any, out_backprop: Any) -> Any:
         g, made = geometry.of(input_sizes, kernel.shape)
@@ -222,7 +222,7 @@ def conv_by_input(binding: Binding) -> Callable[..., Any]:
 @binder("DepthwiseConv2dNativeBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
 def conv_by_filter(binding: Binding) -> Callable[..., Any]:
     xp, geometry = binding.xp, Geometry(binding)
-    compute = depthwise_by_filter if geometry.depthwise else _best("backprop_filter", backprop_filter, binding)
+    compute = depthwise_by_filter if geometry.depthwise else best("backprop_filter", backprop_filter, binding)
 
     def body(image: Any, filter_sizes: Shape, out_backprop: Any) -> Any:
         g, made = geometry.of(image.shape, filter_sizes)

@@ -51,7 +51,7 @@ define_op(
     "output: T, argmax: Targmax",
     [*_HOW, "Targmax: {index} = int64", "T: {reals}"],
     shape=_shape,
-    traits=opaque(cost=Cost("elementwise", _windows), on_host="it has a kernel for the processor alone"),
+    traits=opaque(cost=Cost("elementwise", _windows)),
 )
 define_op(
     "MaxPoolGradWithArgmax",
@@ -59,7 +59,7 @@ define_op(
     "output: T",
     [*_HOW, "Targmax: {index}", "T: {reals}"],
     shape=_grad_shape,
-    traits=opaque(cost=Cost("elementwise", _windows), on_host="it has a kernel for the processor alone"),
+    traits=opaque(cost=Cost("elementwise", _windows)),
 )
 
 

@@ -29,7 +29,6 @@ __all__ = ["avg_pool3d", "conv3d", "conv3d_backprop_filter_v2", "conv3d_transpos
 _HOW: Final = ["padding: {'SAME', 'VALID'}", "data_format: {'NDHWC', 'NCDHW'} = 'NDHWC'"]
 _CONV: Final = ["T: {floats}", "strides: list(int) >= 5", *_HOW, "dilations: list(int) = [1, 1, 1, 1, 1]"]
 _POOL: Final = ["ksize: list(int) >= 5", "strides: list(int) >= 5", *_HOW]
-_HOST: Final = "volumes have kernels for the processor alone"
 _ONES: Final = (1, 1, 1, 1, 1)
 
 
@@ -88,7 +87,7 @@ define_op(
     "output: T",
     _CONV,
     shape=_conv_shape,
-    traits=product(cost=convolution(2, 1), on_host=_HOST),
+    traits=product(cost=convolution(2, 1)),
 )
 define_op(
     "Conv3DBackpropInputV2",
@@ -96,7 +95,7 @@ define_op(
     "output: T",
     [*_CONV, "Tshape: {index} = int32"],
     shape=_given_shape("input_sizes"),
-    traits=product(cost=convolution(2, 1), on_host=_HOST),
+    traits=product(cost=convolution(2, 1)),
 )
 define_op(
     "Conv3DBackpropFilterV2",
@@ -104,7 +103,7 @@ define_op(
     "output: T",
     _CONV,
     shape=_given_shape("filter_sizes"),
-    traits=product(cost=convolution(2, 3), on_host=_HOST),
+    traits=product(cost=convolution(2, 3)),
 )
 define_op(
     "MaxPool3D",
@@ -112,7 +111,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=_pool_shape,
-    traits=opaque(cost=_POOLING, on_host=_HOST),
+    traits=opaque(cost=_POOLING),
 )
 define_op(
     "MaxPool3DGrad",
@@ -120,7 +119,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats} = float32", "TInput: {floats} = float32"],
     shape=_max_grad_shape,
-    traits=opaque(cost=_POOLING, on_host=_HOST),
+    traits=opaque(cost=_POOLING),
 )
 define_op(
     "MaxPool3DGradGrad",
@@ -128,7 +127,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {reals}"],
     shape=_max_grad_grad_shape,
-    traits=opaque(cost=_POOLING, on_host=_HOST),
+    traits=opaque(cost=_POOLING),
 )
 define_op(
     "AvgPool3D",
@@ -136,7 +135,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=_pool_shape,
-    traits=opaque(cost=_POOLING, on_host=_HOST),
+    traits=opaque(cost=_POOLING),
 )
 define_op(
     "AvgPool3DGrad",
@@ -144,7 +143,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=_given_shape("orig_input_shape"),
-    traits=opaque(cost=_POOLING, on_host=_HOST),
+    traits=opaque(cost=_POOLING),
 )
 
 
