@@ -20,7 +20,6 @@ __all__ = ["fft", "fft2d", "fft3d", "ifft", "ifft2d", "ifft3d"]  # the others ha
 
 _COMPLEX: Final = ["Tcomplex: {complexes} = complex64"]
 _REAL: Final = ["Treal: {float32, float64} = float32", *_COMPLEX]
-_HOST: Final = "it has a kernel for the processor alone"
 
 
 def _work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
@@ -71,7 +70,7 @@ for _suffix, _rank in (("", 1), ("2D", 2), ("3D", 3)):
             "output: Tcomplex",
             _COMPLEX,
             shape=_same(_rank),
-            traits=product(cost=_COST, on_host=_HOST),
+            traits=product(cost=_COST),
         )
     define_op(
         f"RFFT{_suffix}",
@@ -79,7 +78,7 @@ for _suffix, _rank in (("", 1), ("2D", 2), ("3D", 3)):
         "output: Tcomplex",
         _REAL,
         shape=_by_length(_rank, True),
-        traits=product(cost=_COST, on_host=_HOST),
+        traits=product(cost=_COST),
     )
     define_op(
         f"IRFFT{_suffix}",
@@ -87,7 +86,7 @@ for _suffix, _rank in (("", 1), ("2D", 2), ("3D", 3)):
         "output: Treal",
         _REAL,
         shape=_by_length(_rank, False),
-        traits=product(cost=_COST, on_host=_HOST),
+        traits=product(cost=_COST),
     )
 
 

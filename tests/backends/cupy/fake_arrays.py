@@ -370,6 +370,7 @@ class FakeCupy:
         self.linalg = SimpleNamespace(
             **{name: self._linear(name) for name in SURFACE["linalg"]}, LinAlgError=np.linalg.LinAlgError
         )
+        self.fft = SimpleNamespace(**{name: self._transform(name) for name in SURFACE["fft"]})
         self.lib = SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=self._as_strided))
         self.ndarray = FakeArray
 
@@ -449,6 +450,15 @@ class FakeCupy:
                 if self.raises_singular:
                     raise
                 return self.wrapped(np.full(args[-1].shape, np.nan, args[0].dtype), None)
+
+        return call
+
+    def _transform(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            unknown = set(kwargs) - set(SURFACE["fft"][name])
+            if unknown or not isinstance(args[0], FakeArray):
+                raise TypeError(f"{name} of {type(args[0])}, with {sorted(unknown)}")
+            return self.call(getattr(np.fft, name), args, kwargs, None)
 
         return call
 

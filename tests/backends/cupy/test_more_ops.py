@@ -93,6 +93,28 @@ def test_as_on_the_cpu(op: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) 
     assert op in RAN
 
 
+FOURIER: Final = [
+    (f"{kind}{suffix}", rank)
+    for kind in ("FFT", "IFFT", "RFFT", "IRFFT")
+    for suffix, rank in (("", 1), ("2D", 2), ("3D", 3))
+]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize(("op", "rank"), FOURIER)
+def test_fourier_transforms(op: str, rank: int, empty: bool) -> None:
+    x = X[:0] if empty else X
+    values = x if op.startswith("R") else x + np.complex64(1j) * x[::-1]
+    lengths = (np.array((3, 2, 4)[-rank:], np.int32),) if "RFFT" in op else ()
+    with af.Graph().as_default():
+        outputs, feeds = made(op, (values, *lengths), {})
+        RAN.clear()
+        ((mine,), (cpu,)) = on_gpu(outputs, feeds), evaluate(outputs, feeds)
+    assert (mine.dtype, mine.shape) == (cpu.dtype, cpu.shape)
+    np.testing.assert_allclose(mine, cpu, rtol=1e-5, atol=1e-5)
+    assert op in RAN
+
+
 # ── what a GPU does not look at, as TensorFlow documents it ──────────────────────────────────────────────────────────
 
 
