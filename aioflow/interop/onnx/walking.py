@@ -179,11 +179,12 @@ class Walk:
                 expected=f"at most {_MOST_INSIDE} nodes inside of them",
                 actual="more",
             )
-        name = proto.name or next((each for each in proto.output if each), proto.op_type)
+        name = _shown_name(proto)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         version = scope.opsets.get(domain, 0)
         attributes = _bound_attributes(proto, scope)
-        inputs = [scope.find(each) if each else None for each in proto.input]
+        with _errors_of(proto):
+            inputs = [scope.find(each) if each else None for each in proto.input]
         node = Node(
             proto,
             name,
@@ -195,8 +196,9 @@ class Walk:
             None if scope.depth else self.weights.of_node,
         )
         try:
-            check_node(proto, domain, version, attributes)
-            outputs = self._outputs(node, domain, inputs, scope)
+            with _errors_of(proto):
+                check_node(proto, domain, version, attributes)
+                outputs = self._outputs(node, domain, inputs, scope)
         except Refused as refused:
             self.unsupported[refused.op] = None
             self._list_inside(proto, scope)
@@ -204,11 +206,8 @@ class Walk:
         except _Known:
             self._list_inside(proto, scope)
             outputs = None
-        except OpError as error:
-            if error.node is None:  # of the model's node, and not of the one that it was about to be made of
-                error.node, error.op_type = name, node.op
-            raise
-        self._define(proto, outputs, scope)
+        with _errors_of(proto):
+            self._define(proto, outputs, scope)
 
     def _define(self, proto: NodeProto, outputs: Sequence[Value] | None, scope: Scope) -> None:
         for i, name in enumerate(proto.output):
@@ -326,6 +325,23 @@ def _check_outputs(node: Node, outputs: Sequence[Value]) -> None:
             node.refuse(f"no output {name!r}")
         if name and outputs[i] is None:
             raise node.wrong("the inputs", "all that the outputs follow from", "one is left out")
+
+
+def _shown_name(proto: NodeProto) -> str:
+    """The node's name, or what tells it from others."""
+    return proto.name or next((each for each in proto.output if each), str(proto.op_type))
+
+
+@contextmanager
+def _errors_of(proto: NodeProto) -> Iterator[None]:
+    """Let an error name the node of the model, and not the one that it was about to be made of."""
+    try:
+        yield
+    except OpError as error:
+        if error.node is None:
+            op = f"{proto.domain}:{proto.op_type}" if proto.domain else proto.op_type
+            error.node, error.op_type = _shown_name(proto), op
+        raise
 
 
 @contextmanager

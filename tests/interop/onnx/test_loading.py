@@ -103,3 +103,30 @@ def test_a_wrong_model_is_a_typed_error(tmp_path: Path) -> None:
     assert caught.value.actual == "'h'"
     with pytest.raises(InvalidArgumentError, match="one name"):
         onnx.load(parse("g (float[2] x) => (float[2] y) { y = Relu (x)\n y = Relu (x) }"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "op"),
+    [
+        ("h = Relu (x)\n [here] y = MatMul (h, x)", "MatMul"),
+        ("h = Relu (x)\n [here] y = Relu (none)", "Relu"),
+        ("y = Relu (x)\n [here] y = Tanh (x)", "Tanh"),
+        (
+            "y = If <then_branch = t () => (float[2, 3] p) { [here] p = Tanh (none) },"
+            " else_branch = e () => (float[2, 3] q) { q = Identity (x) }> (b)",
+            "Tanh",
+        ),
+    ],
+)
+def test_what_is_wrong_of_a_node_is_said_with_its_name(nodes: str, op: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        onnx.load(parse(f"g (float[2, 3] x, bool b) => (float[2, 3] y) {{ {nodes} }}"))
+    assert (caught.value.node, caught.value.op_type) == ("here", op)
+
+
+async def test_a_path_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
+    model = onnx.load(product())
+    with pytest.raises(NotFoundError, match="none"):
+        await onnx.export(model, path=tmp_path / "none" / "model.onnx")
+    with pytest.raises(InvalidArgumentError, match="no file"):
+        onnx.load(tmp_path)

@@ -15,6 +15,7 @@ from aioflow.checks.brief import brief
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.formats.files import file_errors
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.interop.model import Model
@@ -76,6 +77,7 @@ async def export(
         InvalidArgumentError: an output needs a placeholder that is not among the inputs; a name occurs twice; the
             model is too large for one file.
         FailedPreconditionError: the graph has variables, and there is no session.
+        OpError: `path` cannot be written (NotFoundError where there is no such folder).
     """
     _check_opset(opset)
     graph, found_outputs, found_inputs, values_in = _asked(source, outputs, inputs, signature, session)
@@ -193,7 +195,8 @@ def _made(
     )
     model = assembled(scope, dict(zip(outputs, made, strict=True)), "")
     if path is not None:
-        _write(model, Path(path), external_data)
+        with file_errors(path):
+            _write(model, Path(path), external_data)
     return model
 
 
