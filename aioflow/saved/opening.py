@@ -135,33 +135,35 @@ def _kind_of_file(place: Path) -> Kind | None:
         if start.startswith(MAGIC) or start.lstrip()[:1] == b"{" or _TEXT.match(start):
             return GRAPH
         file.seek(0)
-        return _kind_of_message(_fields(file, size))
+        return _kind_of_message(*_fields(file, size))
 
 
-def _kind_of_message(fields: Mapping[int, int]) -> Kind | None:
+def _kind_of_message(fields: Mapping[int, int], is_whole: bool) -> Kind | None:
     """Of a protocol buffer, by its fields with their wire types."""
     if fields.get(1) == _VARINT and fields.get(7) == _LENGTH:
-        return ONNX  # its version and its graph
+        return ONNX  # its version and its graph, of which the end may be missing: who reads it says so
+    if not is_whole:
+        return None
     if fields.get(1) == _VARINT and fields.get(2) == _LENGTH:
         return SAVED_MODEL  # its version and its graphs
     return GRAPH if fields.get(1) == _LENGTH else None  # nodes
 
 
-def _fields(file: BinaryIO, size: int) -> dict[int, int]:
-    """The fields of a message, as far as they make sense."""
+def _fields(file: BinaryIO, size: int) -> tuple[dict[int, int], bool]:
+    """The fields of a message, none if they make no sense; and whether the file goes on to the end of the last."""
     found: dict[int, int] = {}
     for _ in range(_FIELDS):
         tag = _varint(file)
         if tag is None:
             break
         kind = tag & 7
+        if kind not in (_LENGTH, _VARINT, *_SKIPPED):
+            return {}, False
         found[tag >> 3] = kind
-        length = _varint(file) if kind in (_LENGTH, _VARINT) else _SKIPPED.get(kind)
-        if length is None:
-            return {}
-        if kind != _VARINT and file.seek(length, os.SEEK_CUR) > size:
-            return {}
-    return found
+        length = _varint(file) if kind in (_LENGTH, _VARINT) else _SKIPPED[kind]
+        if length is None or (kind != _VARINT and file.seek(length, os.SEEK_CUR) > size):
+            return found, False
+    return found, True
 
 
 def _varint(file: BinaryIO) -> int | None:

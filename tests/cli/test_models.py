@@ -139,6 +139,19 @@ def test_what_is_no_model_is_said(
 
 
 @pytest.mark.parametrize("command", ["run", "inspect"])
+@pytest.mark.parametrize("missing", [1, 20, 100])
+def test_a_model_of_onnx_without_its_end_is_damaged(
+    foreign: Path, capsys: pytest.CaptureFixture[str], command: str, missing: int
+) -> None:
+    foreign.write_bytes(foreign.read_bytes()[:-missing])
+    assert main([command, str(foreign)]) == 2
+    said = refusal(capsys)
+    assert "no model that is known here" not in said
+    assert "expected: " in said
+    assert "ModelProto" in said or "an ONNX model" in said
+
+
+@pytest.mark.parametrize("command", ["run", "inspect"])
 def test_nothing_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main([command, str(tmp_path / "none")]) == 2
     assert "there is no model" in refusal(capsys)
