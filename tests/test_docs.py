@@ -234,7 +234,10 @@ async def test_the_page_about_models_runs_as_one_program(
     code = "\n\n".join(code for _, code in _blocks(page.read_text("utf-8"), "python"))
     async with asyncio.timeout(SECONDS):
         await eval(compile(code, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
-    assert "[[6. 6.]]" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "[[0.5 0.5]]\n[0 1 0 1]\n" in printed, "the model of ONNX, before and after it was fine-tuned"
+    assert "[[6. 6.]]" in printed
+    assert (tmp_path / "tuned.onnx").is_file()
     assert (tmp_path / "model" / "aioflow.json").is_file()
 
 
