@@ -47,8 +47,10 @@ class Model:
     Attributes:
         graph: The graph; its nodes have the model's names.
         signatures: The ways to call it, by name.
-        variables: Its variables by the names that the file has for their values; empty where all weights are constants.
-        initialize: Gives the variables the values of the file, in a session of the graph.
+        variables: Its variables by the names that the model has for them; empty where all weights are constants. Their
+            initializers give them the values of the file.
+        initialize: Gives the variables the values of the file, in a session of the graph, and makes whatever else the
+            model needs before it can be called.
         source: Where it came from and what wrote it, for people.
         assets: String scalars that are paths of files, with these paths: as `aioflow.saved.save(assets=)` takes them.
     """

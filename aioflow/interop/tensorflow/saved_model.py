@@ -7,29 +7,33 @@ restore them, from the checkpoint beside it, so there are no constants of them i
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
 from aioflow.formats.stores import joined, store_at
 from aioflow.formats.tensor_bundle import OBJECT_GRAPH
+from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
+from aioflow.graph.shapes import is_compatible
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model, Signature
 from aioflow.interop.tensorflow.definitions import supported
 from aioflow.interop.tensorflow.pruning import node_of, pruned
 from aioflow.interop.tensorflow.restored import captured_variables, restored_variables
 from aioflow.interop.tensorflow.saved_model_parts import ASSETS, VARIABLES, Parts, components, meta_graph, saved_model
-from aioflow.interop.tensorflow.stored_variables import stored_variables
+from aioflow.interop.tensorflow.stored_variables import StoredVariable, stored_variables
+from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, parse
 from aioflow.session.session import Session
-from aioflow.train.saver import Saver
+from aioflow.train.saved_variables import Saved, check_saved
 
 __all__ = ["load_saved_model"]
 
@@ -47,9 +51,11 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
         tags: Those of the graph that is wanted; by default "serve", or those of the only one.
 
     Returns:
-        The graph, whose nodes have the model's names; its signatures; the variables by the names that the checkpoint
-        has for their values. A sparse input or output "x" is three, "x/indices", "x/values" and "x/dense_shape", and
-        another composite one "x/0", "x/1", ….
+        The graph, whose nodes have the model's names; its signatures; the variables by their names in the program that
+        made the model, where these are not those of several, and otherwise by the names of their nodes. Their
+        initializers give them the values of the file, but `initialize` also makes the tables that the model has, and
+        whatever else it does at the start. A sparse input or output "x" is three, "x/indices", "x/values" and
+        "x/dense_shape", and another composite one "x/0", "x/1", ….
 
     Raises:
         NotFoundError: there is no SavedModel, or none of its graphs has these tags.
@@ -66,8 +72,14 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
     with graph.as_default():
         import_graph_def(values.graph_def, name="")
     signatures = {name: _signature(graph, given) for name, given in parts.signatures.items()}
-    variables = _variables(graph, values, meta)
-    initialize = _initializer(graph, parts, values, variables, place)
+    stored = [
+        each
+        for each in stored_variables(values.handles, meta, values.graph_def, values.checkpointed)
+        if graph.get_operation_by_name(each.node).type == "VarHandleOp"
+    ]
+    variables = _variables(graph, stored, values.prefix)
+    others = {each.key: variables[each.name] for each in stored if each.node in values.others}
+    initialize = _initializer(graph, parts, values, others, place)
     version = meta.meta_info_def.tensorflow_version
     source = f"{place}, a SavedModel of TensorFlow {version}".rstrip()
     assets = {_tensor(graph, name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()}
@@ -102,7 +114,7 @@ class _Values:
         graph_def: What of the graph is needed.
         prefix: Of the checkpoint; "" where there is none.
         handles: The nodes of the variables, by the names that the checkpoint has for their values.
-        others: Those that the model's own nodes do not restore.
+        others: Nodes of those that the model's own nodes do not restore.
         restore: The node that restores the rest; "" where nothing is left.
         checkpointed: The TrackableObjectGraph of the checkpoint, or None.
     """
@@ -129,11 +141,11 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
     handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
     handles -= {node.refs()[0].node for node in graph_def.nodes if node.op == "AssignVariableOp"}  # as assets' names
     if not (prefix and parts.restore) or (handles and handles <= set(captured.values())):
-        return _Values(graph_def, prefix, captured, captured, "", checkpointed)
+        return _Values(graph_def, prefix, captured, set(captured.values()), "", checkpointed)
     graph_def = supported(pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]), what, ops)
     restore = node_of(parts.restore)
     restored = restored_variables(graph_def.nodes, graph_def.functions, restore)
-    others = [key for key, node in captured.items() if node not in restored.values()]
+    others = set(captured.values()) - set(restored.values())
     return _Values(graph_def, prefix, {**restored, **captured}, others, restore, checkpointed)
 
 
@@ -153,17 +165,41 @@ def _captured(graph_def: GraphDef, meta: Message, prefix: str, checkpointed: Mes
     return {key: node for key, node in found.items() if key in reader}
 
 
-def _variables(graph: Graph, values: _Values, meta: Message) -> dict[str, Variable]:
-    found: dict[str, Variable] = {}
-    for each in stored_variables(values.handles, meta, values.graph_def, values.checkpointed):
-        operation = graph.get_operation_by_name(each.node)
-        if operation.type == "VarHandleOp":
-            found[each.key] = AdoptedVariable(operation.outputs[0], trainable=each.trainable)
-    return found
+def _variables(graph: Graph, stored: Sequence[StoredVariable], prefix: str) -> dict[str, Variable]:
+    """The variables, by name. Their initializers give them the values of the checkpoint."""
+    handles = {each.key: graph.get_operation_by_name(each.node).outputs[0] for each in stored}
+    values = _restored(graph, handles, prefix) if prefix else {}
+    return {
+        each.name: AdoptedVariable(handles[each.key], values.get(each.key), trainable=each.trainable) for each in stored
+    }
+
+
+def _restored(graph: Graph, handles: Mapping[str, Tensor], prefix: str) -> dict[str, Callable[[], Tensor]]:
+    """What gives the values, of the variables that have the dtype and shape of what is stored."""
+    reader = CheckpointReader(prefix)
+    wanted = {
+        key: handle.op.attrs["dtype"]
+        for key, handle in handles.items()
+        if key in reader
+        and reader.dtype(key) is handle.op.attrs["dtype"]
+        and is_compatible(handle.op.attrs["shape"], reader.shape(key))
+    }
+    if not wanted:
+        return {}
+    with graph.as_default(), graph.name_scope("restored"):
+        names = constant(list(wanted), dtypes.string, name="tensor_names")
+        slices = constant([""] * len(wanted), dtypes.string, name="slices")
+        file = constant(prefix, name="prefix")
+        values = make_list("RestoreV2", file, names, slices, dtypes=list(wanted.values()))
+    return {key: partial(_same, value) for key, value in zip(wanted, values, strict=True)}
+
+
+def _same(value: Tensor) -> Tensor:
+    return value
 
 
 def _initializer(
-    graph: Graph, parts: Parts, values: _Values, variables: Mapping[str, Variable], place: str
+    graph: Graph, parts: Parts, values: _Values, others: Mapping[str, Variable], place: str
 ) -> Callable[[Session], Awaitable[None]]:
     feeds: dict[Any, Any] = {
         _tensor(graph, name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()
@@ -171,15 +207,15 @@ def _initializer(
     file = {_tensor(graph, parts.filename): values.prefix} if values.restore else {}
     restore = graph.get_operation_by_name(values.restore) if values.restore else None
     init = [graph.get_operation_by_name(name) for name in parts.init]
-    others = {key: variables[key] for key in values.others if key in variables}
-    with graph.as_default():
-        saver = Saver(others, name="restore_captured") if others else None
+    if others:
+        check_saved(values.prefix, [Saved(key, variable) for key, variable in others.items()], reshape=False)
+    initializers = [variable.initializer for variable in others.values()]
 
     async def initialize(session: Session) -> None:
         if restore is not None:
             await session.run(restore, {**feeds, **file})
-        if saver is not None:
-            await saver.restore(session, values.prefix)
+        if initializers:
+            await session.run(initializers)
         if init:
             await session.run(init, feeds)
 

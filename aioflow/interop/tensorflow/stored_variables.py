@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -25,11 +26,13 @@ class StoredVariable:
     """One variable.
 
     Attributes:
+        name: What the program called it, if no other has that name; otherwise its node.
         key: What the checkpoint calls its value.
         node: Its handle.
         trainable: Whether optimizers change it by default.
     """
 
+    name: str
     key: str
     node: str
     trainable: bool
@@ -48,14 +51,25 @@ def stored_variables(
         checkpointed: The TrackableObjectGraph of the checkpoint, or None.
     """
     objects = _objects(meta.object_graph_def, checkpointed)
-    known = {key: objects[key].trainable for key in handles if key in objects}
+    keys = {node: key for key, node in sorted(handles.items(), reverse=True)}  # one of each, if it has several
+    known = {node: objects[key].trainable for node, key in keys.items() if key in objects}
     collected = _collected(meta)
-    left = {node for key, node in handles.items() if key not in known and node not in collected}
+    left = keys.keys() - known.keys() - collected.keys()
     moments = _moments(graph, left) if left else set()
+    names = _names({node: objects[key].name if key in objects else "" for node, key in keys.items()})
     return [
-        StoredVariable(key, node, known.get(key, collected.get(node, node not in moments)))
-        for key, node in sorted(handles.items())
+        StoredVariable(names[node], key, node, known.get(node, collected.get(node, node not in moments)))
+        for node, key in sorted(keys.items())
     ]
+
+
+def _names(given: Mapping[str, str]) -> dict[str, str]:
+    """A name for each node: the one that is given, if that is no other's."""
+    count = Counter(given.values())
+    return {
+        node: name if name and count[name] == 1 and (name == node or name not in given) else node
+        for node, name in given.items()
+    }
 
 
 def _objects(saved: Message, checkpointed: Message) -> dict[str, Message]:

@@ -68,7 +68,38 @@ async def test_a_model_of_keras(expected: dict[str, Any]) -> None:
     (name,) = model.inputs
     found = await _run(model, {name: expected["keras/x"]})
     np.testing.assert_allclose(next(iter(found.values())), expected["keras/y"], rtol=1e-5, atol=1e-6)
-    assert len(model.variables) == 4
+    assert sorted(model.variables) == ["conv1d/bias", "conv1d/kernel", "dense/bias", "dense/kernel"]
+
+
+@pytest.mark.parametrize("name", ["saved_model_v1", "saved_model_v2", "keras"])
+async def test_the_initializers_of_variables_give_them_the_values_of_the_file(
+    name: str, expected: dict[str, Any]
+) -> None:
+    model = load_saved_model(DATA / name)
+    with model.graph.as_default():
+        async with af.Session() as session:
+            await model.initialize(session)
+            values = await session.run(dict(model.variables))
+            trained = {key: v for key, v in model.variables.items() if v.trainable}
+            await session.run([v.assign(af.ones_like(v) * 7.0) for v in trained.values()])
+            await session.run(af.global_variables_initializer())
+            again = await session.run(dict(model.variables))
+    for key in trained:
+        np.testing.assert_array_equal(again[key], values[key])
+        assert np.all(again[key] != 7)
+
+
+def test_variables_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    def change(meta: Any) -> None:
+        for node in meta.object_graph_def.nodes:
+            if node.variable.name.startswith("dense/"):
+                node.variable.name = "both"
+            if node.variable.name == "conv1d/bias":
+                node.variable.name = "dense/kernel_1"  # a node of another
+
+    model = load_saved_model(_changed(tmp_path, "keras", change))
+    assert sorted(model.variables) == ["conv1d/bias_1", "conv1d/kernel", "dense/bias_1", "dense/kernel_1"]
+    assert model.variables["dense/kernel_1"].op.name == "dense/kernel_1"
 
 
 def test_what_the_models_objects_say_is_not_trained_is_not_trained(tmp_path: Path) -> None:
@@ -81,6 +112,7 @@ def test_what_the_models_objects_say_is_not_trained_is_not_trained(tmp_path: Pat
 
     model = load_saved_model(_changed(tmp_path, "keras", change))
     assert [v.op.name for v in model.variables.values() if not v.trainable] == ["dense/bias_1"]
+    assert not model.variables["dense/bias"].trainable
 
 
 async def test_moments_of_batch_normalization_are_not_trained(tmp_path: Path) -> None:
