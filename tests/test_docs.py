@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+import aioflow as af
 from aioflow.demo.digits import load_digits
 from tests import compatibility
 from tests.processes import SECONDS, program
@@ -239,6 +241,25 @@ async def test_the_page_about_models_runs_as_one_program(
     assert "[[6. 6.]]" in printed
     assert (tmp_path / "tuned.onnx").is_file()
     assert (tmp_path / "model" / "aioflow.json").is_file()
+
+
+async def test_the_page_about_compatibility_reads_a_graph_of_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with af.Graph().as_default() as graph:
+        af.identity(af.placeholder(af.float32, [2], name="x") * 2.0, name="y")
+        af.train.write_graph(graph, tmp_path, "frozen.pb", as_text=False)
+    page = ROOT / "docs" / "compatibility.md"
+    model, idiom = (code for _, code in _blocks(page.read_text("utf-8"), "python"))
+    names: dict[str, Any] = {"x": [1.0, 2.0], "data": (tmp_path / "frozen.pb").read_bytes()}
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    async with asyncio.timeout(SECONDS):
+        await eval(compile(model, str(page), "exec", flags=flags), names)
+    assert names["values"]["y"].tolist() == [2, 4]
+    with af.Graph().as_default() as graph:
+        exec(compile(idiom, str(page), "exec"), names)
+    assert graph.get_tensor_by_name("y:0").shape.as_list() == [2]
 
 
 PASTED = {
