@@ -195,6 +195,7 @@ class CheckpointReader:
                 local = None if is_url(prefix) else Path(folders.file(store.path(name)))
                 self._file = TensorFile(local or StoredFile(store, name))
                 return
+            _refuse_part(store, name)
             if (theirs := _tensorflows(store, name)) is not None:
                 self._file, self.step = theirs, step_of(plain_prefix(name))
                 self._aliases = theirs.aliases() if isinstance(theirs, TensorBundle) else {}
@@ -261,6 +262,18 @@ class CheckpointReader:
     def get_variable_to_dtype_map(self) -> dict[str, DType]:
         """Dtypes of the tensors, by name."""
         return {name: self.dtype(name) for name in self.names()}
+
+
+def _refuse_part(store: Store, name: str) -> None:
+    """An index of TensorFlow's has the form of a whole checkpoint of its first version, and would be an empty one."""
+    for suffix in (INDEX, MANIFEST):
+        prefix = name.removesuffix(suffix)
+        if prefix not in ("", name) and store.size(name) is not None and store.size(name + MANIFEST) is None:
+            raise NotFoundError(
+                f"{store.path(name)} is a file of a checkpoint, which is named by its prefix",
+                expected=store.path(prefix),
+                actual=store.path(name),
+            )
 
 
 def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:

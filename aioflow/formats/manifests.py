@@ -68,7 +68,11 @@ def read_manifest(store: Store, name: str) -> dict[str, Any]:
     try:
         raw = store.read(name + MANIFEST)
     except NotFoundError as error:
-        raise UnknownNameError(f"there is no checkpoint {prefix}", expected=f"a file {path}", actual="none") from error
+        raise UnknownNameError(
+            f"there is no checkpoint {prefix}",
+            expected=f"a file {path}, or {prefix}.index or {prefix} of TensorFlow's",
+            actual="none",
+        ) from error
     try:
         content: dict[str, Any] = json.loads(raw)
         digest = content.pop("sha256")

@@ -76,3 +76,19 @@ def test_a_shard_that_is_missing_is_told(tmp_path: Path) -> None:
     reader = af.train.load_checkpoint(tmp_path / "model-3")
     with pytest.raises(af.errors.NotFoundError, match="data-00000-of-00001"):
         reader.read("step")
+
+
+async def test_a_file_of_a_checkpoint_is_not_its_prefix(tmp_path: Path) -> None:
+    index = DATA / "checkpoints" / "v2" / "model-3.index"
+    with af.Graph().as_default():
+        af.get_variable("layer/kernel", (3, 2), initializer=af.zeros_initializer())
+        saver = af.train.Saver()
+        async with af.Session() as session:
+            with pytest.raises(af.errors.NotFoundError, match=r"(?s)prefix.*expected: \S*v2/model-3\n"):
+                await saver.restore(session, index)
+            await session.run(af.global_variables_initializer())
+            prefix = await saver.save(session, tmp_path / "ours")
+            with pytest.raises(af.errors.NotFoundError, match=r"(?s)prefix.*expected: \S*/ours\n"):
+                await saver.restore(session, f"{prefix}.manifest.json")
+            with pytest.raises(af.errors.NotFoundError, match=r"none\.manifest\.json.*none\.index"):
+                await saver.restore(session, tmp_path / "none")
