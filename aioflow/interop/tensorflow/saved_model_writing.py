@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.formats.stores import joined, store_at, store_of
 from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.graph.argument_kinds import check_kind
@@ -43,6 +43,7 @@ async def save_saved_model(
     signatures: Mapping[str, Signature] | Signature,
     tags: Iterable[str] = ("serve",),
     assets: Mapping[Tensor, str | os.PathLike[str]] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write what the signatures need of the session's graph, with the variables' values of now, as a SavedModel.
 
@@ -50,20 +51,23 @@ async def save_saved_model(
 
     Args:
         session: Its graph is written, and its values.
-        folder: A folder, which is made, or its URL in a store; what it has of that kind is replaced.
+        folder: A folder, which is made, or its URL in a store.
         signatures: The ways to call the model, by name; one alone is called "serving_default".
         assets: For each string scalar that is the path of a file, that file, which is copied. Where the model is
             loaded, the path of the copy is fed for the scalar to what initializes variables and tables with it, and to
             nothing else.
         tags: What `load_saved_model(tags=)` and TensorFlow's loaders find the graph by.
+        overwrite: Replace a SavedModel that is there.
 
     Raises:
         InvalidArgumentError: there is no signature, or one names a tensor of another graph.
+        AlreadyExistsError: there is a SavedModel in the folder.
         UnsupportedError: the graph has ops that TensorFlow has not; it says all of them.
         FailedPreconditionError: a variable has no value.
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
     """
     check_session(session)
+    await in_thread(_check_free, os.fspath(folder), overwrite, effects=False)
     check_kind(signatures, (Mapping, Signature), "the signatures", "a Signature, or several by name")
     named = {DEFAULT_SIGNATURE: signatures} if isinstance(signatures, Signature) else dict(signatures)
     graph: Graph = session.graph
@@ -81,7 +85,14 @@ async def save_saved_model(
     meta = _meta_graph(part, handles, named, tags)
     _add_variables(meta, graph, handles)
     _add_assets(meta, {tensor: names[path] for tensor, path in paths.items()}, starting)
-    await in_thread(_write, os.fspath(folder), meta, values, names)
+    await in_thread(_write, os.fspath(folder), meta, values, names, overwrite)
+
+
+def _check_free(folder: str, overwrite: bool) -> None:
+    """Raise AlreadyExistsError where the folder must not be written."""
+    store = store_at(folder)
+    if not overwrite and any(store.size(name) is not None for name in FILES):
+        raise AlreadyExistsError(f"there is a SavedModel in {folder}", expected="nothing there, or overwrite=True")
 
 
 def _tensors(graph: Graph, signatures: Mapping[str, Signature]) -> list[Tensor]:
@@ -188,8 +199,9 @@ def _write_info(info: Message, tensor: Tensor) -> None:
         info.tensor_shape.SetInParent()
 
 
-def _write(folder: str, meta: Message, values: Mapping[str, Any], assets: Mapping[str, str]) -> None:
+def _write(folder: str, meta: Message, values: Mapping[str, Any], assets: Mapping[str, str], overwrite: bool) -> None:
     """The variables and assets first: until the graph is there, so is no model."""
+    _check_free(folder, overwrite)
     store = store_at(folder)
     for path, name in assets.items():
         source, last = store_of(path)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aioflow as af
-from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from aioflow.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.interop import Model, Signature
 from aioflow.interop.tensorflow import load_saved_model, save_saved_model
 from aioflow.interop.unsupported import UnsupportedError
@@ -200,14 +200,19 @@ async def test_an_asset_that_is_missing_leaves_no_model(tmp_path: Path) -> None:
     assert not (tmp_path / "m" / "saved_model.pb").exists()
 
 
-async def test_what_is_saved_replaces_what_was_there(tmp_path: Path) -> None:
+async def test_what_is_saved_replaces_what_was_there_if_it_may(tmp_path: Path) -> None:
     for number in (1.0, 2.0):
         with af.Graph().as_default():
             x = af.placeholder(af.float32, [], name="x")
             v = af.get_variable("v", initializer=af.constant(number))
             async with af.Session() as session:
                 await session.run(v.initializer)
-                await save_saved_model(session, tmp_path, Signature({"x": x}, {"y": x * v}), tags=["serve", "cpu"])
+                signature = Signature({"x": x}, {"y": x * v})
+                if number > 1:
+                    with pytest.raises(AlreadyExistsError, match="overwrite=True"):
+                        await save_saved_model(session, tmp_path, signature)
+                    assert (await _run(load_saved_model(tmp_path), {"x": 3.0}))["y"] == 3.0
+                await save_saved_model(session, tmp_path, signature, tags=["serve", "cpu"], overwrite=True)
     with pytest.raises(NotFoundError, match="cpu"):
         load_saved_model(tmp_path, ["serve"])
     assert (await _run(load_saved_model(tmp_path, ["cpu", "serve"]), {"x": 3.0}))["y"] == 6.0
