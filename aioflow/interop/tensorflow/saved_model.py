@@ -38,7 +38,11 @@ from aioflow.train.saved_variables import Saved, check_saved
 __all__ = ["load_saved_model"]
 
 
-def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str | None = None) -> Model:
+def load_saved_model(
+    folder: str | os.PathLike[str],
+    tags: Iterable[str] | str | None = None,
+    signatures: Iterable[str] | str | None = None,
+) -> Model:
     """The model in a folder that TensorFlow, Keras or `save_saved_model` wrote. Blocks on the disk or the network.
 
         model = load_saved_model("exported")
@@ -49,6 +53,8 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
     Args:
         folder: The folder with `saved_model.pb` (or `.pbtxt`), or its URL in a store.
         tags: Those of the graph that is wanted; by default "serve", or those of the only one.
+        signatures: Names of those to load, with what they need of the graph and its variables; by default all. What the
+            others need may be unsupported then.
 
     Returns:
         The graph, whose nodes have the model's names; its signatures; the variables by their names in the program that
@@ -58,7 +64,7 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
         "x/dense_shape", and another composite one "x/0", "x/1", ….
 
     Raises:
-        NotFoundError: there is no SavedModel, or none of its graphs has these tags.
+        NotFoundError: there is no SavedModel, or none of its graphs has these tags, or it has no such signature.
         DataLossError: the file is damaged.
         UnsupportedError: the signatures need ops that are not there; it says all of them.
         InvalidArgumentError: the model is inconsistent, or names files outside of its folder.
@@ -66,12 +72,12 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
     store = store_at(folder)
     place = os.fspath(folder)
     meta = meta_graph(saved_model(store, place), tags, place)
-    parts = Parts.of(meta)
+    parts = Parts.of(meta).only(signatures, place)
     values = _values(meta, parts, place)
     graph = Graph()
     with graph.as_default():
         import_graph_def(values.graph_def, name="")
-    signatures = {name: _signature(graph, given) for name, given in parts.signatures.items()}
+    calls = {name: _signature(graph, given) for name, given in parts.signatures.items()}
     stored = [
         each
         for each in stored_variables(values.handles, meta, values.graph_def, values.checkpointed)
@@ -83,7 +89,7 @@ def load_saved_model(folder: str | os.PathLike[str], tags: Iterable[str] | str |
     version = meta.meta_info_def.tensorflow_version
     source = f"{place}, a SavedModel of TensorFlow {version}".rstrip()
     assets = {_tensor(graph, name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()}
-    return Model(graph, signatures, variables, initialize, source, assets)
+    return Model(graph, calls, variables, initialize, source, assets)
 
 
 # -- the graph --------------------------------------------------------------------------------------------------------

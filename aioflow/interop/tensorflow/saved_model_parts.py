@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
@@ -95,6 +95,20 @@ class Parts:
             saver.filename_tensor_name,
             _assets(meta),
         )
+
+    def only(self, names: Iterable[str] | str | None, place: str) -> Parts:
+        """With these signatures alone; None are all. Raises NotFoundError."""
+        if names is None:
+            return self
+        wanted = [names] if isinstance(names, str) else list(names)
+        missing = [name for name in wanted if name not in self.signatures]
+        if missing:
+            raise NotFoundError(
+                f"the SavedModel in {place} has no such signature",
+                expected=f"one of {sorted(self.signatures)}",
+                actual=missing,
+            )
+        return replace(self, signatures={name: self.signatures[name] for name in wanted})
 
     def tensors(self) -> Iterator[str]:
         """Names of the tensors of the signatures, and of those that stand for assets."""

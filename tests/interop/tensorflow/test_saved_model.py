@@ -300,6 +300,25 @@ def test_every_op_that_is_missing_is_told(tmp_path: Path) -> None:
     assert any("linear" in each.node for each in caught.value.unsupported)
 
 
+async def test_some_of_the_signatures_are_loaded_alone(tmp_path: Path, expected: dict[str, Any]) -> None:
+    def change(meta: Any) -> None:
+        for function in meta.graph_def.library.function:
+            for node in function.node_def:
+                node.op = {"ReadFile": "Nonsense"}.get(node.op, node.op)
+
+    folder = _changed(tmp_path, "saved_model_v2", change)
+    for signatures in (None, ["repeated"], ["serving_default", "repeated"]):
+        with pytest.raises(UnsupportedError, match="Nonsense"):
+            load_saved_model(folder, signatures=signatures)
+    for one in ("serving_default", ["serving_default"]):
+        model = load_saved_model(folder, signatures=one)
+        assert list(model.signatures) == ["serving_default"]
+        found = await _run(model, {"x": expected["x"]})
+        np.testing.assert_allclose(found["y"], expected["saved_model_v2/linear"], rtol=1e-6)
+    with pytest.raises(NotFoundError, match="repeated"):
+        load_saved_model(folder, signatures=["serving_default", "nothing"])
+
+
 def _recursive(meta: Any) -> None:
     for function in meta.graph_def.library.function:
         if "signature_wrapper__linear" in function.signature.name:
