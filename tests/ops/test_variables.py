@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import aioflow
-from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.default_graph import default_graph
 from aioflow.kernels.resources import ResourceManager
 from aioflow.testing.evaluate import evaluate
@@ -372,7 +372,7 @@ def test_what_makes_no_variable() -> None:
         aioflow.Variable(1.0, collections="variables")
     with pytest.raises(InvalidArgumentError):
         aioflow.Variable(1.0, constraint=3)  # type: ignore[arg-type]  # what the test is about
-    with pytest.raises(UnimplementedError):
-        aioflow.Variable(variable_def=object())  # type: ignore[arg-type]  # what the test is about
+    with pytest.raises(DTypeError, match="VariableDef"):
+        aioflow.Variable(variable_def=object())
     with pytest.raises(DTypeError):
         aioflow.Variable(aioflow.constant(1), dtype="float32")

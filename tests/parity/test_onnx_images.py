@@ -56,7 +56,7 @@ async def test_resize_by_scales(mode: str, coordinates: str, scales: Any) -> Non
 @pytest.mark.parametrize("coordinates", COORDINATES)
 async def test_resize_to_sizes_by_the_nearest(rounding: str, coordinates: str) -> None:
     inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 14, 5], np.int64)}
-    how = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
+    how: dict[str, Any] = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
     await same("Resize", inputs, weights=["sizes"], opset=13, **how)
 
 
