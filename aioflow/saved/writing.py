@@ -78,7 +78,7 @@ async def save(
             `Signature` or a pair of dictionaries, of inputs and of outputs, from names to tensors.
         assets: For each string scalar that is the path of a file, that file. It is copied into the folder, and the
             scalar is the path of the copy where the model is loaded.
-        overwrite: Replace a model that is there. Whoever loads it meanwhile gets the one or the other.
+        overwrite: Replace a model that is there. Whoever is loading it meanwhile may find its files gone.
 
     Returns:
         The folder.
