@@ -35,6 +35,7 @@ from aioflow.runtime.step import StuckStep
 from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
+from aioflow.session.blocking import Blocking
 from aioflow.session.fetches import FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
@@ -58,7 +59,7 @@ _SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConf
 _REMOTE: Final = ("aioflow", "inproc")  # schemes of targets that are servers
 
 
-class Session:
+class Session(Blocking):
     """Runs steps of one graph on one worker.
 
     Args:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import warnings
 from collections import OrderedDict, namedtuple
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,20 @@ def test_run_sync_in_a_script() -> None:
     with af.Session() as session:
         assert session.run_sync(x + 1.0, {x: 1}) == 2
         assert session.run_sync(x + 1.0, {x: 2}) == 3
+
+
+def test_a_script_waits_for_what_runs_steps(tmp_path: Path) -> None:
+    v = af.Variable(2.0, name="v")
+    saver = af.train.Saver()
+    with af.Session() as session:
+        session.run_sync(v.initializer)
+        path = session.wait_for(saver.save(session, tmp_path / "model"))
+        session.run_sync(v.assign(3.0))
+        assert path is not None
+        assert session.wait_for(saver.restore(session, path)) is None
+        assert session.run_sync(v) == 2.0
+        with pytest.raises(af.errors.DTypeError, match="a coroutine"):
+            session.wait_for(3)  # type: ignore[arg-type]
 
 
 async def test_a_session_that_another_thread_used_can_be_closed_here() -> None:

@@ -71,6 +71,14 @@ async def test_a_model_of_keras(expected: dict[str, Any]) -> None:
     assert sorted(model.variables) == ["conv1d/bias", "conv1d/kernel", "dense/bias", "dense/kernel"]
 
 
+def test_a_script_initializes_a_model(expected: dict[str, Any]) -> None:
+    model = load_saved_model(DATA / "saved_model_v1")
+    with af.Session(graph=model.graph) as session:
+        session.wait_for(model.initialize(session))
+        found = session.run_sync(dict(model.outputs), {model.inputs["x"]: expected["x"]})
+    np.testing.assert_allclose(found["y"], expected["saved_model_v1/y"], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["saved_model_v1", "saved_model_v2", "keras"])
 async def test_the_initializers_of_variables_give_them_the_values_of_the_file(
     name: str, expected: dict[str, Any]
