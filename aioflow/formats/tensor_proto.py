@@ -139,7 +139,12 @@ def _filled(items: Any, count: int, np_dtype: Any, empty: Any) -> Any:
 def _numbers(pieces: list[tuple[int, Any]], dtype: DType) -> Any:
     packed = [np.frombuffer(piece, _FIXED[number]) for number, piece in pieces if number in _FIXED]
     if packed:
-        return np.concatenate(packed)
+        joined = np.concatenate(packed)
+        if joined.dtype.kind == "c" and not dtype.is_complex:
+            raise InvalidArgumentError(
+                "the serialized tensor has complex numbers", expected=dtype.name, actual="complex"
+            )
+        return joined
     found: list[Any] = []
     convert = _CONVERT.get(dtype, _signed)
     for number, piece in pieces:
