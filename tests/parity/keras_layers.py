@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import tensorflow
+import pytest
 
+tensorflow: Any = pytest.importorskip("tensorflow")
 L: Any = tensorflow.keras.layers
 
 Spec: TypeAlias = tuple[tuple[int, ...], str]

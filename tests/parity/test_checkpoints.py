@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow
 
 import aioflow as af
 from aioflow.graph.dtypes import as_dtype
 
+tensorflow: Any = pytest.importorskip("tensorflow")
 v1: Any = tensorflow.compat.v1
 
 VALUES: dict[str, Any] = {

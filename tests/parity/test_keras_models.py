@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow
 
 import aioflow as af
 from aioflow.interop.tensorflow import load_saved_model, save_saved_model
 from aioflow.interop.unsupported import UnsupportedError
 from tests.parity.keras_layers import CASES, IMAGE, MISSING, Spec
 
+tensorflow: Any = pytest.importorskip("tensorflow")
 keras: Any = tensorflow.keras
 APPLICATIONS = {
     "MobileNetV2": 64,
