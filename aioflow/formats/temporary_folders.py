@@ -50,28 +50,22 @@ def temporary_folder(final: Path) -> Iterator[TemporaryFolder]:
 
     What killed writers of the same have left behind is taken away.
     """
-    with file_errors(final):
+    with file_errors(final), ExitStack() as stack:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(final)
-        folder = TemporaryFolder(final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp"), final)
-        folder.path.mkdir()
-        try:
-            with _locked(folder.path):
-                yield folder
-        finally:
-            shutil.rmtree(folder.path, ignore_errors=True)
+        yield TemporaryFolder(_made(final, stack), final)
 
 
-@contextmanager
-def _locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Without `wait`, raises OSError where somebody else has it, or there are no locks."""
-    with ExitStack() as stack:
-        try:
-            _lock(path, wait, stack)
-        except OSError:
-            if not wait:
-                raise
-        yield
+def _made(final: Path, stack: ExitStack) -> Path:
+    """A new folder, locked, and gone when the stack is left."""
+    while True:
+        path = final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp")
+        path.mkdir()
+        stack.callback(shutil.rmtree, path, ignore_errors=True)
+        with suppress(OSError):
+            _lock(path, True, stack)
+        if path.is_dir():  # otherwise somebody took it for an abandoned one before it was locked
+            return path
 
 
 def _lock(path: Path, wait: bool, stack: ExitStack) -> None:
@@ -86,5 +80,6 @@ def _remove_abandoned(final: Path) -> None:
     temporary = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.tmp")
     with suppress(OSError), os.scandir(final.parent) as entries:
         for entry in [e for e in entries if temporary.fullmatch(e.name)]:
-            with suppress(OSError), _locked(Path(entry.path), wait=False):  # it is in somebody's hands, or a file
+            with suppress(OSError), ExitStack() as stack:  # it is in somebody's hands, or a file
+                _lock(Path(entry.path), False, stack)
                 shutil.rmtree(entry.path, ignore_errors=True)
