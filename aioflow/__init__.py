@@ -37,6 +37,7 @@ from aioflow.graph.shapes import TensorShape as TensorShape
 from aioflow.runtime.device_list import DeviceAttributes as DeviceAttributes
 from aioflow.runtime.device_list import list_devices as list_devices
 from aioflow.runtime.stats import RunMetadata as RunMetadata
+from aioflow.session.batching import Padding as Padding
 from aioflow.session.session import Session as Session
 from aioflow.work.switch_interval import restore_switch_interval as restore_switch_interval
 from aioflow.graph.default_session import current_session as _current_session
@@ -69,14 +70,17 @@ from aioflow import interop as interop
 from aioflow import io as io
 from aioflow import linalg as linalg
 from aioflow import losses as losses
+from aioflow import lookup as lookup
 from aioflow import math as math
 from aioflow import nn as nn
+from aioflow import observe as observe
 from aioflow import random as random
 from aioflow import raw_ops as raw_ops
 from aioflow import saved as saved
 from aioflow import signal as signal
 from aioflow import sparse as sparse
 from aioflow import strings as strings
+from aioflow import summary as summary
 from aioflow import train as train
 from aioflow import typing as typing
 from aioflow import web as web
@@ -99,23 +103,43 @@ _NAMESPACES = (
     "io",
     "linalg",
     "losses",
+    "lookup",
     "math",
     "nn",
+    "observe",
     "random",
     "raw_ops",
     "saved",
     "signal",
     "sparse",
     "strings",
+    "summary",
     "train",
     "typing",
     "web",
 )
 
 if _TYPE_CHECKING:
+    from aioflow.protos.classes import Event as Event
+    from aioflow.protos.classes import HistogramProto as HistogramProto
+    from aioflow.protos.classes import LogMessage as LogMessage
     from aioflow.protos.classes import MetaGraphDef as MetaGraphDef
+    from aioflow.protos.classes import SessionLog as SessionLog
+    from aioflow.protos.classes import Summary as Summary
+    from aioflow.protos.classes import SummaryMetadata as SummaryMetadata
 
-_MESSAGES = {"MetaGraphDef": "aioflow.protos.classes"}
+_MESSAGES = dict.fromkeys(
+    (
+        "Event",
+        "HistogramProto",
+        "LogMessage",
+        "MetaGraphDef",
+        "SessionLog",
+        "Summary",
+        "SummaryMetadata",
+    ),
+    "aioflow.protos.classes",
+)
 
 _load_later(__name__, _MESSAGES)
 _answer_for(__name__, _NAMESPACES)

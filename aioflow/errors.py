@@ -137,7 +137,8 @@ class OpError(AioflowError):
         if self.actual is not None:
             parts.append(f"  actual:   {self.actual}")
         if self.node is not None:
-            parts.append(f"  node:     {self.node!r} (op {self.op_type})")
+            op = "" if self.op_type is None else f" (op {self.op_type})"
+            parts.append(f"  node:     {self.node!r}{op}")
         elif self.op_type is not None:
             parts.append(f"  op:       {self.op_type}")
         if self.source is not None:
@@ -209,9 +210,14 @@ class PermissionDeniedError(OpError, PermissionError):
 
 
 class ResourceExhaustedError(OpError, MemoryError):
-    """A limit, or the memory, does not allow it."""
+    """A limit, or the memory, does not allow it.
+
+    Attributes:
+        retry_after: About how many seconds it will take until it may be allowed, where that is known.
+    """
 
     code = 8
+    retry_after: float | None = None
 
 
 class FailedPreconditionError(OpError, RuntimeError):

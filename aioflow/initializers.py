@@ -1,5 +1,6 @@
 """The namespace `aioflow.initializers`."""
 
+from aioflow.ops.lookup.collections import tables_initializer as tables_initializer
 from aioflow.ops.variables.collections import global_variables_initializer as global_variables
 from aioflow.ops.variables.collections import local_variables_initializer as local_variables
 from aioflow.ops.variables.collections import variables_initializer as variables
@@ -32,6 +33,7 @@ __all__ = [
     "orthogonal",
     "random_normal",
     "random_uniform",
+    "tables_initializer",
     "truncated_normal",
     "uniform_unit_scaling",
     "variables",

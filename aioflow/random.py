@@ -1,5 +1,6 @@
 """Random tensors: the public namespace `aioflow.random`, after `tf.random` of the TensorFlow 1 API."""
 
+from aioflow.ops.math.philox import stateless_gamma
 from aioflow.ops.math.random import get_seed, multinomial, set_random_seed, truncated_normal
 from aioflow.ops.math.random import random_gamma as gamma
 from aioflow.ops.math.random import random_normal as normal
@@ -18,6 +19,7 @@ __all__ = [
     "poisson",
     "set_random_seed",
     "shuffle",
+    "stateless_gamma",
     "stateless_normal",
     "stateless_truncated_normal",
     "stateless_uniform",

@@ -1,5 +1,6 @@
 """Sparse tensors: the public namespace `aioflow.sparse`, after `tf.sparse` of the TensorFlow 1 API."""
 
+from aioflow.ops.sparse.cross import cross, cross_hashed
 from aioflow.ops.sparse.dense import sparse_eye as eye
 from aioflow.ops.sparse.dense import sparse_from_dense as from_dense
 from aioflow.ops.sparse.dense import sparse_merge as merge
@@ -32,6 +33,8 @@ __all__ = [
     "SparseTensor",
     "add",
     "concat",
+    "cross",
+    "cross_hashed",
     "expand_dims",
     "eye",
     "fill_empty_rows",

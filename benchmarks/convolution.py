@@ -26,6 +26,7 @@ blas.choose_core_type()
 
 import numpy as np  # noqa: E402 - the choice above can only be made before
 
+from aioflow.graph.windows import same_padding  # noqa: E402
 from aioflow_numpy import convolution, pooling  # noqa: E402
 
 try:
@@ -112,7 +113,7 @@ def _rows() -> Iterator[Row]:
 def _convolution_rows(layer: Layer) -> Iterator[Row]:
     x = _values(layer.batch, layer.size, layer.size, layer.inputs)
     w = _values(layer.kernel, layer.kernel, layer.inputs, layer.outputs)
-    padding = convolution.same_padding(layer.size, layer.kernel, layer.stride, 1)
+    padding = same_padding(layer.size, layer.kernel, layer.stride, 1)
     args: Any = ((layer.stride, layer.stride), (padding, padding), (1, 1), "NHWC")
     dy = _values(*convolution.conv2d(x, w, *args).shape)
     matmuls = _matmuls(dy.size // layer.outputs, w.size // layer.outputs, layer.outputs)
@@ -166,7 +167,7 @@ def _depthwise_rows(batch: int, size: int, channels: int) -> Iterator[Row]:
 
 def _pool_rows(name: str, batch: int, size: int, channels: int, kernel: int, stride: int) -> Iterator[Row]:
     x = _values(batch, size, size, channels)
-    padding = convolution.same_padding(size, kernel, stride, 1)
+    padding = same_padding(size, kernel, stride, 1)
     args: Any = ((kernel, kernel), (stride, stride), (padding, padding), "NHWC")
     y = pooling.max_pool(x, *args)
     theirs: list[Call | None] = [None] * 4

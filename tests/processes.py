@@ -70,11 +70,20 @@ def program(
 
 
 @asynccontextmanager
-async def program_on_loop(*command: str, **options: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program_on_loop(
+    *command: str, stdout: int = asyncio.subprocess.PIPE, **options: Any
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """The same for tests that talk to the program from their event loop. Its output is a pipe."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, **_own_group(False), **options
-    )
+    async with process_on_loop(sys.executable, *command, stdout=stdout, **options) as process:
+        yield process
+
+
+@asynccontextmanager
+async def process_on_loop(
+    command: str, *arguments: str, stdout: int = asyncio.subprocess.PIPE, **options: Any
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The same for programs that are not written in Python."""
+    process = await asyncio.create_subprocess_exec(command, *arguments, stdout=stdout, **_own_group(False), **options)
     try:
         yield process
     finally:

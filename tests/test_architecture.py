@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -34,17 +34,19 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("ops", "kernels"), 6),
     **dict.fromkeys(("autodiff", "compiler"), 7),
     **dict.fromkeys(("runtime",), 8),
-    **dict.fromkeys(("net",), 9),
+    **dict.fromkeys(("net", "observe"), 9),
     **dict.fromkeys(("session",), 10),
     **dict.fromkeys(("train", "distributed"), 11),
     **dict.fromkeys(("interop",), 12),
-    **dict.fromkeys(("saved",), 13),
+    **dict.fromkeys(("saved", "web", "web_server"), 13),
+    **dict.fromkeys(("serve",), 14),
     # The public namespaces, which re-export, and the entry points.
-    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "random", "losses", "initializers"), 14),
+    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "lookup", "random", "losses", "initializers"), 15),
+    **dict.fromkeys(("summary",), 15),
     **dict.fromkeys(
-        ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing", "web"), 14
+        ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 15
     ),
-    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 14),
+    **dict.fromkeys(("__main__", "cli", "compatibility", "demo", "worker", "testing"), 15),
 }
 TOP: Final = max(RANKS.values())
 # A backend sees the engine up to the runtime (its devices) and nothing of what is built on that.
@@ -113,11 +115,18 @@ MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 350, 60
 
 @dataclass(frozen=True)
 class Module:
-    """One source file, parsed."""
+    """One source file, parsed.
+
+    Attributes:
+        nodes: All of its tree, for the many rules that look at each.
+        running: Those that are not for the type checker only.
+    """
 
     name: str
     source: str
     tree: ast.Module
+    nodes: Sequence[ast.AST]
+    running: Sequence[ast.AST]
 
     @property
     def area(self) -> str:
@@ -146,7 +155,8 @@ def module_name(path: Path) -> str:
 
 
 def parse(sources: Mapping[str, str]) -> Modules:
-    return {name: Module(name, source, ast.parse(source)) for name, source in sources.items()}
+    trees = {name: ast.parse(source) for name, source in sources.items()}
+    return {n: Module(n, sources[n], tree, list(ast.walk(tree)), list(running(tree))) for n, tree in trees.items()}
 
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -154,7 +164,7 @@ def parse(sources: Mapping[str, str]) -> Modules:
 
 def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
     """Each import of a module, at the top or in a function, with what it names; not those for the type checker only."""
-    for node in running(module.tree):
+    for node in module.running:
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -166,11 +176,12 @@ def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
 
 def running(tree: ast.AST) -> Iterator[ast.AST]:
     """Every node, without the bodies of `if TYPE_CHECKING:`."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield child
-        yield from running(child)
+    waiting = [tree]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+                yield child
+                waiting.append(child)
 
 
 def ranks(modules: Modules) -> Iterator[str]:
@@ -230,7 +241,7 @@ def cycles(modules: Modules) -> Iterator[str]:
 def relative_imports(modules: Modules) -> Iterator[str]:
     """The other rules read absolute names."""
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ImportFrom) and node.level:
                 yield module.at(node, "a relative import")
 
@@ -244,7 +255,7 @@ def core_names_no_backend(modules: Modules) -> Iterator[str]:
         for node, target in imports(module, modules):
             if target.partition(".")[0] in (*BACKENDS, *BACKEND_LIBRARIES):
                 yield module.at(node, f"the core imports {target}")
-        for string in ast.walk(module.tree):
+        for string in module.nodes:
             if module.name == REPORTS_VERSIONS and isinstance(string, ast.Constant) and string.value == "numpy":
                 continue  # the distribution
             if isinstance(string, ast.Constant) and isinstance(string.value, str) and wanted.search(string.value):
@@ -260,7 +271,7 @@ def sizes(modules: Modules) -> Iterator[str]:
         lines = module.source.count("\n")
         if lines > MODULE_LINES:
             yield f"{module.name}: {lines} lines of at most {MODULE_LINES}"
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef) and length(node) > CLASS_LINES:
                 yield module.at(node, f"class {node.name} has {length(node)} lines of at most {CLASS_LINES}")
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -311,7 +322,7 @@ def tasks(modules: Modules) -> Iterator[str]:
 def gathering(module: Module) -> set[str]:
     """What the functions of asyncio that make tasks of coroutines on the way are called in a module."""
     made = {"gather", "as_completed"}
-    found = [n for n in ast.walk(module.tree) if isinstance(n, ast.ImportFrom) and n.module == "asyncio"]
+    found = [n for n in module.nodes if isinstance(n, ast.ImportFrom) and n.module == "asyncio"]
     local = {alias.asname or alias.name for node in found for alias in node.names if alias.name in made}
     return local | {f"asyncio.{name}" for name in made}
 
@@ -319,7 +330,7 @@ def gathering(module: Module) -> set[str]:
 def asserts(modules: Modules) -> Iterator[str]:
     """`python -O` removes asserts, so nothing may rest on one."""
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Assert):
                 yield module.at(node, "an assert in the library")
 
@@ -347,7 +358,7 @@ def products(modules: Modules) -> Iterator[str]:
     for module in modules.values():
         if module.name in DOOR or module.name.startswith(BESIDE_THE_DOOR):
             continue
-        nodes = list(ast.walk(module.tree))
+        nodes = module.nodes
         harmless = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "LinAlgError"]
         for node in nodes:
             if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):
@@ -409,7 +420,7 @@ def op_names(modules: Modules) -> Iterator[str]:
 
 
 def registers_kernels(module: Module) -> bool:
-    called = {ast.unparse(n.func) for n in ast.walk(module.tree) if isinstance(n, ast.Call)}
+    called = {ast.unparse(n.func) for n in module.nodes if isinstance(n, ast.Call)}
     return not module.in_core and bool(called & {"kernel", "binder", "KERNELS.register"})
 
 
@@ -435,7 +446,7 @@ def op_strings(node: ast.AST) -> set[str]:
 def boundary_names(modules: Modules) -> Iterator[str]:
     """The ends of a step and of an edge are named by their constants."""
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if not isinstance(node, ast.Constant) or module.name == "aioflow.graph.boundary":
                 continue
             if node.value in (ARG, RETVAL, SEND, RECV):
@@ -444,7 +455,7 @@ def boundary_names(modules: Modules) -> Iterator[str]:
 
 def calls(modules: Modules) -> Iterator[tuple[Module, ast.Call]]:
     for module in modules.values():
-        yield from ((module, node) for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+        yield from ((module, node) for node in module.nodes if isinstance(node, ast.Call))
 
 
 # ── the tests ────────────────────────────────────────────────────────────────────────────────────────────────────────

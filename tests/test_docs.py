@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,9 +176,9 @@ async def test_the_styles_of_training_on_several_workers_run_as_one_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = ROOT / "docs" / "distributed.md"
-    code = "\n\n".join(code for _, code in _blocks(path.read_text("utf-8"), "python"))
+    code = "\n\n".join(PASTED["distributed"])
     async with asyncio.timeout(SECONDS):
-        await eval(compile(code, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
+        await eval(compile(code, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {"__name__": "__main__"})
     in_graph, apart, together, shape, count = capsys.readouterr().out.splitlines()
     for found in (in_graph, *re.split(r"(?<=\]) (?=\[)", f"{apart} {together}")):
         np.testing.assert_allclose(np.array(found.strip("[]").split(), float), [1.0, -2.0, 0.5, 3.0], atol=0.05)
@@ -186,7 +187,7 @@ async def test_the_styles_of_training_on_several_workers_run_as_one_program(
 
 TRAINING_PAGE = ROOT / "docs" / "training.md"
 TRAINING = [code for _, code in _blocks(TRAINING_PAGE.read_text("utf-8"), "python")]
-SUPERVISED, *PIECES, OLDER = TRAINING
+SUPERVISED, SUMMARIES, BY_HAND, *PIECES, OLDER = TRAINING
 
 
 def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
@@ -196,6 +197,22 @@ def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoi
     _, logged = _output(SUPERVISED, tmp_path)
     assert "restoring run/supervised/model.ckpt-10" in logged
     assert "loss = " not in logged
+
+
+async def test_summaries_are_written_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await asyncio.to_thread(_output, SUMMARIES, tmp_path) == ("", "")
+    monkeypatch.chdir(tmp_path)
+    async with asyncio.timeout(SECONDS):
+        await eval(compile(BY_HAND, "training.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
+    tags: dict[str, Counter[str]] = {}
+    for folder in ("summaries", "by_hand"):
+        (file,) = (tmp_path / "run" / folder).iterdir()
+        events = list(af.train.summary_iterator(file))
+        tags[folder] = Counter(value.tag for event in events for value in event.summary.value)
+        assert sum(bool(event.graph_def) for event in events) == 1
+    assert tags["summaries"] == {"training/loss": 20, "training/weights": 20, "global_step/sec": 1}
+    assert tags["by_hand"] == {"square": 10}
+    assert events[-1].tagged_run_metadata.tag == "a traced step"
 
 
 def test_the_simulated_cluster_does_what_the_page_says(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_walk_through_of_the_documentation_runs(capsys: pytest.CaptureFixtur
     text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 8
-    exec("\n".join(blocks), {"__name__": "walk_through"})
+    exec("\n".join(blocks), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     assert "[0.       , 0.7615942]" in printed
     assert "np.float32(0.7615942)" in printed  # the sum of the resource

@@ -214,7 +214,7 @@ def test_a_fetch_by_a_wrong_name(graph: af.Graph) -> None:
 
 
 MISSING = {
-    "summary": "aioflow has no 'summary' yet: see docs/compatibility.md",
+    "metrics": "aioflow has no 'metrics' yet: see docs/compatibility.md",
     "nn.rnn_cell": "aioflow.nn has no 'rnn_cell' yet: see docs/compatibility.md",
     "io.gfile": "aioflow.io has no 'gfile' yet: see docs/compatibility.md",
     "placeholders": "module 'aioflow' has no attribute 'placeholders'; did you mean 'placeholder'",
@@ -224,7 +224,7 @@ MISSING = {
     "__wrapped__": "module 'aioflow' has no attribute '__wrapped__'",
     "nn.static_rnn": "aioflow.nn has no 'static_rnn' yet: see docs/compatibility.md",
     "nn.reul": "module 'aioflow.nn' has no attribute 'reul'; did you mean 'relu'?",
-    "train.SummarySaverHook": "aioflow.train has no 'SummarySaverHook' yet: see docs/compatibility.md",
+    "train.VocabInfo": "aioflow.train has no 'VocabInfo' yet: see docs/compatibility.md",
     "math.sgin": "module 'aioflow.math' has no attribute 'sgin'; did you mean 'sin', 'sinh' or 'sign'?",
     "errors.NotFound": "module 'aioflow.errors' has no attribute 'NotFound'; did you mean 'NotFoundError'?",
     "raw_ops.Matmul": "no op 'Matmul'",
@@ -253,9 +253,9 @@ def test_the_list_of_names_is_read_when_it_is_needed() -> None:
     code = """if True:
         import sys, aioflow
         assert "aioflow.compatibility.tensorflow_names" not in sys.modules
-        assert not hasattr(aioflow, "summary")
+        assert not hasattr(aioflow, "metrics")
         assert "aioflow.compatibility.tensorflow_names" in sys.modules
-        assert "summary" not in dir(aioflow)
+        assert "metrics" not in dir(aioflow)
         for name, text in (
             ("data", "see docs/compatibility.md"),
             ("worker", "no attribute 'worker'; it is a module that has to be imported: import aioflow.worker"),

@@ -53,6 +53,13 @@ def test_holds_every_module(names: set[str]) -> None:
         assert not missing
 
 
+def test_holds_the_files_of_the_status_page(names: set[str]) -> None:
+    folder = ROOT / "aioflow/serve/page"
+    files = {path.relative_to(ROOT).as_posix() for path in folder.iterdir() if path.suffix in (".html", ".css", ".js")}
+    assert len(files) >= 3
+    assert files <= names
+
+
 def test_holds_the_licence_and_the_entry_points(names: set[str]) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert any(name.endswith(".dist-info/entry_points.txt") for name in names)
@@ -61,7 +68,7 @@ def test_holds_the_licence_and_the_entry_points(names: set[str]) -> None:
 _ASKS = """
 import aioflow
 try:
-    aioflow.summary
+    aioflow.metrics
 except AttributeError as error:
     print(str(error).splitlines()[0])
 """

@@ -23,13 +23,14 @@ ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
     "bitwise", "distributed", "dtypes", "errors", "extend", "image", "initializers", "interop", "io", "linalg",
-    "losses", "math", "nn", "random", "raw_ops", "saved", "signal", "sparse", "strings", "train", "traits", "typing",
-    "web",
+    "losses", "lookup", "math", "nn", "observe", "random", "raw_ops", "saved", "signal", "sparse", "strings", "summary",
+    "train",
+    "traits", "typing", "web",
 }  # fmt: skip
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
 OWN = {
-    "Barrier", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "PartitionedCall",
+    "Barrier", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "Padding", "PartitionedCall",
     "PartitionedVariable", "PolymorphicFunction", "SessionConfig", "StagingArea", "TraceLevel", "While",
     "compressed", "extend", "from_async_iterator", "function", "list_devices", "py_coroutine",
     "restore_switch_interval", "traits",

@@ -249,6 +249,16 @@ def test_a_copy_has_the_same_elements_and_memory_of_its_own(source: Any) -> None
     np.testing.assert_array_equal(target, source)
 
 
+@pytest.mark.parametrize("shape", [(1030, 1100), (513, 3000), (3000, 2), (2, 3000), (1025, 1024)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_large_matrix_is_copied_whole_whatever_its_order(shape: tuple[int, int], dtype: Any) -> None:
+    matrix = np.arange(shape[0] * shape[1], dtype=np.float64).reshape(shape)
+    for source in (matrix, matrix.T, matrix[::-1].T, matrix[:, ::-1].T):
+        target = np.empty(source.shape, dtype)
+        copy_into(target, source)
+        np.testing.assert_array_equal(target, source.astype(dtype))
+
+
 def test_a_copy_into_another_dtype() -> None:
     target = np.empty(LARGE.shape, np.int16)
     copy_into(target, LARGE)

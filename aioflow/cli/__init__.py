@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import aioflow
-from aioflow.cli import calibrate, demo, devices, doctor, explain, inspect, ops, run, secret
+from aioflow.cli import calibrate, demo, devices, doctor, explain, graph, inspect, ops, profile, run, secret, serve, top
 from aioflow.cli.arguments import Parser
 from aioflow.cli.program import run_command
 
@@ -25,7 +25,7 @@ def _run(argv: Sequence[str] | None) -> int:
     parser = Parser(prog="aioflow", description="An asyncio-native dataflow engine.")
     parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (ops, doctor, devices, calibrate, explain, run, inspect, secret, demo):
+    for command in (ops, doctor, devices, calibrate, explain, run, serve, inspect, graph, profile, top, secret, demo):
         command.add_parser(commands)
     arguments, rest = parser.parse_known_args(argv)
     if rest and arguments.command != "demo":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -22,11 +23,13 @@ __all__ = [
     "port",
     "positive",
     "seconds",
+    "size",
     "stored_file",
     "up_to",
 ]
 
 _WRONG: Final = 2
+_SIZE: Final = re.compile(r"([0-9]{1,18})(?:([KMGT])(i?)B)?")
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,6 +90,16 @@ def _number(text: str, least: int, most: int | None) -> int:
     if value < least or (most is not None and value > most):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number {limits}")
     return value
+
+
+def size(text: str) -> int:
+    """A number of bytes: 1000000, 512MiB, 2GB."""
+    found = _SIZE.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 2GiB")
+    power = 1 + "KMGT".index(found[2]) if found[2] else 0
+    unit: int = (1024 if found[3] else 1000) ** power
+    return int(found[1]) * unit
 
 
 def seconds(text: str) -> float:

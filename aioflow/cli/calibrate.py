@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aioflow.cli.arguments import output_file, seconds
+from aioflow.cli.progress import progress
 from aioflow.compiler.place.calibration import RATES, Calibration, Link, calibration_path, write_calibration
 from aioflow.config import SessionConfig
 from aioflow.kernels.registry import HOST
@@ -47,7 +48,8 @@ def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.output or calibration_path()
     first = {backend.device_type: backend.device(i) for backend, i in present_devices(SessionConfig()) if i == 0}
     cards = [device for device_type, device in first.items() if device_type != HOST]
-    calibration = calibrate(host(), cards, seconds=arguments.seconds)
+    with progress("measurement") as shown:
+        calibration = calibrate(host(), cards, seconds=arguments.seconds, measures=shown.advance)
     write_calibration(calibration, path)
     for line in table(calibration):
         print(line)

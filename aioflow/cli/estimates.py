@@ -24,7 +24,7 @@ from aioflow.interop.model import Model, Signature
 from aioflow.ops.importer import import_graph_def
 from aioflow.session.planner import cost_model
 
-__all__ = ["Estimate", "estimated"]
+__all__ = ["Estimate", "estimated", "node_flops"]
 
 _CPU: Final = "CPU"
 
@@ -99,6 +99,21 @@ def estimated(model: Model, signature: Signature, shapes: Mapping[str, Dims]) ->
         len(made),
         sum(made),
     )
+
+
+def node_flops(model: Model, signature: Signature, shapes: Mapping[str, Dims]) -> dict[str, float]:
+    """The floating-point operations of each node of a call with inputs of these shapes, counted as in `Estimate`.
+
+    Raises:
+        OpError: as `estimated`.
+    """
+    step = _optimized(_request(model.graph, signature, shapes))
+    costs = replace(cost_model(SessionConfig(), find_calibration()), unknown_size=1)
+    operands = {name: costs.operands(node) for name, node in step.nodes.items()}
+    return {
+        name: _flops(node, [operands[edge.node][edge.port] for edge in node.inputs], operands[name])
+        for name, node in step.nodes.items()
+    }
 
 
 def _made(step: ClientGraph) -> set[str]:

@@ -21,6 +21,7 @@ from aioflow.cli.arguments import add_imports, stored_file
 from aioflow.cli.devices import readable_size
 from aioflow.cli.estimates import Estimate, estimated
 from aioflow.cli.model_inputs import add_shape, sized
+from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
 from aioflow.graph.tensor import Tensor
@@ -81,11 +82,12 @@ def _found(arguments: argparse.Namespace) -> _Found:
     path, kind = arguments.model, kind_of(arguments.model)
     surveyed = survey(path, kind)
     if not kind.open:
-        return _Found(path, surveyed, None, (), {})
+        return _Found(path, surveyed, None, surveyed.unsupported, {})
     if surveyed.unsupported:
         return _Found(path, surveyed, None, surveyed.unsupported, {})
     try:
-        model = open_model(path, kind)
+        with progress(f"loading {path}"):
+            model = open_model(path, kind)
     except UnsupportedError as error:
         return _Found(path, surveyed, None, error.unsupported, {})
     estimates: dict[str, Estimate | OpError] = {}

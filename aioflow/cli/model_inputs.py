@@ -11,19 +11,58 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import DTypeError, InvalidArgumentError, OpError
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.formats.files import file_errors
 from aioflow.graph.arrays import Array, to_array
+from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Signature
 
-__all__ = ["FILLS", "add_shape", "filled", "given_inputs", "sized"]
+__all__ = ["add_inputs", "add_shape", "all_inputs", "filled", "given_inputs", "sized"]
 
-FILLS: Final = ("zeros", "ones", "random")
+_FILLS: Final = ("zeros", "ones", "random")
 _LIKE_JSON: Final = tuple('[{"-0123456789')
 _WORDS: Final = ("true", "false", "null")
 _SEED: Final = 0
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """The options for a call: which one it is, and with what."""
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="[NAME=]VALUE",
+        help="x.npy, or x=x.npy, or all.npz with arrays of the inputs' names, or x='[[1, 2]]'",
+    )
+    parser.add_argument(
+        "--fill", choices=_FILLS, help="what inputs are that are not given; random ones are always the same"
+    )
+    add_shape(parser)
+    parser.add_argument(
+        "--signature", metavar="NAME", help="which call; serving_default without it, or the only one there is"
+    )
+
+
+def all_inputs(signature: Signature, arguments: argparse.Namespace) -> dict[str, Array]:
+    """The inputs of a call, as the options of `add_inputs` say.
+
+    Raises:
+        InvalidArgumentError, DTypeError: as `given_inputs`, `sized` and `filled`; or an input is missing.
+    """
+    given = given_inputs(signature, arguments.inputs)
+    shapes = sized(signature, arguments.shape)
+    missing = [name for name in signature.inputs if name not in given]
+    if missing and arguments.fill is None:
+        raise InvalidArgumentError(
+            f"inputs are missing: {', '.join(missing)}",
+            expected=f"--inputs {missing[0]}=VALUE, or --fill zeros",
+            actual=f"given: {', '.join(given) or 'none'}",
+        )
+    made = {name: filled(name, signature.inputs[name], shapes[name], arguments.fill) for name in missing}
+    return {name: given[name] if name in given else made[name] for name in signature.inputs}
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -158,10 +197,22 @@ def filled(name: str, tensor: Tensor, dims: Dims, fill: str) -> Array:
 
     Raises:
         InvalidArgumentError: its rank is unknown.
+        ResourceExhaustedError: there is no memory for it.
     """
     if dims is None:
         raise InvalidArgumentError(f"input {name!r} has no known rank", expected=f"--shape {name}=…", actual="any rank")
-    shape, dtype = [1 if size is None else size for size in dims], tensor.dtype
+    shape = [1 if size is None else size for size in dims]
+    try:
+        return _filled(name, tensor.dtype, shape, fill)
+    except (MemoryError, ValueError) as error:
+        if isinstance(error, OpError):
+            raise
+        raise ResourceExhaustedError(
+            f"input {name!r} is too large", expected="a smaller --shape", actual=shape
+        ) from error
+
+
+def _filled(name: str, dtype: DType, shape: list[int], fill: str) -> Array:
     if dtype.name == "string":
         return np.full(shape, b"", object)
     if fill == "random":

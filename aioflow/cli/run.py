@@ -18,7 +18,8 @@ import numpy as np
 import aioflow as af
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import add_imports, output_file, positive, stored_file
-from aioflow.cli.model_inputs import FILLS, add_shape, filled, given_inputs, sized
+from aioflow.cli.model_inputs import add_inputs, all_inputs
+from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
@@ -46,21 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Call a model: an ONNX file, a SavedModel, a graph definition, or a folder of aioflow.saved.",
     )
     parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
-    parser.add_argument(
-        "--inputs",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="[NAME=]VALUE",
-        help="x.npy, or x=x.npy, or all.npz with arrays of the inputs' names, or x='[[1, 2]]'",
-    )
-    parser.add_argument(
-        "--fill", choices=FILLS, help="what inputs are that are not given; random ones are always the same"
-    )
-    add_shape(parser)
-    parser.add_argument(
-        "--signature", metavar="NAME", help="which call; serving_default without it, or the only one there is"
-    )
+    add_inputs(parser)
     parser.add_argument(
         "--output", type=output_file, metavar="FILE", help="write the outputs to FILE.npz, or one to FILE.npy"
     )
@@ -85,14 +72,17 @@ def _run(arguments: argparse.Namespace) -> int:
 async def _call(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output)
     started = perf_counter()
-    model = open_model(arguments.model)
+    with progress(f"loading {arguments.model}"):
+        model = open_model(arguments.model)
     signature = model.signature(arguments.signature)
-    values = _values(signature, arguments)
+    values = all_inputs(signature, arguments)
     feeds = {signature.inputs[name]: value for name, value in values.items()}
     async with af.Session(graph=model.graph) as session:
-        await model.initialize(session)
+        with progress("initializing"):
+            await model.initialize(session)
         opened = perf_counter()
-        outputs: dict[str, Any] = await session.run(dict(signature.outputs), feeds)
+        with progress("the first step"):
+            outputs: dict[str, Any] = await session.run(dict(signature.outputs), feeds)
         first = perf_counter()
         times = _Times(opened - started, first - opened, await _repeated(session, signature, feeds, arguments.repeat))
     for line in _report(model, signature, values, outputs, times):
@@ -104,25 +94,13 @@ async def _call(arguments: argparse.Namespace) -> int:
 
 async def _repeated(session: af.Session, signature: Signature, feeds: Mapping[Any, Any], count: int) -> list[float]:
     taken = []
-    for _ in range(count):
-        started = perf_counter()
-        await session.run(dict(signature.outputs), feeds)
-        taken.append(perf_counter() - started)
+    with progress("steps", count) as shown:
+        for _ in range(count):
+            started = perf_counter()
+            await session.run(dict(signature.outputs), feeds)
+            taken.append(perf_counter() - started)
+            shown.advance()
     return taken
-
-
-def _values(signature: Signature, arguments: argparse.Namespace) -> dict[str, Any]:
-    given = given_inputs(signature, arguments.inputs)
-    shapes = sized(signature, arguments.shape)
-    missing = [name for name in signature.inputs if name not in given]
-    if missing and arguments.fill is None:
-        raise InvalidArgumentError(
-            f"inputs are missing: {', '.join(missing)}",
-            expected=f"--inputs {missing[0]}=VALUE, or --fill zeros",
-            actual=f"given: {', '.join(given) or 'none'}",
-        )
-    made = {name: filled(name, signature.inputs[name], shapes[name], arguments.fill) for name in missing}
-    return {name: given[name] if name in given else made[name] for name in signature.inputs}
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

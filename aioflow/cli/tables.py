@@ -28,9 +28,9 @@ def decimal(value: float, unit: str) -> str:
     return f"{value:,.0f} {unit}"
 
 
-def plural(count: int, noun: str) -> str:
-    """ "1 node", "1,234 nodes"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """ "1 node", "1,234 nodes"; `nouns` where that is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def shape_text(dims: Iterable[int | None] | None) -> str:

@@ -18,8 +18,9 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, Role
 
-__all__ = ["ClientGraph", "Edge", "Node", "OutputSpec", "Part", "Plan", "worth_a_thread"]
+__all__ = ["BODY", "ClientGraph", "Edge", "Node", "OutputSpec", "Part", "Plan", "worth_a_thread"]
 
+BODY: Final = "_body"  # the attribute with what a node calls by itself, of the function that it names
 _MANY: Final = 256  # nodes
 
 
@@ -50,6 +51,14 @@ class Node:
     device: str = ""
     source: SourceLine | None = None
 
+    @property
+    def body(self) -> ClientGraph | None:
+        """The function that the kernel calls, as steps of its own; None for nearly every node. Its feeds are the
+        node's inputs, its fetches the node's outputs.
+        """
+        found = self.attrs.get(BODY)
+        return found if isinstance(found, ClientGraph) else None
+
     def predecessors(self) -> Iterator[str]:
         """Names of the nodes that must finish first; a name may occur twice."""
         for edge in self.inputs:
@@ -72,6 +81,12 @@ class ClientGraph:
     feeds: int
     fetches: int
     targets: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many nodes it has, those of bodies among them."""
+        inside = sum(node.body.size for node in self.nodes.values() if node.body is not None)
+        return len(self.nodes) + inside
 
     def spec(self, edge: Edge) -> OutputSpec:
         """Dtype and static shape of an output."""
@@ -123,8 +138,8 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How many nodes it has."""
-        return sum(len(graph.nodes) for graph in self.subgraphs.values())
+        """How many nodes it has, those of bodies among them."""
+        return sum(graph.size for graph in self.subgraphs.values())
 
     def nodes(self) -> Iterator[Node]:
         """The nodes on all of its devices."""

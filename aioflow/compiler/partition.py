@@ -27,10 +27,15 @@ from aioflow.graph.dtypes import float32, int32
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.ops.transfer import COMPRESSIONS
 
-__all__ = ["partition"]
+__all__ = ["edge_of", "partition"]
 
 # Says whether a node, with its inputs, is computed on the second device, too, rather than sent there from the first.
 Recompute: TypeAlias = Callable[[ClientGraph, Node, str], bool]
+
+
+def edge_of(node: str) -> str:
+    """The edge that the Send or Recv of that name belongs to."""
+    return node.rpartition("/")[0]
 
 
 def partition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from aioflow.compiler.ir import ClientGraph, Plan
+from aioflow.compiler.ir import BODY, ClientGraph, Plan
 from aioflow.compiler.optimize.order_memory import order_memory
 from aioflow.compiler.optimize.passes import (
     ORDER_MEMORY,
@@ -67,9 +67,7 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     """
     chosen = options or CompileOptions()
     check = verify if chosen.verify else _trust
-    graph = check(prune(request))
-    for optimization in chosen_passes(chosen.optimizations):
-        graph = check(optimization.run(graph, chosen.evaluate))
+    graph = _optimized(check(prune(request)), chosen, check)
     if chosen.meeting is not None:
         graph = check(chosen.meeting(graph))
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
@@ -83,6 +81,19 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     if is_on(ORDER_MEMORY, chosen.optimizations):
         plan = plan.changed(lambda _, subgraph: order_memory(subgraph, chosen.evaluate))
     return plan.changed(lambda _, subgraph: verify(subgraph, whole=False)) if chosen.verify else plan
+
+
+def _optimized(graph: ClientGraph, chosen: CompileOptions, check: Callable[[ClientGraph], ClientGraph]) -> ClientGraph:
+    """The graph, and the bodies in it, after all passes."""
+    for optimization in chosen_passes(chosen.optimizations):
+        graph = check(optimization.run(graph, chosen.evaluate))
+    bodies = {name: _optimized(node.body, chosen, check) for name, node in graph.nodes.items() if node.body is not None}
+    if not bodies:
+        return graph
+    inside = {
+        name: replace(graph.nodes[name], attrs={**graph.nodes[name].attrs, BODY: b}) for name, b in bodies.items()
+    }
+    return replace(graph, nodes={name: inside.get(name, node) for name, node in graph.nodes.items()})
 
 
 def _pinned(graph: ClientGraph, pins: Mapping[str, str]) -> ClientGraph:

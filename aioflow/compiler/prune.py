@@ -6,15 +6,17 @@ its node, and control edges from it, still need the node. A placeholder has noth
 edges from a fed placeholder go too.
 
 This is where the graph is read, and so where calls of functions are seen through: an edge from an output of a call is
-one from the tensor that the output stands for, and who waits for a call waits for what it expands to.
+one from the tensor that the output stands for, and who waits for a call waits for what it expands to. A function that
+is not called here, but by a kernel when it likes, is pruned by itself and goes along with its node (`Node.body`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor
@@ -99,8 +101,33 @@ def _node(op: Operation, fed: Mapping[Tensor, Edge], skipped: set[Operation]) ->
         op.type,
         tuple(fed.get(t) or Edge(t.op.name, t.value_index) for t in (_source(t, fed) for t in op.inputs)),
         tuple(dict.fromkeys(c.name for c in _waits(op.waits_for, skipped))),
-        op.attrs,
+        _attrs(op),
         tuple(OutputSpec(t.dtype, t.dims) for t in op.outputs),
         op.device,
         op.source,
     )
+
+
+def _attrs(op: Operation) -> Mapping[str, Any]:
+    """The attributes; where one is a function, and the node is no call that is expanded, with its body."""
+    named = [key for key, attr in op.op_def.attrs.items() if attr.kind == "func"]
+    if not named or op.expansion is not None:
+        return op.attrs
+    function: Any = op.graph.functions[op.attrs[named[0]].name]
+    inside = prune(StepRequest(tuple(function.inputs), tuple(function.outputs), tuple(function.effects)))
+    return {**op.attrs, BODY: _within(op.name, inside)}
+
+
+def _within(name: str, graph: ClientGraph) -> ClientGraph:
+    """The graph of a body, whose nodes are called as if they were a copy in the place of the node of that name, and are
+    where that is.
+    """
+
+    def moved(node: Node) -> Node:
+        attrs = node.attrs if node.body is None else {**node.attrs, BODY: _within(name, node.body)}
+        inputs = tuple(Edge(f"{name}/{edge.node}", edge.port) for edge in node.inputs)
+        control = tuple(f"{name}/{source}" for source in node.control)
+        return replace(node, name=f"{name}/{node.name}", inputs=inputs, control=control, attrs=attrs, device="")
+
+    nodes = {f"{name}/{node.name}": moved(node) for node in graph.nodes.values()}
+    return replace(graph, nodes=nodes, targets=tuple(f"{name}/{target}" for target in graph.targets))

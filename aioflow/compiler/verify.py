@@ -37,6 +37,8 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
             if not 0 <= edge.port < len(graph.nodes[edge.node].outputs):
                 raise _broken(graph, node, f"{edge.node!r} has no output {edge.port}")
         _check_signature(graph, node)
+        if node.body is not None:
+            _check_body(graph, node, verify(node.body))
         seen.add(name)
     for op, count in ((ARG, graph.feeds), (RETVAL, graph.fetches)):
         found = sorted((n.attrs.get("index") for n in graph.nodes.values() if n.op == op), key=repr)
@@ -73,6 +75,14 @@ def _check_signature(graph: ClientGraph, node: Node) -> None:
                 raise _broken(graph, node, f"{kind} {name!r} is {have}, not {dtype}")
     if node.op == "Const" and not _holds(node.outputs[0], node.attrs["value"]):
         raise _broken(graph, node, "its value does not have the dtype or shape of its output")
+
+
+def _check_body(graph: ClientGraph, node: Node, body: ClientGraph) -> None:
+    inside = {op: [n for n in body.nodes.values() if n.op == op] for op in (ARG, RETVAL)}
+    for op, specs in ((ARG, [graph.spec(edge) for edge in node.inputs]), (RETVAL, node.outputs)):
+        found = {n.attrs["index"]: n.attrs["T"] for n in inside[op]}
+        if [found[index] for index in sorted(found)] != [spec.dtype for spec in specs]:
+            raise _broken(graph, node, f"the {op} nodes of its body are {found}, not {[s.dtype for s in specs]}")
 
 
 def _holds(spec: OutputSpec, value: Any) -> bool:

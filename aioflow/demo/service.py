@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import httpx
 import numpy as np
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -20,6 +19,7 @@ from starlette.routing import Route
 import aioflow as af
 from aioflow.demo.digits import Digits
 from aioflow.demo.model import PIXELS, Model
+from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 
 __all__ = ["Traffic", "ask_again_and_again", "make_app", "serving"]
 
@@ -57,14 +57,6 @@ def make_app(model: Model, session: af.Session) -> Starlette:
     return Starlette(routes=[Route("/predict", answer, methods=["POST"]), Route("/step", step)])
 
 
-class _Server(uvicorn.Server):
-    """uvicorn inside somebody else's event loop: signals stay with the owner of the loop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, port: int) -> AsyncIterator[str]:
     """Serve `app` on the loopback address while the block runs; yields the base URL. Port 0 takes a free one.
@@ -81,7 +73,7 @@ async def serving(app: Starlette, port: int) -> AsyncIterator[str]:
             listener.listen()  # not only when the server's task runs: whoever reads the URL may be quicker
         except OSError as error:
             raise OSError(error.errno, error.strerror, f"127.0.0.1:{port}") from error
-        server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False))
+        server = EmbeddedServer(EmbeddedSettings(app, lifespan="off", access_log=False))
         async with asyncio.TaskGroup() as tg:
             tg.create_task(server.serve(sockets=[listener]))
             try:

@@ -49,6 +49,7 @@ __all__ = [
     "CheckpointReader",
     "checkpoint_exists",
     "committing_file",
+    "data_file",
     "remove_checkpoint",
     "write_checkpoint",
 ]
@@ -203,10 +204,8 @@ class CheckpointReader:
             manifest = read_manifest(store, name)
             if manifest["version"] == 2:
                 self._file = BlockFiles(store, name, manifest)
-            elif is_url(prefix):
-                self._file = _streamed_file(store, name, manifest)
             else:
-                self._file = _data_file(store.path(name), manifest, folders)
+                self._file = data_file(prefix, manifest, folders)
         self.step = manifest["step"]
 
     def names(self) -> list[str]:
@@ -286,8 +285,26 @@ def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:
     return SliceTables(store, name, tables) if tables else None
 
 
-def _data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders) -> TensorFile:
-    """The data file that the manifest vouches for."""
+def data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders = ANYWHERE) -> TensorFile:
+    """The data file that the manifest of a checkpoint in one file vouches for.
+
+    Raises:
+        NotFoundError, DataLossError: it is not there, or not that one.
+    """
+    store, name = store_of(prefix, folders)
+    if is_url(prefix) or _came_from_a_store(store, name, manifest):
+        return _streamed_file(store, name, manifest)
+    return _named_file(store.path(name), manifest, folders)
+
+
+def _came_from_a_store(store: Store, name: str, manifest: Mapping[str, Any]) -> bool:
+    """Whether the data file has the name that it got there."""
+    file = manifest.get("file")
+    own = isinstance(file, str) and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{12}}{re.escape(_DATA)}", file)
+    return bool(own) and store.size(str(file)) is not None
+
+
+def _named_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders) -> TensorFile:
     failure: OpError | None = None
     for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first just now
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Final
+from typing import BinaryIO, Final
 
 from aioflow.errors import (
     AbortedError,
@@ -23,7 +24,7 @@ from aioflow.errors import (
 )
 from aioflow.work.stopping import blocks, checkpoint, claim
 
-__all__ = ["PIECE", "file_errors", "path_text", "read_whole", "write_whole"]
+__all__ = ["PIECE", "file_errors", "open_file", "path_text", "read_whole", "unblocking", "write_whole"]
 
 PIECE: Final = 1 << 20  # bytes that are read or written at a time
 
@@ -73,6 +74,26 @@ def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, UnknownError)
         raise kind(f"{error.strerror or error}: {error.filename or path}") from error
+
+
+def unblocking(path: str, flags: int) -> int:
+    """An `opener` of `open` that waits for no other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """A file, open for reading, that is one: a pipe would be waited for, and a device may never end.
+
+    Raises:
+        FailedPreconditionError: it is a folder, a pipe, a socket or a device.
+        NotFoundError, PermissionDeniedError, …: it cannot be read.
+    """
+    with file_errors(path):
+        file = open(path, "rb", opener=unblocking)  # noqa: SIM115 (the caller closes it)
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise FailedPreconditionError(f"{os.fspath(path)} is no file", expected="a file", actual="something else")
+        return file
 
 
 def path_text(name: bytes) -> str:

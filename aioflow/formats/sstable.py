@@ -18,7 +18,7 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.protobuf import read_number, write_number
 from aioflow.formats.snappy import decompress
-from aioflow.work.stopping import checkpoint, claim
+from aioflow.work.stopping import batches, checkpoint, claim
 
 __all__ = ["MAGIC", "Table", "write_table"]
 
@@ -124,7 +124,9 @@ class Table:
             raise _damaged("more restart points than the block has room for")
         at, key = 0, b""
         left = _SHARED * len(block)
-        while at < end:
+        for _ in batches(block):  # an entry has three bytes at least
+            if at >= end:
+                break
             shared, at = read_number(block, at, end)
             added, at = read_number(block, at, end)
             size, at = read_number(block, at, end)

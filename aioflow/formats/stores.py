@@ -26,7 +26,7 @@ from aioflow.errors import (
     UnknownError,
 )
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders, is_url, local_path
-from aioflow.formats.files import file_errors
+from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.temporary_files import (
     flush_directory,
     held,
@@ -173,15 +173,15 @@ class Folder:
         return str(self._path / name)
 
     def read(self, name: str) -> bytes:
-        with file_errors(self._path / name):
-            return Path(self._folders.file(self.path(name))).read_bytes()
+        with file_errors(self._path / name), self.open(name) as file:
+            return file.read()
 
     def put(self, name: str, data: bytes) -> None:
         write_atomically(self._path / name, data)
 
     def open(self, name: str) -> BinaryIO:
         with file_errors(self._path / name):
-            return open(self._folders.file(self.path(name)), "rb")
+            return open_file(self._folders.file(self.path(name)))
 
     @contextmanager
     def creating(self, name: str) -> Iterator[Upload]:

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.formats.files import file_errors
+from aioflow.formats.files import file_errors, unblocking
 
 __all__ = [
     "TemporaryFile",
     "flush_directory",
     "has_writer",
     "held",
+    "kept_file",
     "remove_abandoned",
     "replacing",
     "temporary_file",
@@ -109,7 +110,8 @@ def held(directory: Path, names: Iterable[str], *, alone: bool) -> Iterator[Mapp
         found = {}
         for name in names:
             try:
-                file = stack.enter_context((directory / name).open("r+b" if alone else "rb"))
+                mode = "r+b" if alone else "rb"
+                file = stack.enter_context(open(directory / name, mode, opener=unblocking))
                 if locks is None:
                     file.close()  # an open one could not be deleted
                     found[name] = False
@@ -123,6 +125,24 @@ def held(directory: Path, names: Iterable[str], *, alone: bool) -> Iterator[Mapp
                 if os.fstat(file.fileno()).st_nlink:  # otherwise it was deleted just now
                     found[name] = True
         yield found
+
+
+def kept_file(path: Path) -> BinaryIO | None:
+    """Hold a file until what this returns is closed: whoever would hold it alone finds that it is in use.
+
+    Returns:
+        The file, open for reading; None where somebody has it alone, about to delete it, where it is gone, and where
+        there are no locks.
+    """
+    if locks is None:
+        return None
+    with suppress(OSError), ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
+        locks.flock(file, locks.LOCK_SH | locks.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:
+            stack.pop_all()
+            return file
+    return None
 
 
 def remove_abandoned(directory: Path, names: str) -> None:

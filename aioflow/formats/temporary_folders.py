@@ -14,7 +14,7 @@ from aioflow.errors import AlreadyExistsError
 from aioflow.formats.files import file_errors
 from aioflow.formats.temporary_files import flush_directory, locks
 
-__all__ = ["TemporaryFolder", "temporary_folder"]
+__all__ = ["TemporaryFolder", "locked_folder", "temporary_folder"]
 
 
 class TemporaryFolder:
@@ -54,6 +54,15 @@ def temporary_folder(final: Path) -> Iterator[TemporaryFolder]:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(final)
         yield TemporaryFolder(_made(final, stack), final)
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """A block that only one at a time is in for a folder, as far as there are locks. It waits for the others."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            _lock(path, True, stack)
+        yield
 
 
 def _made(final: Path, stack: ExitStack) -> Path:

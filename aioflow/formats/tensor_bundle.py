@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 
@@ -153,7 +153,7 @@ class TensorBundle:
             )
         data = self._bytes(entry)
         if dtype is dtypes.string:
-            return _strings(data, count, entry.crc).reshape(entry.shape)
+            return _strings(data, count, entry.crc, "big" if self._swapped else "little").reshape(entry.shape)
         _require_crc(crc32c(data), entry.crc)
         if dtype is dtypes.bool_ and data.size and data.max() > 1:
             raise DataLossError("a bool is neither 0 nor 1", expected="bytes 0 and 1", actual=int(data.max()))
@@ -232,8 +232,12 @@ def _require_crc(crc: int, stored: int) -> None:
         )
 
 
-def _strings(data: Array, count: int, stored: int) -> Array:
-    """First all lengths, then their checksum, then what is in them."""
+def _strings(data: Array, count: int, stored: int, order: Literal["little", "big"]) -> Array:
+    """First all lengths, then their checksum, then what is in them.
+
+    Args:
+        order: Of the bytes of the checksum, and of the numbers that it is of: as they were in the writer's memory.
+    """
     raw, at = data.tobytes(), 0
     if count > len(raw):
         raise DataLossError("the lengths are cut off", expected=f"{count} of them", actual=f"{len(raw)} bytes")
@@ -241,8 +245,8 @@ def _strings(data: Array, count: int, stored: int) -> Array:
     for _ in batches(range(count)):
         length, at = read_number(raw, at, len(raw))
         lengths.append(length)
-    crc = crc32c(b"".join(_length_bytes(lengths)))
-    if raw[at : at + 4] != disguised(crc).to_bytes(4, "little"):
+    crc = crc32c(b"".join(_length_bytes(lengths, order)))
+    if raw[at : at + 4] != disguised(crc).to_bytes(4, order):
         raise DataLossError("the lengths have been altered", expected=f"checksum {disguised(crc):#010x}", actual=at)
     _require_crc(crc32c(raw[at:], crc), stored)
     at += 4
@@ -255,9 +259,9 @@ def _strings(data: Array, count: int, stored: int) -> Array:
     return found
 
 
-def _length_bytes(lengths: list[int]) -> Iterator[bytes]:
+def _length_bytes(lengths: list[int], order: Literal["little", "big"]) -> Iterator[bytes]:
     """What the checksum of the lengths is of."""
-    return (length.to_bytes(4 if length < 1 << 32 else 8, "little") for length in lengths)
+    return (length.to_bytes(4 if length < 1 << 32 else 8, order) for length in lengths)
 
 
 def variable_names(graph: bytes) -> dict[str, str]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from aioflow.checks.brief import brief
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
-from aioflow.formats.files import file_errors
+from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.stores import StoredFile
 from aioflow.formats.tensor_encoding import (
     BY_CODE,
@@ -157,7 +157,7 @@ class TensorFile:
         self.path = path
         self._bytes: Array | None = None
         try:
-            with file_errors(str(path)), path.open("rb") as file:
+            with file_errors(str(path)), _opened(path) as file:
                 self._identity = _identity(file)
                 self.size = file.seek(0, os.SEEK_END)
                 file.seek(0)
@@ -237,7 +237,7 @@ class TensorFile:
         entry = self.entry(name)
         claim(entry.end - entry.begin)
         data = np.empty(entry.end - entry.begin, dtype=np.uint8)
-        with file_errors(str(self.path)), self.path.open("rb") as opened:
+        with file_errors(str(self.path)), _opened(self.path) as opened:
             file: Any = opened
             self._check_identity(file)
             file.seek(self._start + entry.begin)
@@ -259,9 +259,17 @@ class TensorFile:
             DataLossError: the bytes are no values of the dtype.
         """
         entry = self.entry(name)
+        return self._decoded(name, self.map_whole()[self._start + entry.begin : self._start + entry.end])
+
+    def map_whole(self) -> Array:
+        """All bytes of the file, mapped: from then on it matters no more what becomes of its name.
+
+        Raises:
+            AbortedError: as `read`.
+        """
         if self._bytes is None:
             self._bytes = self._mapped()
-        return self._decoded(name, self._bytes[self._start + entry.begin : self._start + entry.end])
+        return self._bytes
 
     def check(self, name: str) -> None:
         """Compare a tensor with the digest that its writer has left, which reads all of it, by way of the mapped file.
@@ -271,13 +279,12 @@ class TensorFile:
             DataLossError: the bytes are not those that were written.
         """
         entry, digest = self.entry(name), self.digests.get(name)
-        if self._bytes is None:
-            self._bytes = self._mapped()
-        if digest is not None and _digest(self._bytes[self._start + entry.begin : self._start + entry.end]) != digest:
+        data = self.map_whole()[self._start + entry.begin : self._start + entry.end]
+        if digest is not None and _digest(data) != digest:
             raise self._damaged(f"tensor {name} has been altered", f"SHA-256 {digest}", "another one")
 
     def _mapped(self) -> Array:
-        with file_errors(str(self.path)), self.path.open("rb") as file:
+        with file_errors(str(self.path)), _opened(self.path) as file:
             self._check_identity(file)
             return freeze(mapped_file(file.fileno(), self.size))
 
@@ -319,6 +326,10 @@ def _sizes(value: Any) -> tuple[int, ...]:
     if len(value) > _MAX_RANK or math.prod(size for size in value if size) >= _MAX_BYTES // 16:
         raise ValueError("a shape larger than any array")
     return tuple(value)
+
+
+def _opened(path: Path | StoredFile) -> BinaryIO:
+    return open_file(path) if isinstance(path, Path) else path.open("rb")
 
 
 def _identity(file: BinaryIO) -> tuple[int, int, int] | None:

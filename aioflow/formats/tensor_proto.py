@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from itertools import accumulate, pairwise
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from aioflow.errors import DataLossError, InvalidArgumentError
-from aioflow.formats.protobuf import MASK64, PIECE, VARINT, read_fields, read_number, write_number, write_piece
+from aioflow.formats.protobuf import (
+    FIXED32,
+    FIXED64,
+    PIECE,
+    VARINT,
+    damaged,
+    read_fields,
+    read_number,
+    write_number,
+    write_piece,
+)
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_strangers, elements, field_of, strings
 from aioflow.work.stopping import batches, claim
 
 __all__ = ["decode_tensor", "encode_tensor", "read_shape", "tensor_elements"]
 
-_DTYPE, _SHAPE, _CONTENT, _STRINGS = 1, 2, 4, 8
-_HALVES, _FLOATS8 = 13, 18
-# Where other writers than this one may have put the elements: fields of fixed sizes, and fields of varints.
-_FIXED: Final[Mapping[int, str]] = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
-_VARINTS: Final = frozenset({7, 10, 11, _HALVES, 16, 17})
+_DTYPE, _SHAPE = 1, 2
 
 
 def encode_tensor(value: Any, dtype: DType) -> bytes:
@@ -31,9 +37,9 @@ def encode_tensor(value: Any, dtype: DType) -> bytes:
     sizes = b"".join(write_piece(2, write_number(1 << 3) + write_number(size) if size else b"") for size in array.shape)
     head = write_number(_DTYPE << 3) + write_number(dtype.as_datatype_enum) + write_piece(_SHAPE, sizes)
     if dtype is dtypes.string:
-        return head + b"".join(write_piece(_STRINGS, item) for item in batches(array.reshape(-1).tolist()))
+        return head + b"".join(write_piece(STRINGS.number, item) for item in batches(array.reshape(-1).tolist()))
     content = np.ascontiguousarray(array).tobytes()
-    return head + (write_piece(_CONTENT, content) if content else b"")
+    return head + (write_piece(CONTENT, content) if content else b"")
 
 
 def decode_tensor(data: bytes, dtype: DType) -> Any:
@@ -70,41 +76,28 @@ def tensor_elements(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Any:
     Raises:
         InvalidArgumentError, DataLossError, OverflowError, TypeError, ValueError: it does not hold them.
     """
-    content, pieces = b"", list[tuple[int, Any]]()
+    field, content = field_of(dtype), b""
+    pieces = list[tuple[int, Any]]()
+    numbers: set[int] = set()
     for number, wire, begin, end in batches(read_fields(data, 0, len(data))):
-        if number == _CONTENT and wire == PIECE:
+        numbers.add(number)
+        if number == CONTENT and wire == PIECE:
             content = data[begin:end]
-        elif number not in (_DTYPE, _SHAPE):
-            pieces.append((number, begin if wire == VARINT else data[begin:end]))
+        elif number == field.number:
+            pieces.append((wire, begin if wire == VARINT else data[begin:end]))
+    check_strangers(dtype, sorted(numbers))
     count = math.prod(shape)
     claim(count * dtype.np_dtype.itemsize)  # one element may stand for all
-    if dtype is dtypes.string:
-        texts = [piece for number, piece in pieces if number == _STRINGS]
-        found = _filled(_texts(content, count) if content else texts, count, np.dtype(object), b"")
-    elif content:
-        if len(content) != count * dtype.np_dtype.itemsize:
-            raise InvalidArgumentError(
-                "the serialized tensor is cut short", expected=shape, actual=f"{len(content)} bytes"
-            )
-        found = np.frombuffer(content, dtype.np_dtype).copy()
+    if field is STRINGS:
+        found = np.empty(count, object)
+        found[:] = strings([piece for wire, piece in pieces if wire == PIECE], content, count, claim)
+    elif not content:
+        found = elements(_listed(pieces, field), dtype, count, claim)
+    elif len(content) != count * dtype.np_dtype.itemsize:
+        raise InvalidArgumentError("the serialized tensor is cut short", expected=shape, actual=f"{len(content)} bytes")
     else:
-        found = _filled(_numbers(pieces, dtype), count, dtype.np_dtype, 0)
+        found = np.frombuffer(content, dtype.np_dtype).copy()
     return found.reshape(shape)
-
-
-def _texts(content: bytes, count: int) -> list[bytes]:
-    """Strings in one piece: first their lengths, then what is in them."""
-    lengths: list[int] = []
-    at = 0
-    while len(lengths) < count:
-        length, at = read_number(content, at, len(content))
-        lengths.append(length)
-    if at + sum(lengths) != len(content):
-        raise InvalidArgumentError(
-            "the serialized tensor is cut short", expected=at + sum(lengths), actual=f"{len(content)} bytes"
-        )
-    ends = list(accumulate(lengths, initial=at))
-    return [content[begin:end] for begin, end in pairwise(ends)]
 
 
 def _name(kind: int) -> str:
@@ -126,56 +119,26 @@ def read_shape(data: bytes, begin: int, end: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _filled(items: Any, count: int, np_dtype: Any, empty: Any) -> Any:
-    """An array in which the last element stands for all that are left out."""
-    if len(items) > count:
-        raise InvalidArgumentError("the serialized tensor has too many elements", expected=count, actual=len(items))
-    made = np.empty(count, dtype=np_dtype)
-    made[: len(items)] = np.array(items, dtype=np_dtype)
-    made[len(items) :] = items[-1] if len(items) else empty
-    return made
-
-
-def _numbers(pieces: list[tuple[int, Any]], dtype: DType) -> Any:
-    packed = [np.frombuffer(piece, _FIXED[number]) for number, piece in pieces if number in _FIXED]
-    if packed:
-        joined = np.concatenate(packed)
-        if joined.dtype.kind == "c" and not dtype.is_complex:
-            raise InvalidArgumentError(
-                "the serialized tensor has complex numbers", expected=dtype.name, actual="complex"
-            )
-        return joined
-    found: list[Any] = []
-    convert = _CONVERT.get(dtype, _signed)
-    for number, piece in pieces:
-        if number == _FLOATS8 and dtype.is_narrow and not isinstance(piece, int):
-            found.extend(np.frombuffer(piece, dtype.np_dtype).tolist())
-        elif number in _VARINTS:
-            values = [piece] if isinstance(piece, int) else _unpacked(piece)
-            found.extend(convert(value) for value in values)
-    return found
-
-
-def _unpacked(piece: bytes) -> list[int]:
+def _listed(pieces: list[tuple[int, Any]], field: Field) -> Any:
+    """The numbers in a field, one by one or packed, as an array of its own type. Raises DataLossError, ValueError."""
+    alone = {4: FIXED32, 8: FIXED64}.get(field.stored.itemsize, VARINT) if field.stored.kind == "f" else VARINT
+    strange = [wire for wire, _ in pieces if wire not in (PIECE, alone)]
+    if strange or (field.stored == np.uint8 and any(wire != PIECE for wire, _ in pieces)):
+        raise damaged(f"field {field.name} of another type")
+    if field.stored == np.uint8:
+        return np.frombuffer(pieces[-1][1] if pieces else b"", np.uint8)
+    if field.stored.kind == "f":
+        return np.frombuffer(b"".join(piece for _, piece in pieces), field.stored)
     values: list[int] = []
+    for wire, piece in batches(pieces):
+        values.extend([piece] if wire == VARINT else _unpacked(piece))
+    return np.array(values, np.uint64).astype(field.stored)
+
+
+def _unpacked(piece: bytes) -> Iterator[int]:
     at = 0
-    while at < len(piece):
+    for _ in batches(piece):  # there are no more numbers than bytes
+        if at == len(piece):
+            break
         value, at = read_number(piece, at, len(piece))
-        values.append(value)
-    return values
-
-
-def _signed(value: int) -> int:
-    return value - (MASK64 + 1) if value >> 63 else value
-
-
-def _bits(np_dtype: Any) -> Callable[[int], Any]:
-    return lambda value: np.array(value, np.uint16).view(np_dtype)[()]
-
-
-_CONVERT: Final[Mapping[DType, Callable[[int], Any]]] = {
-    dtypes.bool_: bool,
-    dtypes.uint64: int,
-    dtypes.float16: _bits(dtypes.float16.np_dtype),
-    dtypes.bfloat16: _bits(dtypes.bfloat16.np_dtype),
-}
+        yield value

@@ -24,6 +24,7 @@ __all__ = [
     "TFRecordCompressionType",
     "TFRecordOptions",
     "TFRecordWriter",
+    "framed",
     "open_stream",
     "tf_record_iterator",
 ]
@@ -236,6 +237,13 @@ class TFRecordOptions:
         return options if isinstance(options, TFRecordOptions) else cls(options)
 
 
+def framed(data: bytes) -> bytes:
+    """A record as files have it: with its length and checksums."""
+    length = struct.pack("<Q", len(data))
+    checksums = [_CHECKSUM.pack(masked_crc32c(part)) for part in (length, data)]
+    return b"".join((length, checksums[0], data, checksums[1]))
+
+
 class TFRecordWriter:
     """Writes records to a file, which it replaces. Also a context manager, which closes it.
 
@@ -262,10 +270,7 @@ class TFRecordWriter:
         Raises:
             FailedPreconditionError: the writer is closed.
         """
-        data = record if isinstance(record, bytes) else bytes(memoryview(record))
-        length = struct.pack("<Q", len(data))
-        checksums = [_CHECKSUM.pack(masked_crc32c(part)) for part in (length, data)]
-        self._put(b"".join((length, checksums[0], data, checksums[1])))
+        self._put(framed(record if isinstance(record, bytes) else bytes(memoryview(record))))
 
     def flush(self) -> None:
         """Hand what has been written so far to the operating system."""

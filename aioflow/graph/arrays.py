@@ -35,9 +35,10 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     Python floats float32, NumPy values keep theirs.
 
     Raises:
-        DTypeError: the value is of a different kind (a float for an int, text for a number), the nesting is ragged, or
-            an integer does not fit the dtype.
+        DTypeError: the value is of a different kind (a float for an int, text for a number), the nesting is ragged, an
+            integer does not fit the dtype, or elements are masked.
     """
+    _check_unmasked(value)
     if isinstance(value, list | tuple) and _leaves(value) > _MANY and dtype is not None:
         return _from_long_list(value, dtype)
     if dtype is dtypes.string:
@@ -52,6 +53,20 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     if dtype is None:
         return array if isinstance(value, np.ndarray | np.generic) else _narrow(array)
     return _cast(array, dtype, isinstance(value, np.ndarray | np.generic))
+
+
+def _check_unmasked(value: Any) -> None:
+    """Raise DTypeError where elements are masked: what lies under the mask is there still, and means nothing."""
+    items = value if isinstance(value, list | tuple) else (value,)
+    if not items or not isinstance(items[0], np.ma.MaskedArray):
+        return
+    masked = sum(int(np.sum(np.ma.getmaskarray(item))) for item in items if isinstance(item, np.ma.MaskedArray))
+    if masked:
+        raise DTypeError(
+            "the value has masked elements, and a tensor has none",
+            expected="an array without a mask, such as value.filled(0)",
+            actual=f"{masked} masked elements",
+        )
 
 
 def takes_long(value: Any, dtype: DType) -> bool:

@@ -58,7 +58,7 @@ class TensorData:
     The bytes may be a view of memory that nobody writes to, as that of a mapped file.
 
     Raises:
-        DTypeError: resources, variants and quantized types have no such form.
+        DTypeError: resources and variants have no such form.
         InvalidArgumentError: the shape is malformed, or does not fit the data.
     """
 
@@ -67,7 +67,7 @@ class TensorData:
     data: bytes | memoryview | tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        if not (self.dtype is string or self.dtype.is_plain):
+        if not (self.dtype is string or self.dtype.is_plain or self.dtype.is_quantized):
             raise DTypeError("not a dtype of constants", expected="a number, bool or string", actual=self.dtype)
         if len(self.shape) > _MAX_RANK or not all(type(d) is int and d >= 0 for d in self.shape):
             raise InvalidArgumentError("not a shape", expected=f"at most {_MAX_RANK} sizes >= 0", actual=self.shape)
@@ -88,9 +88,9 @@ class TensorData:
             raise InvalidArgumentError("a bool is neither 0 nor 1", expected="bytes 0 and 1", actual="another byte")
 
     @classmethod
-    def of(cls, array: Array) -> TensorData:
-        """The data of an array."""
-        dtype = as_dtype(array.dtype)
+    def of(cls, array: Array, quantized: DType | None = None) -> TensorData:
+        """The data of an array; of a quantized type it is one of plain integers."""
+        dtype = quantized or as_dtype(array.dtype)
         if dtype is string:
             return cls(dtype, array.shape, tuple(array.reshape(-1).tolist()))
         stored = array.astype(array.dtype.newbyteorder("<"), copy=False)

@@ -20,6 +20,7 @@ from aioflow.graph.definitions import NodeDef as NodeDef
 from aioflow.graph.definitions import TensorData as TensorData
 from aioflow.graph.definitions import require
 from aioflow.graph.documents import VERSION, from_document, to_document
+from aioflow.graph.dtypes import DType
 from aioflow.graph.foreign import refuse_foreign
 from aioflow.graph.published.graphs import definition_of, message_of
 
@@ -167,7 +168,7 @@ def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
     Raises:
         InvalidArgumentError: an attribute has no plain form; the error names the node and the attribute.
     """
-    attrs = {key: _attr_of(value) for key, value in op.attrs.items()}
+    attrs = _attrs_of(op.attrs)
     if op.gradient_function is not None:
         # A function does not travel. Without it the node must not fall back on the gradient of its op: that would be
         # another gradient without a word. Under this name there is none, until somebody registers one.
@@ -233,11 +234,17 @@ def _called(values: Iterable[Any]) -> Iterator[str]:
             yield from _called(value)
 
 
-def _attr_of(value: Any) -> Any:
+def _attrs_of(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    dtype = attrs.get("dtype")
+    quantized = dtype if isinstance(dtype, DType) and dtype.is_quantized else None
+    return {key: _attr_of(value, quantized) for key, value in attrs.items()}
+
+
+def _attr_of(value: Any, quantized: DType | None) -> Any:
     if isinstance(value, np.ndarray):
-        return TensorData.of(value)
+        return TensorData.of(value, quantized)
     if isinstance(value, list | tuple):
-        return tuple(_attr_of(item) for item in value)
+        return tuple(_attr_of(item, quantized) for item in value)
     if isinstance(value, np.generic):
         return value.item()
     return value

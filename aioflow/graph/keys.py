@@ -20,6 +20,8 @@ class GraphKeys:
     SUMMARIES = "summaries"
     QUEUE_RUNNERS = "queue_runners"
     TABLE_INITIALIZERS = "table_initializer"
+    ASSET_FILEPATHS = "asset_filepaths"
+    SAVEABLE_OBJECTS = "saveable_objects"
     GLOBAL_STEP = "global_step"
     TRAIN_OP = "train_op"
     SAVERS = "savers"

@@ -1,42 +1,93 @@
-"""The geometry of convolutions and pools: layouts, padding schemes, and how many windows fit.
+"""The geometry of convolutions and pools along any number of axes: layouts, padding schemes, how many windows fit.
 
 Shape functions use it with sizes that may be unknown, kernels with known ones, so that both refuse the same things.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.shapes import Dims, format_dims
 
-__all__ = ["Layout", "Window", "conv2d_dims", "depthwise_dims", "layout_of", "pool_dims"]
+__all__ = [
+    "Fit",
+    "Layout",
+    "Window",
+    "conv_dims",
+    "depthwise_dims",
+    "layout_of",
+    "pool_dims",
+    "pool_kernel",
+    "same_padding",
+]
 
 Pair: TypeAlias = tuple[int, int]
+Shape: TypeAlias = tuple[int, ...]
 Size: TypeAlias = int | None
+T = TypeVar("T")
+
+_AXES: Final = ("depth", "height", "width")  # by these names the last ones are told in errors
 
 
 class Layout(NamedTuple):
-    """Positions of the axes of an image batch."""
+    """The order of a batch's axes: the batch first, the spatial ones side by side, channels before or after them.
 
-    batch: int
-    rows: int
-    columns: int
+    Attributes:
+        axes: How many spatial axes there are.
+        first: The first of them.
+        channel: The axis of channels.
+        to_last: The axes in the order that has channels last; `from_last` undoes it.
+    """
+
+    axes: int
+    first: int
     channel: int
+    to_last: Shape
+    from_last: Shape
 
-    def spatial(self, values: Sequence[Any]) -> tuple[Any, Any]:
-        """What `values`, given an axis, says of rows and columns."""
-        return values[self.rows], values[self.columns]
+    @classmethod
+    def of(cls, axes: int, channels_first: bool) -> Layout:
+        """The layout of so many spatial axes."""
+        around = (*range(2, axes + 2),) if channels_first else (*range(1, axes + 1),)
+        channel = 1 if channels_first else axes + 1
+        back = (0, axes + 1, *range(1, axes + 1)) if channels_first else (*range(axes + 2),)
+        return cls(axes, around[0], channel, (0, *around, channel), back)
 
-    def arrange(self, batch: Size, rows: Size, columns: Size, channel: Size) -> tuple[Size, ...]:
-        """The four sizes in this order of axes."""
-        sizes = {self.batch: batch, self.rows: rows, self.columns: columns, self.channel: channel}
-        return tuple(sizes[i] for i in range(4))
+    @property
+    def rank(self) -> int:
+        """How many axes there are in all."""
+        return self.axes + 2
+
+    def spatial(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """What `values`, given an axis, says of the spatial ones."""
+        return tuple(values[self.first : self.first + self.axes])
+
+    def arrange(self, batch: Size, sizes: Sequence[Size], channel: Size) -> tuple[Size, ...]:
+        """The sizes in this order of axes."""
+        return (batch, channel, *sizes) if self.channel == 1 else (batch, *sizes, channel)
+
+    def last(self, array: Any) -> Any:
+        """An array of this layout with its channels last, a view."""
+        return array.transpose(self.to_last) if self.channel == 1 else array
+
+    def back(self, array: Any) -> Any:
+        """An array with its channels last in this layout, a view."""
+        return array.transpose(self.from_last) if self.channel == 1 else array
+
+    def sizes_last(self, shape: Shape) -> Shape:
+        """A shape of this layout with the channels last."""
+        return (shape[0], *shape[2:], shape[1]) if self.channel == 1 else shape
 
 
-_LAYOUTS: Final = {"NHWC": Layout(0, 1, 2, 3), "NCHW": Layout(0, 2, 3, 1)}
+_LAYOUTS: Final = {
+    "NHWC": Layout.of(2, False),
+    "NCHW": Layout.of(2, True),
+    "NDHWC": Layout.of(3, False),
+    "NCDHW": Layout.of(3, True),
+}
 
 
 def layout_of(data_format: str) -> Layout:
@@ -44,52 +95,80 @@ def layout_of(data_format: str) -> Layout:
     found = _LAYOUTS.get(data_format)
     if found is None:
         raise UnimplementedError(
-            f"data_format {data_format!r} is not supported", expected="NHWC or NCHW", actual=data_format
+            f"data_format {data_format!r} is not supported",
+            expected=f"one of {', '.join(_LAYOUTS)}",
+            actual=data_format,
         )
     return found
 
 
+def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
+    """The padding (before, after) of SAME: ceil(size / stride) windows, the odd element after."""
+    total = (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size
+    if total <= 0:
+        return 0, 0
+    before = total // 2
+    return before, total - before
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How windows of `kernel` taps lie over `size` elements: each field has one entry for each spatial axis.
+
+    Attributes:
+        pads: (before, after).
+        count: How many windows there are.
+    """
+
+    size: Shape
+    kernel: Shape
+    strides: Shape
+    dilations: Shape
+    pads: tuple[Pair, ...]
+    count: Shape
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How windows move: (rows, columns) of strides and dilations, the padding scheme and its explicit sizes."""
+    """How windows move: strides and dilations along the spatial axes, the padding scheme and its explicit sizes."""
 
     layout: Layout
-    strides: Pair
-    dilations: Pair
+    strides: Shape
+    dilations: Shape
     padding: str
-    explicit: tuple[Pair, Pair]
+    explicit: tuple[Pair, ...]
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Window:
         """The window of a node with these attributes.
 
         Raises:
-            InvalidArgumentError: a list does not have four elements, a stride or dilation is not positive, or the
-                explicit paddings do not match the padding scheme.
+            InvalidArgumentError: a list does not have one element for each axis, a stride or dilation is not positive,
+                or the explicit paddings do not match the padding scheme.
             UnimplementedError: windows that move over batch or channels.
         """
-        layout = layout_of(attrs["data_format"])
+        layout = layout_of(attrs.get("data_format", "NHWC"))
         strides = _spatial_only("strides", attrs["strides"], layout)
-        dilations = _spatial_only("dilations", attrs.get("dilations", (1, 1, 1, 1)), layout)
+        dilations = attrs.get("dilations")
+        spread = (1,) * layout.axes if dilations is None else _spatial_only("dilations", dilations, layout)
         explicit = _explicit(attrs["padding"], attrs.get("explicit_paddings", ()), layout)
-        return cls(layout, strides, dilations, attrs["padding"], explicit)
+        return cls(layout, strides, spread, attrs["padding"], explicit)
 
-    def outputs(self, sizes: tuple[Size, Size], kernel: tuple[Size, Size]) -> tuple[Size, Size]:
-        """How many windows fit along rows and columns; None where it is not known.
+    def outputs(self, sizes: Sequence[Size], kernel: Sequence[Size]) -> tuple[Size, ...]:
+        """How many windows fit along each spatial axis; None where it is not known.
 
         Raises:
-            InvalidArgumentError: a kernel size is not positive, or the kernel is larger than the padded image.
+            InvalidArgumentError: a kernel size is not positive, or the kernel is larger than the padded array.
         """
-        return self._outputs_along(0, sizes[0], kernel[0]), self._outputs_along(1, sizes[1], kernel[1])
+        return tuple([self._outputs_along(axis, size, kernel[axis]) for axis, size in enumerate(sizes)])
 
     def _outputs_along(self, axis: int, size: Size, kernel: Size) -> Size:
         if kernel is not None and kernel < 1:
             raise InvalidArgumentError("a window has no size", expected="window sizes >= 1", actual=kernel)
-        stride = self.strides[axis]
         if size is None:
             return None
         if self.padding == "SAME":
-            return -(-size // stride)
+            return -(-size // self.strides[axis])
         if kernel is None:
             return None
         span = (kernel - 1) * self.dilations[axis] + 1
@@ -97,41 +176,42 @@ class Window:
         if padded < span:
             raise InvalidArgumentError(
                 "computed output size would be negative: the window is larger than the image",
-                expected=f"a {('height', 'width')[axis]} of at least {span}, padding included",
+                expected=f"a {_AXES[axis - self.layout.axes]} of at least {span}, padding included",
                 actual=padded,
             )
-        return (padded - span) // stride + 1
+        return (padded - span) // self.strides[axis] + 1
 
-    def pads(self, sizes: Pair, kernel: Pair) -> tuple[Pair, Pair]:
-        """The padding ((top, bottom), (left, right))."""
+    def pads(self, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Pair, ...]:
+        """The padding (before, after) of each spatial axis."""
         if self.padding != "SAME":
             return self.explicit
-        return self._same(0, sizes[0], kernel[0]), self._same(1, sizes[1], kernel[1])
+        strides, dilations = self.strides, self.dilations
+        return tuple([same_padding(size, kernel[i], strides[i], dilations[i]) for i, size in enumerate(sizes)])
 
-    def _same(self, axis: int, size: int, kernel: int) -> Pair:
-        stride = self.strides[axis]
-        span = (kernel - 1) * self.dilations[axis] + 1
-        total = max(0, (-(-size // stride) - 1) * stride + span - size)
-        return total // 2, total - total // 2  # the odd element comes after
+    def fit(self, kind: Callable[..., T], image: Shape, kernel: Shape, made: Shape) -> T:
+        """The windows over an array of shape `image` that make one of shape `made`: `kind` of the fields of a `Fit`."""
+        size = self.layout.spatial(image)
+        pads = self.pads(size, kernel)
+        return kind(size, kernel, self.strides, self.dilations, pads, self.layout.spatial(made))
 
 
-def _spatial_only(name: str, values: Sequence[int], layout: Layout) -> Pair:
-    if len(values) != 4:
+def _spatial_only(name: str, values: Sequence[int], layout: Layout) -> Shape:
+    if len(values) != layout.axes + 2:
         raise InvalidArgumentError(
-            f"attribute {name!r} needs one value per axis", expected="4 values", actual=list(values)
+            f"attribute {name!r} needs one value per axis", expected=f"{layout.rank} values", actual=list(values)
         )
     if min(values) < 1:
         raise InvalidArgumentError(f"attribute {name!r} must be positive", expected=">= 1", actual=list(values))
-    if values[layout.batch] != 1 or values[layout.channel] != 1:
+    if values[0] != 1 or values[layout.channel] != 1:
         raise UnimplementedError(
-            f"attribute {name!r} must be 1 for batch and channels: windows move over rows and columns only",
+            f"attribute {name!r} must be 1 for batch and channels: windows move over spatial axes only",
             expected="1 for batch and channels",
             actual=list(values),
         )
     return layout.spatial(values)
 
 
-def _explicit(padding: str, values: Sequence[int], layout: Layout) -> tuple[Pair, Pair]:
+def _explicit(padding: str, values: Sequence[int], layout: Layout) -> tuple[Pair, ...]:
     if padding != "EXPLICIT":
         if values:
             raise InvalidArgumentError(
@@ -139,46 +219,53 @@ def _explicit(padding: str, values: Sequence[int], layout: Layout) -> tuple[Pair
                 expected="no explicit_paddings",
                 actual=list(values),
             )
-        return (0, 0), (0, 0)
-    if len(values) != 8 or min(values) < 0:
+        return ((0, 0),) * layout.axes
+    if len(values) != 2 * layout.rank or min(values) < 0:
         raise InvalidArgumentError(
-            "explicit_paddings needs (before, after) for each of four axes",
-            expected="8 values >= 0",
+            "explicit_paddings needs (before, after) for each axis",
+            expected=f"{2 * layout.rank} values >= 0",
             actual=list(values),
         )
-    pairs = [(values[2 * i], values[2 * i + 1]) for i in range(4)]
-    if any(pairs[layout.batch]) or any(pairs[layout.channel]):
+    pairs = list(zip(values[::2], values[1::2], strict=True))
+    if any(pairs[0]) or any(pairs[layout.channel]):
         raise InvalidArgumentError(
             "batch and channels cannot be padded", expected="0 for batch and channels", actual=list(values)
         )
     return layout.spatial(pairs)
 
 
-def _rank4(name: str, dims: Dims) -> tuple[Size, ...]:
+def _sizes(name: str, dims: Dims, rank: int) -> tuple[Size, ...]:
     if dims is None:
-        return (None,) * 4
-    if len(dims) != 4:
-        raise InvalidArgumentError(f"{name} has the wrong rank", expected="rank 4", actual=format_dims(dims))
+        return (None,) * rank
+    if len(dims) != rank:
+        raise InvalidArgumentError(f"{name} has the wrong rank", expected=f"rank {rank}", actual=format_dims(dims))
     return dims
 
 
-def _checked_filter(dims: Dims) -> tuple[Size, ...]:
-    sizes = _rank4("filter", dims)
-    if 0 in sizes[:3]:
+def _operands(window: Window, image: Dims, kernel: Dims) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+    """The sizes of an image and of a filter, which always has its own axes first and the outputs last."""
+    rank = window.layout.rank
+    sizes, taps = _sizes("input", image, rank), _sizes("filter", kernel, rank)
+    if 0 in taps[:-1]:
         raise InvalidArgumentError(
-            "filter must not be empty", expected="sizes >= 1, except for outputs", actual=format_dims(dims)
+            "filter must not be empty", expected="sizes >= 1, except for outputs", actual=format_dims(taps)
         )
-    return sizes
+    return sizes, taps
 
 
-def conv2d_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
-    """Shape of the convolution of `image` by `kernel` [rows, columns, channels / groups, outputs].
+def _made(window: Window, sizes: tuple[Size, ...], kernel: Sequence[Size], channels: Size) -> Dims:
+    layout = window.layout
+    return layout.arrange(sizes[0], window.outputs(layout.spatial(sizes), kernel), channels)
+
+
+def conv_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
+    """Shape of the convolution of `image` by `kernel` [its spatial sizes …, channels / groups, outputs].
 
     Raises:
         InvalidArgumentError: a rank, a channel count or a size does not fit.
     """
-    sizes, taps = _rank4("input", image), _checked_filter(kernel)
-    channels, per_group, made = sizes[window.layout.channel], taps[2], taps[3]
+    sizes, taps = _operands(window, image, kernel)
+    channels, per_group, made = sizes[window.layout.channel], taps[-2], taps[-1]
     if channels is not None and per_group is not None:
         if channels == 0 or channels % per_group:
             raise InvalidArgumentError(
@@ -193,18 +280,17 @@ def conv2d_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
                 expected=f"a multiple of {groups}",
                 actual=made,
             )
-    rows, columns = window.outputs(window.layout.spatial(sizes), (taps[0], taps[1]))
-    return window.layout.arrange(sizes[window.layout.batch], rows, columns, made)
+    return _made(window, sizes, taps[:-2], made)
 
 
 def depthwise_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
-    """Shape of the depthwise convolution of `image` by `kernel` [rows, columns, channels, multiplier].
+    """Shape of the depthwise convolution of `image` by `kernel` [its spatial sizes …, channels, multiplier].
 
     Raises:
         InvalidArgumentError: a rank, the channel count or a size does not fit.
     """
-    sizes, taps = _rank4("input", image), _checked_filter(kernel)
-    channels, own = sizes[window.layout.channel], taps[2]
+    sizes, taps = _operands(window, image, kernel)
+    channels, own = sizes[window.layout.channel], taps[-2]
     if channels is not None and own is not None and channels != own:
         raise InvalidArgumentError(
             f"input and filter must have the same depth: {channels} against {own}",
@@ -212,9 +298,7 @@ def depthwise_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
             actual=channels,
         )
     depth = channels if own is None else own
-    made = None if depth is None or taps[3] is None else depth * taps[3]
-    rows, columns = window.outputs(window.layout.spatial(sizes), (taps[0], taps[1]))
-    return window.layout.arrange(sizes[window.layout.batch], rows, columns, made)
+    return _made(window, sizes, taps[:-2], None if depth is None or taps[-1] is None else depth * taps[-1])
 
 
 def pool_dims(window: Window, ksize: Sequence[int], image: Dims) -> Dims:
@@ -224,12 +308,10 @@ def pool_dims(window: Window, ksize: Sequence[int], image: Dims) -> Dims:
         InvalidArgumentError: the rank or a size does not fit.
         UnimplementedError: windows over batch or channels.
     """
-    kernel = pool_kernel(window, ksize)
-    sizes = _rank4("input", image)
-    rows, columns = window.outputs(window.layout.spatial(sizes), kernel)
-    return window.layout.arrange(sizes[window.layout.batch], rows, columns, sizes[window.layout.channel])
+    sizes = _sizes("input", image, window.layout.rank)
+    return _made(window, sizes, pool_kernel(window, ksize), sizes[window.layout.channel])
 
 
-def pool_kernel(window: Window, ksize: Sequence[int]) -> Pair:
-    """(rows, columns) of a pool's window size."""
+def pool_kernel(window: Window, ksize: Sequence[int]) -> Shape:
+    """The spatial sizes of a pool's windows."""
     return _spatial_only("ksize", ksize, window.layout)

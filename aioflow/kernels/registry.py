@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -34,6 +34,7 @@ __all__ = [
     "KERNELS",
     "ArrayBackend",
     "Binding",
+    "BodySteps",
     "KernelDef",
     "Ufunc",
     "binder",
@@ -92,6 +93,25 @@ class ArrayBackend(Protocol):
         """The array as an object with `__dlpack__`, for other libraries that use the device."""
 
 
+class BodySteps(Protocol):
+    """The function that a node names, for its kernel to call as steps of their own, on the node's device.
+
+    Attributes:
+        digest: Equal for functions that do the same.
+        is_repeatable: Whether a call may be made again, since it changes nothing.
+    """
+
+    digest: bytes
+    is_repeatable: bool
+
+    async def run(self, values: Sequence[Any]) -> list[Any]:
+        """What it gives for these arguments; arrays that are the caller's own.
+
+        Raises:
+            OpError: a node inside failed; it is named.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """The node that a kernel is being bound for, with what lives longer than one step.
@@ -104,6 +124,7 @@ class Binding:
         resources: The device's resource manager.
         state: The session's table of kernel state by node name; use `shared`.
         folders: Where the worker's graphs may open files. Whatever a kernel opens, it asks them for.
+        body: The function that it names, or None.
     """
 
     name: str
@@ -118,6 +139,7 @@ class Binding:
     resources: Any
     state: dict[str, Any]
     folders: AllowedFolders = ANYWHERE
+    body: BodySteps | None = None
 
     @property
     def xp(self) -> Any:

@@ -303,6 +303,11 @@ class ResourceManager:
             else:
                 self._containers.pop(container, None)
 
+    def held(self) -> list[Any]:
+        """All resources, of all containers."""
+        with self._lock:
+            return [resource for container in self._containers.values() for resource in container.values()]
+
     def names(self, container: str = "") -> list[str]:
         """Names of the resources of a container."""
         with self._lock:

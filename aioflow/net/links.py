@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aioflow.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, UnavailableError
@@ -16,9 +16,11 @@ from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.homes import Resource
 from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, WhetherWanted, parse
+from aioflow.net.own_process import loop_lag
 from aioflow.net.past_sessions import past_sessions
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.server import Server, find_server, own_server
+from aioflow.net.server_status import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect
@@ -135,6 +137,20 @@ class Link:
         async with within(seconds, self.task):
             await self.open(0.0)
             return await self.worker.state()
+
+    async def status(self, seconds: float) -> ServerStatus:
+        """How the server is, within so many seconds.
+
+        Raises:
+            OpError: it cannot be reached, or does not answer.
+        """
+        async with within(seconds, self.task):
+            await self.open(0.0)
+            if self._server is not None:
+                return replace(self._server.status(), lag=await loop_lag())
+            if self._worker is None:
+                raise UnavailableError(f"{self.task} has not been reached")
+            return await self._worker.status()
 
     def tell(self) -> None:
         """Raises AbortedError, once: the task was restarted."""

@@ -14,6 +14,8 @@ settle      to the task that keeps them: where resources are; rows of container,
 holds       to the others: what they have, and are to have, of these; rows of container and name → rows as of settle
 claim       to those that are to have them: rows as of settle
 state       how the worker is
+status      how the server is, with what runs and waits there, as the one string of `pack_status`
+understands what a worker takes besides, which those of earlier releases do not know: names of optional fields
 reset       drop resources
 """
 
@@ -47,6 +49,9 @@ __all__ = [
     "RUN",
     "SETTLE",
     "STATE",
+    "STATUS",
+    "TRACEPARENT",
+    "UNDERSTANDS",
     "WANTED",
     "Abort",
     "Aborted",
@@ -58,6 +63,7 @@ __all__ = [
     "Register",
     "Run",
     "State",
+    "Understands",
     "Wanted",
     "WhetherWanted",
     "config_document",
@@ -84,9 +90,14 @@ SETTLE: Final = "settle"
 HOLDS: Final = "holds"
 CLAIM: Final = "claim"
 STATE: Final = "state"
+STATUS: Final = "status"
 RESET: Final = "reset"
+UNDERSTANDS: Final = "understands"
+
+TRACEPARENT: Final = "traceparent"
 
 _REMEMBERED: Final = 32  # headers
+_TRACEPARENT_LETTERS: Final = 128  # those of version 0 have 55
 
 STATS_TENSORS: Final = 4  # what `pack_stats` makes of the times of a step
 
@@ -145,6 +156,7 @@ class Run(NamedTuple):
         patience: Seconds; where that heartbeat is older, the worker asks whether the step is still wanted.
         seconds: After how many the client gives up; None for never.
         answered: Whether the end is told; otherwise only a failure is.
+        traceparent: The span of the client, as W3C's header of that name; sent to those who understand it.
     """
 
     handle: int
@@ -153,6 +165,14 @@ class Run(NamedTuple):
     patience: float
     seconds: float | None
     answered: bool
+    traceparent: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The body of a request: without a span it is what those understand who know of none."""
+        fields = self._asdict()
+        if self.traceparent is None:
+            del fields[TRACEPARENT]
+        return fields
 
 
 class Ran(NamedTuple):
@@ -213,6 +233,12 @@ class State(NamedTuple):
     running: int
 
 
+class Understands(NamedTuple):
+    """Optional fields, by their names."""
+
+    fields: list[str]
+
+
 class Reset(NamedTuple):
     """The containers to drop; all for None."""
 
@@ -237,6 +263,10 @@ def _is_seconds(value: Any) -> bool:
 
 def _is_optional_seconds(value: Any) -> bool:
     return value is None or _is_seconds(value)
+
+
+def _is_traceparent(value: Any) -> bool:
+    return type(value) is str and len(value) <= _TRACEPARENT_LETTERS
 
 
 def _is_map(value: Any) -> bool:
@@ -271,6 +301,7 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
         "patience": _is_seconds,
         "seconds": _is_optional_seconds,
         "answered": _is_bool,
+        "traceparent": _is_traceparent,
     },
     Ran: {"devices": _is_optional_texts, "origin": _is_seconds},
     Clock: {"now": _is_seconds},
@@ -281,7 +312,10 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
     Deliver: {"edge": _is_text, "tag": _is_text, "dead": _is_bool},
     State: {"devices": _is_texts, "registered": _is_int, "running": _is_int},
     Reset: {"containers": _is_optional_texts},
+    Understands: {"fields": _is_texts},
 }
+
+_OPTIONAL: Final[Mapping[type, Sequence[str]]] = {Run: (TRACEPARENT,)}  # the last fields, which have defaults
 
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
@@ -314,6 +348,9 @@ def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
         DataLossError: a field is missing, of the wrong type, or one too many.
     """
     fields = _ACCEPTS[kind]
+    missing = [name for name in _OPTIONAL.get(kind, ()) if name not in header]
+    if missing:
+        fields = {name: accepts for name, accepts in fields.items() if name not in missing}
     for name, accepts in fields.items():
         if name not in header or not accepts(header[name]):
             raise DataLossError(

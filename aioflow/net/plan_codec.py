@@ -8,6 +8,8 @@ much more memory than it takes up.
     subgraph  device, feeds, fetches, targets, number of nodes
     node      name, op, inputs (node, port, …), control, attributes (name, value, …), outputs (dtype, dims, …),
               device, source (file, line, function) or nil
+
+A body (`Node.body`) is in the record of its node: feeds, fetches, targets, and the records of its nodes.
 """
 
 from __future__ import annotations
@@ -48,13 +50,14 @@ PartMessage = tuple[dict[str, Any], list[Array]]
 _VERSION: Final = 1
 _MOST_ITEMS: Final = 1 << 16  # of one list in a record
 _MOST_DEPTH: Final = 4  # of an attribute's value; a list of shapes has depth 2
+_MOST_BODIES: Final = 8  # one in another
 _MOST_FEEDS: Final = 1 << 20
 _INLINE_CONSTANT: Final = 4096  # bytes; a larger constant is a tensor of its own
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 
 # What stands before the content of a value that msgpack has no form for.
-_DTYPE, _TUPLE, _LIST, _FUNCTION, _ARRAY, _SCALAR, _TENSOR = range(7)
+_DTYPE, _TUPLE, _LIST, _FUNCTION, _ARRAY, _SCALAR, _TENSOR, _BODY = range(8)
 
 
 # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,16 +106,23 @@ class _Writer:
         self._tensor_of: dict[int, int] = {}  # by identity: a constant that is on several devices is sent once
 
     def subgraph(self, device: str, graph: ClientGraph) -> Iterator[bytes]:
-        numbers = {name: number for number, name in enumerate(graph.nodes)}
         targets = _bounded(list(graph.targets), "targets of a plan")
         yield _packed([self._text(device), graph.feeds, graph.fetches, targets, len(graph.nodes)])
-        for node in graph.nodes.values():
+        for node, record in self._records(graph):
             try:
-                yield self._node(node, numbers)
+                yield _packed(record)
             except OpError as error:
                 raise error.at(node.name, node.op, node.source) from error.__cause__
 
-    def _node(self, node: Node, numbers: Mapping[str, int]) -> bytes:
+    def _records(self, graph: ClientGraph) -> Iterator[tuple[Node, list[Any]]]:
+        numbers = {name: number for number, name in enumerate(graph.nodes)}
+        for node in graph.nodes.values():
+            try:
+                yield node, self._node(node, numbers)
+            except OpError as error:
+                raise error.at(node.name, node.op, node.source) from error.__cause__
+
+    def _node(self, node: Node, numbers: Mapping[str, int]) -> list[Any]:
         inputs = [number for edge in node.inputs for number in (numbers[edge.node], edge.port)]
         control = [numbers[name] for name in node.control]
         attrs = [x for key, value in node.attrs.items() for x in (self._text(key), self._value(value, _MOST_DEPTH))]
@@ -125,7 +135,7 @@ class _Writer:
             self._text(node.source.function),
         ]
         device = self._text(node.device)
-        return _packed([node.name, self._text(node.op), inputs, control, attrs, outputs, device, source])
+        return [node.name, self._text(node.op), inputs, control, attrs, outputs, device, source]
 
     def _text(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
@@ -142,6 +152,10 @@ class _Writer:
             return [_FUNCTION, value.name]
         if isinstance(value, np.ndarray | np.generic):
             return self._array(value)
+        if isinstance(value, ClientGraph):
+            records = [record for _, record in self._records(value)]
+            targets = _bounded(list(value.targets), "targets of a function")
+            return [_BODY, value.feeds, value.fetches, targets, _bounded(records, "nodes of a function")]
         raise InvalidArgumentError(
             "an attribute is not plain data and cannot be sent to another process",
             expected="numbers, text, dtypes, shapes, arrays, or lists of those",
@@ -226,6 +240,7 @@ class _Reader:
         self._limits = limits
         self._home = home
         self._nodes = 0
+        self._inside = 0
         self._tensors = [_constant(tensor) for tensor in tensors[1:]]
         size = max(tensors[0].nbytes, 1)
         self._unpacker = msgpack.Unpacker(
@@ -273,20 +288,9 @@ class _Reader:
 
     def subgraph(self) -> tuple[str, ClientGraph]:
         device, feeds, fetches, targets, count = self._list(self._next(), 5, "subgraph")
-        for number in (feeds, fetches):
-            _require(type(number) is int and 0 <= number <= _MOST_FEEDS, "number of feeds or fetches", number)
-        _require(isinstance(targets, list) and all(isinstance(t, str) for t in targets), "list of targets", targets)
         _require(type(count) is int and count >= 0, "number of nodes", count)
-        self._nodes += count
-        if self._nodes > self._limits.nodes:
-            raise ResourceExhaustedError(
-                "nodes of a plan", expected=f"at most {self._limits.nodes}", actual=self._nodes
-            )
-        records = [self._node_record() for _ in range(count)]
-        names = [record[0] for record in records]
-        nodes = {record[0]: self._node(record, names) for record in records}
-        _require(len(nodes) == count, "list of nodes", "a name that comes twice")
-        graph = ClientGraph(nodes, feeds, fetches, tuple(targets))
+        self._count(count)
+        graph = self._graph(feeds, fetches, targets, [self._node_record(self._next()) for _ in range(count)])
         try:
             verify(graph, whole=False)
         except InternalError as error:
@@ -300,8 +304,24 @@ class _Reader:
             ) from error
         return self._text(device), graph
 
-    def _node_record(self) -> list[Any]:
-        record = self._list(self._next(), 8, "node")
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > self._limits.nodes:
+            raise ResourceExhaustedError(
+                "nodes of a plan", expected=f"at most {self._limits.nodes}", actual=self._nodes
+            )
+
+    def _graph(self, feeds: Any, fetches: Any, targets: Any, records: Sequence[list[Any]]) -> ClientGraph:
+        for number in (feeds, fetches):
+            _require(type(number) is int and 0 <= number <= _MOST_FEEDS, "number of feeds or fetches", number)
+        _require(isinstance(targets, list) and all(isinstance(t, str) for t in targets), "list of targets", targets)
+        names = [record[0] for record in records]
+        nodes = {record[0]: self._node(record, names) for record in records}
+        _require(len(nodes) == len(records), "list of nodes", "a name that comes twice")
+        return ClientGraph(nodes, feeds, fetches, tuple(targets))
+
+    def _node_record(self, value: Any) -> list[Any]:
+        record = self._list(value, 8, "node")
         name = record[0]
         _require(isinstance(name, str) and _NAME.fullmatch(name) is not None, "name of a node", name)
         return record
@@ -369,6 +389,16 @@ class _Reader:
     def _as_function(self, content: list[Any]) -> FunctionRef:
         return FunctionRef(*self._list(content, 1, "function"))
 
+    def _as_body(self, content: list[Any]) -> ClientGraph:
+        feeds, fetches, targets, records = self._list(content, 4, "function")
+        self._count(len(_items(records)))
+        if self._inside == _MOST_BODIES:
+            raise ResourceExhaustedError("functions in functions", expected=f"at most {_MOST_BODIES}", actual="more")
+        self._inside += 1
+        found = self._graph(feeds, fetches, targets, [self._node_record(record) for record in records])
+        self._inside -= 1
+        return found
+
     def _as_tensor(self, content: list[Any]) -> Array:
         (number,) = self._list(content, 1, "constant")
         _require(type(number) is int and 0 <= number < len(self._tensors), "number of a constant", number)
@@ -392,6 +422,7 @@ class _Reader:
 _DECODERS: Final[Mapping[int, Callable[[_Reader, list[Any]], Any]]] = {
     _DTYPE: _Reader._as_dtype,
     _FUNCTION: _Reader._as_function,
+    _BODY: _Reader._as_body,
     _ARRAY: _Reader._as_array,
     _SCALAR: _Reader._as_scalar,
     _TENSOR: _Reader._as_tensor,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from aioflow.checks.numbers import check_number
 from aioflow.compiler.ir import Plan
@@ -38,12 +38,15 @@ from aioflow.net.messages import settings_of
 from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
 from aioflow.net.server import client_options, is_of_this_process, own_server, target_address
+from aioflow.net.server_status import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
 
 __all__ = ["RemoteCluster"]
+
+T = TypeVar("T")
 
 _STEP_BITS: Final = 57
 _CONNECT_SECONDS: Final = 2.0
@@ -260,7 +263,8 @@ class RemoteCluster:
         Raises:
             OpError: one cannot, or cannot be reached; the first cause. What the others have prepared is forgotten.
         """
-        ways = [(self._way(part.task), part) for part in plan.parts.values()]
+        # A step that asks for nothing has one part, of no task.
+        ways = [(self._way(part.task), part) for part in plan.parts.values() if part.task]
         ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # what goes far goes first
         standing, quiet = self._standing(), unanswered(plan)
         step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, standing, quiet)
@@ -331,19 +335,28 @@ class RemoteCluster:
 
     async def health(self, seconds: float) -> Mapping[str, WorkerState | OpError]:
         """As of `Cluster.health`. Raises UnavailableError, DeadlineExceededError: the target has never been reached."""
+        return await self._of_all(seconds, Link.state)
+
+    async def status(self, seconds: float) -> Mapping[str, ServerStatus | OpError]:
+        """For each task how its server is, or why nobody knows. Raises as `health`."""
+        return await self._of_all(seconds, Link.status)
+
+    async def _of_all(
+        self, seconds: float, ask: Callable[[Link, float], Coroutine[Any, Any, T]]
+    ) -> dict[str, T | OpError]:
         check_number(seconds, "the time limit of an answer", "a number of seconds", above=0)
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
         async with within(seconds, self._target):
             await self.connect(others=False)
         left = max(0.0, until - clock())
-        found = await outcomes(link.state(left) for link in self._links.values())
-        health: dict[str, WorkerState | OpError] = {}
+        found = await outcomes(ask(link, left) for link in self._links.values())
+        answers: dict[str, T | OpError] = {}
         for task, outcome in zip(self._links, found, strict=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, OpError):
                 raise outcome
-            health[task] = outcome
-        return health
+            answers[task] = outcome
+        return answers
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from aioflow.errors import (
     InvalidArgumentError,
     OpError,
     UnavailableError,
+    UnimplementedError,
 )
 from aioflow.net.channel import Channel, Reply, packed
 from aioflow.net.comm import gone
@@ -37,6 +38,9 @@ from aioflow.net.messages import (
     SETTLE,
     STATE,
     STATS_TENSORS,
+    STATUS,
+    TRACEPARENT,
+    UNDERSTANDS,
     Aborted,
     Clock,
     Handle,
@@ -45,12 +49,16 @@ from aioflow.net.messages import (
     Ran,
     Run,
     State,
+    Understands,
     config_document,
     parse,
     to_wire_value,
     unpack_stats,
 )
 from aioflow.net.plan_codec import encode_part
+from aioflow.net.server_status import Activity, ServerStatus
+from aioflow.net.status_document import unpack_status
+from aioflow.runtime.spans import Spans
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerState
@@ -99,6 +107,7 @@ class RemoteWorker:
         self._wanted: dict[int, Step] = {}
         self._sent: dict[int, Step] = {}  # its part has ended, and what that has sent may not have arrived
         self._unanswered = 0  # how many parts have begun that need not say that they have ended
+        self._understands: Sequence[str] | None = None  # of optional fields; None as long as nobody has asked
         self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
 
     @property
@@ -159,7 +168,7 @@ class RemoteWorker:
             UnavailableError: the worker cannot be reached any more.
         """
         part = self._parts.get(handle)
-        if part is None or step.probe is not None:
+        if part is None or step.probe is not None or step.spans is not None:
             return None
         share = _Share(self, part, step, on_end, quietly)
         document = self._document(handle, step, None, not quietly)
@@ -194,11 +203,12 @@ class RemoteWorker:
         trace = probe if isinstance(probe, TraceProbe) else None
         part = self._parts.get(handle) or _unknown(feeds)
         tensors = part.taken(feeds)
+        traceparent = None if step.spans is None else await self._traceparent(step.spans)
         wait = _Wait(self._channel.peer, partial(self.waiting, step.id))
         step.waiting[wait] = None
         self._has_begun(part, step)
         try:
-            reply = await self._reply(self._document(handle, step, trace), tensors, step)
+            reply = await self._reply(self._document(handle, step, trace, True, traceparent), tensors, step)
         except OpError as error:
             if not error.may_have_been_applied:
                 self._not_begun(step)
@@ -233,15 +243,32 @@ class RemoteWorker:
         for step in () if self._channel.in_order else list(self._sent.values()):
             step.stop(error)
 
-    def _document(self, handle: int, step: Step, trace: TraceProbe | None, answered: bool = True) -> Packed:
+    async def _traceparent(self, spans: Spans) -> str | None:
+        """The span that the worker's own is to follow; None where there is none, or the worker cannot be told."""
+        if self._understands is None:
+            try:
+                self._understands = parse(Understands, (await self._ask(UNDERSTANDS, {})).header).fields
+            except UnimplementedError:  # it is of a release that does not know the question
+                self._understands = ()
+        return spans.traceparent() if TRACEPARENT in self._understands else None
+
+    def _document(
+        self,
+        handle: int,
+        step: Step,
+        trace: TraceProbe | None,
+        answered: bool = True,
+        traceparent: str | None = None,
+    ) -> Packed:
         """The header of a request with a `Run`, which stays the same from beat to beat if nothing special is asked."""
         heard = self._channel.comm.heard
         seconds = None if step.deadline is None else max(0.0, step.deadline - asyncio.get_running_loop().time())
-        is_usual = trace is None and seconds is None
+        is_usual = trace is None and seconds is None and traceparent is None
         known = self._documents.get(handle)
         if is_usual and known is not None and known[0] == (heard, answered):
             return known[1]
-        document = packed(RUN, Run(handle, trace is not None, heard, self._patience, seconds, answered)._asdict())
+        run = Run(handle, trace is not None, heard, self._patience, seconds, answered, traceparent)
+        document = packed(RUN, run.document())
         if is_usual:
             self._documents[handle] = (heard, answered), document
         return document
@@ -324,6 +351,15 @@ class RemoteWorker:
         """How the worker is."""
         state = parse(State, (await self._ask(STATE, {})).header)
         return WorkerState(tuple(state.devices), state.registered, state.running)
+
+    async def status(self) -> ServerStatus:
+        """How its server is; of one that does not know the question, what `state` says of it."""
+        try:
+            return unpack_status((await self._ask(STATUS, {})).tensors)
+        except UnimplementedError:
+            state = await self.state()
+            activity = Activity(parts=state.registered, running=state.running)
+            return ServerStatus(self.peer, "", "serves", 0.0, tuple(state.devices), activity)
 
     async def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the resources of the containers, or of all."""

@@ -22,10 +22,12 @@ from aioflow.checks.numbers import check_number
 from aioflow.config import SessionConfig
 from aioflow.errors import (
     AlreadyExistsError,
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     OpError,
     PermissionDeniedError,
+    UnavailableError,
     UnimplementedError,
 )
 from aioflow.formats.allowed_folders import AllowedFolders
@@ -226,7 +228,7 @@ class Server:
         try:
             async with Outbox(self._reach, confirms=True, most=self._options.limits.unsent_bytes) as outbox:
                 tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
-                service = WorkerService(tasks, self.hello, self.homes)
+                service = WorkerService(tasks, self.hello, self.homes, self.status)
                 self._serving = Serving(tasks, outbox, service)
                 async with listen(self._listens_at, service.serve, self._options):
                     ready.set_result(None)
@@ -281,7 +283,11 @@ class Server:
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
         address = comm_address(self.cluster.task_address(*parse_task(task)))
-        async with Channel(await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)) as channel:
+        try:
+            comm = await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)
+        except DeadlineExceededError as error:  # of a task, not of the step: one that is stopped or cut off
+            raise UnavailableError(f"{task} cannot be reached: {error.message}") from error
+        async with Channel(comm) as channel:
             yield channel
 
     def is_here(self) -> bool:

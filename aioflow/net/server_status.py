@@ -33,7 +33,9 @@ class Activity:
         begun, failed, refused: Steps since the server began; those that were stopped have failed, those that came while
             it drained were refused.
         early_bytes: Of values that came before they were asked for.
+        memory: The most bytes that the process has had at once; 0 where the system does not say.
         steps: The first hundred of those that run.
+        queues: The first hundred of what steps may wait for (queues, barriers …), each with its state in words.
     """
 
     connections: int = 0
@@ -43,7 +45,9 @@ class Activity:
     failed: int = 0
     refused: int = 0
     early_bytes: int = 0
+    memory: int = 0
     steps: tuple[RunningStep, ...] = ()
+    queues: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class ServerStatus:
         state: "begins", "serves", "drains" (it begins no more steps) or "ended".
         seconds: Since it was made.
         devices: Their full names.
+        lag: Seconds for which its event loop kept others waiting, when it was asked; None where nobody has asked.
     """
 
     task: str
@@ -64,6 +69,7 @@ class ServerStatus:
     seconds: float
     devices: tuple[str, ...]
     activity: Activity
+    lag: float | None = None
 
     @property
     def is_ready(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from aioflow.errors import UnavailableError
 from aioflow.net.outbox import Outbox
+from aioflow.net.own_process import peak_memory
 from aioflow.net.server_status import Activity, RunningStep
 from aioflow.net.task_worker import TaskWorker
 from aioflow.net.worker_service import WorkerService
@@ -22,6 +23,7 @@ _LOOK_SECONDS: Final = 0.05  # between looks whether values have arrived, which 
 _GOODBYE_SECONDS: Final = 2.0  # for answers to arrive, beyond the time of the steps
 _MOST_STEPS: Final = 100  # that are described one by one
 _MOST_WAITS: Final = 20  # of each
+_MOST_QUEUES: Final = 100
 
 
 class Serving:
@@ -53,7 +55,9 @@ class Serving:
             failed=admission.failed,
             refused=admission.refused,
             early_bytes=self.tasks.steps.early_bytes,
+            memory=peak_memory(),
             steps=tuple(map(_described, running[:_MOST_STEPS])),
+            queues=tuple(islice(self.tasks.worker.waited_for(), _MOST_QUEUES)),
         )
 
     async def drain(self, seconds: float) -> None:

@@ -30,6 +30,7 @@ _METRICS: Final = (
     _Metric("aioflow_steps_failed_total", "counter", "Steps that failed or were stopped.", lambda s: s.activity.failed),
     _Metric("aioflow_steps_refused_total", "counter", "Steps refused at the end.", lambda s: s.activity.refused),
     _Metric("aioflow_early_bytes", "gauge", "Bytes of values not asked for yet.", lambda s: s.activity.early_bytes),
+    _Metric("aioflow_peak_memory_bytes", "gauge", "The most that the process has had.", lambda s: s.activity.memory),
 )
 
 
@@ -62,6 +63,7 @@ def as_text(status: ServerStatus) -> str:
         f"{activity.refused} refused",
         *steps,
         *([f"  and {more} more"] if more > 0 else []),
+        *(queue[:_MOST_LETTERS] for queue in activity.queues),
     ]
     return "\n".join(map(_printable, lines)) + "\n"
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, Final, TypeAlias
@@ -46,6 +47,9 @@ from aioflow.net.messages import (
     RUN,
     SETTLE,
     STATE,
+    STATUS,
+    TRACEPARENT,
+    UNDERSTANDS,
     WANTED,
     Abort,
     Aborted,
@@ -59,6 +63,7 @@ from aioflow.net.messages import (
     Reset,
     Run,
     State,
+    Understands,
     Wanted,
     WhetherWanted,
     config_of,
@@ -69,11 +74,15 @@ from aioflow.net.messages import (
 )
 from aioflow.net.open_requests import OpenRequests, all_open_requests
 from aioflow.net.outbox import Outbox
+from aioflow.net.own_process import loop_lag
 from aioflow.net.plan_codec import decode_part
 from aioflow.net.quota import Quota
+from aioflow.net.server_status import ServerStatus
+from aioflow.net.status_document import pack_status
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker
 from aioflow.runtime.handing_over import Unfinished
+from aioflow.runtime.spans import process_spans
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.work.threads import in_thread
@@ -149,10 +158,14 @@ class WorkerService:
     Args:
         hello: What it says of itself.
         homes: Where resources are.
+        status: How the server is.
     """
 
-    def __init__(self, worker: TaskWorker, hello: Callable[[], Hello], homes: Homes) -> None:
+    def __init__(
+        self, worker: TaskWorker, hello: Callable[[], Hello], homes: Homes, status: Callable[[], ServerStatus]
+    ) -> None:
         self._worker = worker
+        self._status = status
         self._hello = hello
         self._homes = homes
         self._open: Quota | None = None  # what all clients ask
@@ -162,7 +175,8 @@ class WorkerService:
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
         room = self._open = self._open or all_open_requests(comm.limits)
-        client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed, OpenRequests(comm.limits, room))
+        requests = OpenRequests(comm.limits, room)
+        client = _Client(self._worker, self._hello(), self._homes, comm, self._succeed, requests, self._status)
         self._connected[client] = None
         comm.idle, comm.tell = client.idle, client.channel.tell
         try:
@@ -229,6 +243,7 @@ class _Client:
     Args:
         succeed: Ends the connection that the client had before, and those of its sessions of these numbers.
         open_requests: Its own.
+        status: How the server is.
 
     Attributes:
         outbox: Of values for the task that the client itself is.
@@ -243,7 +258,9 @@ class _Client:
         comm: Comm,
         succeed: _Succeed,
         open_requests: OpenRequests,
+        status: Callable[[], ServerStatus],
     ) -> None:
+        self._server_status = status
         self.ended = asyncio.Event()
         self._succeed = succeed
         self._homes = homes
@@ -262,7 +279,9 @@ class _Client:
             HOLDS: self._holds,
             CLAIM: self._claim,
             STATE: self._state,
+            STATUS: self._status,
             RESET: self._reset,
+            UNDERSTANDS: self._understands,
         }
         self.outbox = Outbox(self._reach, most=comm.limits.unsent_bytes)
         self._session = worker.open_session(self._peers, Origin(self.outbox.push))
@@ -328,7 +347,8 @@ class _Client:
         asked = self._asked(request.header)
         part = self._parts.get(asked.handle)
         is_late = self.channel.comm.since(asked.beat) > asked.patience
-        if part is None or is_late or asked.trace or part.check_finite:
+        is_reported = asked.traceparent is not None and process_spans() is not None
+        if part is None or is_late or asked.trace or is_reported or part.check_finite:
             return self._run_in_task(request, asked)
         step = Step(None, request.number)
         step.begun = set()
@@ -354,9 +374,16 @@ class _Client:
             error.may_have_been_applied = False
             raise
         try:
-            return await self._run_within_quota(request, asked)
+            with self._reported(request, asked):
+                return await self._run_within_quota(request, asked)
         finally:
             self._running.give(1, 0)
+
+    def _reported(self, request: Request, asked: Run) -> AbstractContextManager[None]:
+        spans = process_spans()
+        if spans is None or asked.traceparent is None:
+            return nullcontext()
+        return spans.served(self._hello["task"], request.number, asked.traceparent)
 
     async def _run_within_quota(self, request: Request, asked: Run) -> Reply:
         part = self._parts.get(asked.handle) or _Part(None, False)  # the session says that there is none
@@ -482,6 +509,13 @@ class _Client:
     async def _state(self, request: Request) -> Reply:
         state = await self._session.state()
         return Reply(State(list(state.devices), state.registered, state.running)._asdict())
+
+    async def _status(self, request: Request) -> Reply:
+        lag = await loop_lag()
+        return Reply({}, pack_status(replace(self._server_status(), lag=lag)))
+
+    async def _understands(self, request: Request) -> Reply:
+        return Reply(Understands([TRACEPARENT])._asdict())
 
     async def _reset(self, request: Request) -> None:
         await self._session.reset(parse(Reset, request.header).containers)

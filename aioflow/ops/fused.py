@@ -15,12 +15,13 @@ from aioflow.graph.costs import Cost, Operand, moved
 from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import elementwise, product
 from aioflow.ops.linalg.products import MATRIX_PRODUCT
-from aioflow.ops.nn.convolution import convolution, depthwise
+from aioflow.ops.nn.windows import convolution, depthwise
 
-__all__: list[str] = []
+__all__ = ["ORIGINS"]
 
-# nodes, sources: of each node that was fused, in order, its name and `str` of its line ("" where there is none).
-_ORIGINS: Final = ["nodes: list(string) = []", "sources: list(string) = []"]
+# For messages: of each node that was fused, in order, its name and `str` of its line ("" where there is none).
+ORIGINS: Final = ("nodes", "sources")
+_ORIGINS: Final = [f"{name}: list(string) = []" for name in ORIGINS]
 _EPILOGUE: Final = ["T: {float32, float64}", "num_args: int >= 0", "fused_ops: list(string) = []", *_ORIGINS]
 
 

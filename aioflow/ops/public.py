@@ -11,6 +11,7 @@ from aioflow.ops.array.shape import *
 from aioflow.ops.array.slices import *
 from aioflow.ops.array.tensor_array import *
 from aioflow.ops.array.tensor_list import *
+from aioflow.ops.batching.functions import *
 from aioflow.ops.control.branches_and_loops import *
 from aioflow.ops.control.critical_section import *
 from aioflow.ops.control.functional import *
@@ -29,6 +30,7 @@ from aioflow.ops.linalg.decompositions import *
 from aioflow.ops.linalg.norms import *
 from aioflow.ops.linalg.products import *
 from aioflow.ops.linalg.tensordot import *
+from aioflow.ops.lookup.collections import *
 from aioflow.ops.math.arithmetic import *
 from aioflow.ops.math.broadcasting import *
 from aioflow.ops.math.clip import *

@@ -1,7 +1,7 @@
 """TensorFlow's published messages, as protocol buffers under their own full names.
 
-They are declared by tables here (`graphs`, `models`), in a pool of their own, so that TensorFlow may be in the same
-process. The protobuf package is imported with the first use of a message.
+They are declared by tables here (`graphs`, `models`, `events`), in a pool of their own, so that TensorFlow may be in
+the same process. The protobuf package is imported with the first use of a message.
 """
 
 from aioflow.protos.messages import Message as Message

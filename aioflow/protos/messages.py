@@ -20,7 +20,7 @@ def pool() -> Any:
     with not_forked():
         from google.protobuf import any_pb2, descriptor_pool, wrappers_pb2
 
-        from aioflow.protos import graphs, models
+        from aioflow.protos import events, graphs, models
         from aioflow.protos.declaring import declare
     made = descriptor_pool.DescriptorPool()
     made.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
@@ -28,7 +28,7 @@ def pool() -> Any:
     errors = declare("aioflow/errors.proto", f"{_PACKAGE}.error", models.ERRORS, ())
     made.AddSerializedFile(errors.SerializeToString())
     needed = (errors.name, any_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name)
-    table = graphs.MESSAGES + models.MESSAGES
+    table = graphs.MESSAGES + models.MESSAGES + events.MESSAGES
     made.AddSerializedFile(declare("aioflow/tensorflow.proto", _PACKAGE, table, needed).SerializeToString())
     return made
 

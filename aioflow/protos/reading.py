@@ -13,6 +13,11 @@ __all__ = ["parse", "parse_text", "read", "to_bytes", "to_text"]
 # A file is text if it begins with the name of a field and what follows one. Binary ones begin with the tag of a field.
 _TEXT: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|#[^\n]*\n)*[a-z_]{3,}\s*[:{<]")
 
+# Strings and comments of a text, and a string all of whose escapes are C's. The rest is read by protobuf, which lets
+# Python decode strings: that only warns of an escape that it does not know, where TensorFlow refuses the text.
+_PIECE: Final = re.compile(r"""#[^\n]*|"(?:[^"\\\n]++|\\.)*+"|'(?:[^'\\\n]++|\\.)*+'""")
+_ESCAPED: Final = re.compile(r"""(?:[^\\]++|\\(?:[\\'"abfnrtvuUx]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])))*+""")
+
 
 def parse(name: str, data: bytes) -> Message:
     """The message of that name which `data` encodes. Nested to a depth of at most 100, as protobuf has it.
@@ -37,12 +42,24 @@ def parse_text(name: str, text: str | bytes) -> Message:
     from google.protobuf import text_format
 
     try:
-        decoded = text.decode() if isinstance(text, bytes) else text
-        return text_format.Parse(decoded.removeprefix("\ufeff"), message(name)(), descriptor_pool=pool())
+        decoded = (text.decode() if isinstance(text, bytes) else text).removeprefix("\ufeff")
+        _check_escapes(decoded)
+        return text_format.Parse(decoded, message(name)(), descriptor_pool=pool())
     except (text_format.ParseError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise DataLossError(f"not a {name} as text: {error}") from error
     except RecursionError:
         raise DataLossError(f"not a {name} as text: nested too deeply") from None
+
+
+def _check_escapes(text: str) -> None:
+    """Raise ValueError for a string with an escape that is none."""
+    if "\\" not in text:
+        return
+    for piece in _PIECE.finditer(text):
+        string = piece.group()
+        if string[0] != "#" and "\\" in string and not _ESCAPED.fullmatch(string):
+            line = text.count("\n", 0, piece.start()) + 1
+            raise ValueError(f"{line}: a string has an escape that is none: {string[:60]}")
 
 
 def read(name: str, data: bytes) -> Message:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument, places
 from aioflow.graph.traits import Effect
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
-from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, Converter, KernelDef
+from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, BodySteps, Converter, KernelDef
 from aioflow.runtime.growing import claiming, grows, may_differ, of_one_shape
 from aioflow.work.copying import copied
 from aioflow.work.frozen import is_frozen
@@ -199,18 +199,20 @@ def bind_graph(
     resources: Any,
     state: dict[str, Any],
     folders: AllowedFolders = ANYWHERE,
+    prepare: Callable[[ClientGraph], BodySteps] | None = None,
 ) -> list[BoundNode]:
     """Every node that computes, bound to its kernel, in topological order.
 
     Args:
         folders: Where the nodes may open files.
+        prepare: Makes bodies ready to be run; without it, nodes that have some cannot be bound.
 
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
         InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
     working = (node for node in batches(graph.nodes.values(), 64) if not _is_interpreted(node))
-    return [_bind(node, graph, backend, resources, state, folders) for node in working]
+    return [_bind(node, graph, backend, resources, state, folders, prepare) for node in working]
 
 
 def _bind(
@@ -220,8 +222,10 @@ def _bind(
     resources: Any,
     state: dict[str, Any],
     folders: AllowedFolders,
+    prepare: Callable[[ClientGraph], BodySteps] | None,
 ) -> BoundNode:
     specs = [graph.spec(edge) for edge in node.inputs]
+    body = node.body
     binding = Binding(
         node.name,
         node.op,
@@ -235,6 +239,7 @@ def _bind(
         resources,
         state,
         folders,
+        None if body is None or prepare is None else prepare(body),
     )
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)

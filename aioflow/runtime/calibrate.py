@@ -74,6 +74,10 @@ _SMALL_PRODUCT: Final = _Probe("MatMul", ((128, 128), (128, 128)), (128, 128))
 _FAST_PRODUCTS: Final = frozenset({"float32", "float64", "complex64", "complex128"})
 
 
+def _nothing() -> None:
+    return None
+
+
 class _Target(NamedTuple):
     """Where kernels are timed.
 
@@ -90,14 +94,20 @@ class _Target(NamedTuple):
 
 
 class _Timer(NamedTuple):
-    """Repeats rounds for some seconds by some clock."""
+    """Repeats rounds for some seconds by some clock.
+
+    Attributes:
+        begins: Called before the first of them.
+    """
 
     seconds: float
     clock: Clock
+    begins: Callable[[], None]
 
     async def rounds(self, perform: Callable[[], Awaitable[object]]) -> list[float]:
         """The seconds of each round."""
         taken: list[float] = []
+        self.begins()
         started = self.clock()
         while len(taken) < _LEAST_ROUNDS or self.clock() - started < self.seconds:
             begun = self.clock()
@@ -118,6 +128,7 @@ def calibrate(
     seconds: float = 0.1,
     clock: Clock = perf_counter,
     network: Callable[[], Link] | None = None,
+    measures: Callable[[], None] = _nothing,
 ) -> Calibration:
     """Measure the CPU, one card of each type with the way to it, and the way between CPU devices of one process.
 
@@ -127,8 +138,9 @@ def calibrate(
         seconds: How long each of some 13 measurements of a device may repeat.
         clock: Seconds from whenever.
         network: Measures the link between processes; without it the shipped one is kept.
+        measures: Called when a measurement begins.
     """
-    return asyncio.run(_calibrate(host, cards, _Timer(seconds, clock), network))
+    return asyncio.run(_calibrate(host, cards, _Timer(seconds, clock, measures), network))
 
 
 async def _calibrate(
@@ -184,10 +196,6 @@ async def _hop(threads: DeviceThreads, timer: _Timer) -> float:
     """Seconds from one device's thread through the event loop into another's; `threads` stand for both."""
     step = Step()
     return median(await timer.rounds(lambda: threads.run(step, _nothing)))
-
-
-def _nothing() -> None:
-    return None
 
 
 async def _way_to(card: BackendDevice, timer: _Timer) -> Link:

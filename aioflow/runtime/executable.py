@@ -20,6 +20,7 @@ from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, bind_graph
+from aioflow.runtime.bodies import Body
 from aioflow.runtime.branches import lift_branches
 from aioflow.runtime.cut import Cut
 from aioflow.runtime.dataflow import Dataflow
@@ -203,7 +204,12 @@ def make_executable(
         UnimplementedError: there is no kernel for a node on this kind of device.
         InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
-    bound = bind_graph(graph, backend, resources, state, folders)
+
+    def prepare(body: ClientGraph) -> Body:
+        made = make_executable(body, backend, resources, state, executor, config, capture, True, folders)
+        return Body(body, made)
+
+    bound = bind_graph(graph, backend, resources, state, folders, prepare)
     if config.executor == "reference":
         if Reference.can_run(graph):
             return PlainExecutable(graph, bound, executor, config)

@@ -72,8 +72,8 @@ class StepOfParts:
         ]
         rest = [index for index, begun in enumerate(found) if begun is None]
         if len(rest) == 1:
-            worker, _, handle = self._parts[rest[0]]
-            found[rest[0]] = await worker.run(handle, feeds, step)
+            worker, part, handle = self._parts[rest[0]]
+            found[rest[0]] = await _run_reported(worker, part, handle, feeds, step)
         elif rest:
             outcomes = await _all([self._parts[index] for index in rest], feeds, step)
             for index, results in zip(rest, outcomes, strict=True):
@@ -101,10 +101,17 @@ async def _all(parts: Sequence[_Part], feeds: Sequence[Any], step: Step) -> list
 
 async def _run(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
     try:
-        return await worker.run(handle, feeds, step)
+        return await _run_reported(worker, part, handle, feeds, step)
     except OpError as error:
         step.stop(error)  # the other workers are told before their runs are cancelled, and name the first cause
         raise
+
+
+async def _run_reported(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+    if step.spans is None:
+        return await worker.run(handle, feeds, step)
+    with step.spans.part(part.task):
+        return await worker.run(handle, feeds, step)
 
 
 class _Volley:
@@ -120,7 +127,9 @@ class _Volley:
         step.watchers.append(self._on_stop)
 
     def begin(self, part: _Part, feeds: Sequence[Any], quietly: bool) -> Begun | None:
-        """Begin a part; None where it has to be waited for. Raises OpError."""
+        """Begin a part; None where it has to be waited for, as one that is reported is. Raises OpError."""
+        if self._step.spans is not None:
+            return None
         worker, _, handle = part
         begun = worker.begin(handle, feeds, self._step, self._ended, quietly)
         if begun is not None:

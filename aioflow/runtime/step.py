@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn, Protocol, Self, cast
 
 from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
 from aioflow.runtime.rendezvous import Rendezvous
+from aioflow.runtime.spans import Spans
 from aioflow.work.threads import LeftBehind
 
 __all__ = ["Probe", "Step", "StuckStep", "Waiter", "root_cause"]
@@ -102,6 +103,7 @@ class Step:
         begun: Of a step on several workers, where updates may have been made; None where nobody keeps account.
         left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
         releases: Called when it has ended.
+        spans: Where its parts are reported, or None.
         rendezvous: Where values meet that go from device to device; set by the worker if there are any.
     """
 
@@ -122,6 +124,7 @@ class Step:
         "rendezvous",
         "requested",
         "since",
+        "spans",
         "waiting",
         "watchers",
     )
@@ -143,6 +146,7 @@ class Step:
         self.watchers: list[Callable[[], None]] = []
         self.since = monotonic()
         self.rendezvous: Rendezvous | None = None
+        self.spans: Spans | None = None
         self._stopped: asyncio.Event | None = None
         self._finished: asyncio.Event | None = None
         self.releases: list[Callable[[], None]] = []

@@ -62,7 +62,7 @@ class SyncRunner:
                 raise ClosedSessionError.refusing()
             if self._runner is None:
                 self._runner = asyncio.Runner()
-            return self._runner.run(coroutine, context=copy_context())
+            return _run(self._runner, coroutine)
 
     def refuse(self) -> bool:
         """Run no more; whether there is something to close."""
@@ -85,8 +85,26 @@ class SyncRunner:
                 last.close()
                 return
             with self._runner as runner:
-                runner.run(last, context=copy_context())
+                _run(runner, last)
             self._runner = None
+
+
+def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine, with the context variables of the caller.
+
+    The runner's task has no result of its own: for each run the module `signal` makes the text of an error that nobody
+    sees, with the task and the result in it, and of an array that takes milliseconds.
+    """
+    outcome: list[Any] = []
+    try:
+        runner.run(_put(coroutine, outcome), context=copy_context())
+    finally:
+        coroutine.close()  # it has not begun if the task was cancelled before its first turn
+    return outcome.pop()
+
+
+async def _put(coroutine: Coroutine[Any, Any, Any], outcome: list[Any]) -> None:
+    outcome.append(await coroutine)
 
 
 def _in_thread(call: Callable[[], Any]) -> Any:

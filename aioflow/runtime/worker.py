@@ -6,21 +6,25 @@ A session talks to a `WorkerAPI` and does not care whether the worker is in its 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
+
+import numpy as np
 
 from aioflow.compiler.ir import Part
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
+from aioflow.kernels.resources import VariableResource
+from aioflow.kernels.snapshots import Snapshot
 from aioflow.runtime.device import make_devices
 from aioflow.runtime.executable import Executable, make_executable
 from aioflow.runtime.host_copies import with_host_copies
 from aioflow.runtime.registered_part import PartExecutable
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background, background_of
-from aioflow.work.forking import generation
+from aioflow.work.forking import check_process, generation
 from aioflow.work.stopping import acting
 from aioflow.work.switch_interval import lower_switch_interval
 
@@ -209,11 +213,38 @@ class Worker:
         """How many parts are registered."""
         return len(self._executables)
 
+    def waited_for(self) -> Iterator[str]:
+        """What steps may wait for (queues, barriers …), each with its state in words."""
+        for device in self.devices.values():
+            for resource in device.resources.held():
+                if hasattr(resource, "describe"):
+                    yield resource.describe()
+
     def reset(self, containers: Sequence[str] | None = None) -> None:
         """Drop the resources of the containers, or of all."""
         for device in self.devices.values():
             for container in [None] if containers is None else containers:
                 device.resources.clear(container)
+
+    def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Any] | None:
+        """The values that variables have now, without a copy, for who reads them later (`VariableResource.snapshot`).
+
+        Args:
+            names: Containers and names.
+
+        Returns:
+            Arrays, not to be modified, and `Snapshot`s; None where one of the variables has no value, or has it in a
+            device's own memory.
+
+        Raises:
+            FailedPreconditionError: this is a child of the process that made the worker.
+        """
+        check_process(self.process, "the worker")
+        found = [[device.resources.find(*name) for device in self.devices.values()] for name in names]
+        variables = [next((each for each in here if isinstance(each, VariableResource)), None) for here in found]
+        taken = [each.snapshot() for each in variables if each is not None and each.is_initialized]
+        is_here = len(taken) == len(names) and all(isinstance(each, np.ndarray | Snapshot) for each in taken)
+        return taken if is_here else None
 
     async def state(self) -> WorkerState:
         """How the worker is."""

@@ -15,7 +15,7 @@ from aioflow.ops.apply import make
 from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
 from aioflow.saved.pruning import VARIABLE
 
-__all__ = ["calls_of", "stored", "variables_of"]
+__all__ = ["calls_of", "reads_of", "stored", "variables_of"]
 
 _KEPT_IN: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES, GraphKeys.MODEL_VARIABLES)
 
@@ -65,20 +65,32 @@ def stored(signature: Signature) -> StoredSignature:
     return StoredSignature(inputs, outputs, signature.method)
 
 
-def variables_of(graph: Graph, definition: GraphDef) -> tuple[tuple[Weight, ...], list[Tensor]]:
-    """The variables of a definition, and a read of each."""
+def variables_of(graph: Graph, definition: GraphDef) -> tuple[tuple[Weight, ...], list[Operation]]:
+    """The variables of a definition, and their handles."""
     handles = [graph.get_operation_by_name(node.name) for node in definition.nodes if node.op == VARIABLE]
-    known = {v.handle.op: v for key in _KEPT_IN for v in graph.get_collection(key) if hasattr(v, "handle")}
+    known = _known(graph)
     trained = {v.handle.op for v in graph.get_collection(GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "handle")}
+    weights = [
+        Weight(handle.name, handle.attrs["dtype"], handle.attrs["shape"], handle not in known or handle in trained)
+        for handle in handles
+    ]
+    return tuple(weights), handles
+
+
+def _known(graph: Graph) -> dict[Operation, Any]:
+    return {v.handle.op: v for key in _KEPT_IN for v in graph.get_collection(key) if hasattr(v, "handle")}
+
+
+def reads_of(graph: Graph, handles: list[Operation]) -> list[Tensor]:
+    """A read of each variable, which can be fetched."""
+    known = _known(graph)
     plain = _plain_reads(graph) if any(handle not in known for handle in handles) else {}
-    weights, reads = [], []
+    reads = []
     for handle in handles:
         variable = known.get(handle)
         read = plain.get(handle) if variable is None else _value(graph, variable)
         reads.append(_new_read(graph, handle) if read is None else read)
-        dtype, shape = handle.attrs["dtype"], handle.attrs["shape"]
-        weights.append(Weight(handle.name, dtype, shape, variable is None or handle in trained))
-    return tuple(weights), reads
+    return reads
 
 
 def _value(graph: Graph, variable: Any) -> Tensor:

@@ -48,7 +48,8 @@ def _without(node: NodeDef, where: str, names: dict[TensorData, str]) -> NodeDef
 
 
 def _is_large(value: TensorData) -> bool:
-    return not isinstance(value.data, tuple) and len(value.data) >= LARGE
+    """Quantized ones stay where they are: among the weights they would be plain integers."""
+    return not isinstance(value.data, tuple) and len(value.data) >= LARGE and not value.dtype.is_quantized
 
 
 def with_constants(definition: GraphDef, read: Callable[[str], Array]) -> GraphDef:

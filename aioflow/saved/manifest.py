@@ -97,6 +97,8 @@ class Manifest:
         weights: The manifest of the checkpoint with the values of the variables; None where there are no variables.
         producer: The release that wrote it.
         version: Of the format; when read, the one by whose rules it was.
+        replaced: The files of earlier versions that may still be there, for readers who have begun with these; of each
+            its `files`.
     """
 
     signatures: Mapping[str, StoredSignature]
@@ -107,11 +109,12 @@ class Manifest:
     assets: tuple[Asset, ...] = ()
     producer: str = RELEASE
     version: int = VERSION
+    replaced: tuple[tuple[str, ...], ...] = ()
     unknown: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def files(self) -> list[str]:
-        """Names of the files that it vouches for, beside those of the checkpoint."""
+        """Names of the files that it vouches for, beside those of the checkpoint: first the graph's."""
         found = [self.graph.name, self.ops.name, *(asset.file.name for asset in self.assets)]
         return [*found, self.weights.name] if self.weights else found
 
@@ -140,6 +143,8 @@ class Manifest:
             "variables": [_described(variable) for variable in self.variables],
             "assets": [{"tensor": asset.tensor, **asset.file._asdict()} for asset in self.assets],
         }
+        if self.replaced:
+            content["replaced"] = self.replaced
         return sealed(content)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -209,6 +214,7 @@ def _manifest(content: Mapping[str, Any], version: int) -> Manifest:
         _each(content["assets"], _asset, "tensor"),
         _text(content["producer"]),
         version,
+        tuple(_names(names) for names in content.get("replaced", ())),
     )
 
 
@@ -242,11 +248,22 @@ def _asset(item: Mapping[str, Any]) -> Asset:
 
 
 def _file(item: Mapping[str, Any], folder: str = "") -> StoredFile:
-    name = _text(item["name"])
+    return StoredFile(_name(item["name"], folder), _number(item["size"], 0), _text(item["sha256"]))
+
+
+def _name(value: Any, folder: str = "") -> str:
+    name = _text(value)
     plain = name.removeprefix(folder)
     if not name.startswith(folder) or not _NAME.fullmatch(plain) or plain in (".", "..") or plain == MANIFEST:
         raise ValueError(f"not the name of a file of the folder: {brief(name)}")
-    return StoredFile(name, _number(item["size"], 0), _text(item["sha256"]))
+    return name
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise TypeError(f"not a list of names: {brief(value)}")
+    assets = f"{ASSETS}/"
+    return tuple(_name(name, assets if _text(name).startswith(assets) else "") for name in value)
 
 
 def _shape(value: Any) -> Dims:

@@ -9,14 +9,16 @@ import os
 import re
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from aioflow.errors import InvalidArgumentError, NotFoundError
-from aioflow.formats.checkpoint import checkpoint_exists
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
+from aioflow.formats.checkpoint import checkpoint_exists, committing_file
 from aioflow.formats.files import file_errors
 from aioflow.formats.manifests import MANIFEST as MANIFEST_SUFFIX
+from aioflow.formats.slice_tables import plain_prefix
 from aioflow.formats.stores import is_url, local_path
 from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph, Operation, Tensor
@@ -28,20 +30,24 @@ from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.importer import import_graph_def
 from aioflow.saved.manifest import MANIFEST
 from aioflow.saved.pruning import PLACEHOLDER
+from aioflow.train.checkpoint_state import latest_checkpoint
 from aioflow.train.graph_io import read_graph
 
 __all__ = [
     "AIOFLOW",
     "CHECKPOINT",
     "GRAPH",
+    "META_GRAPH",
     "ONNX",
     "SAVED_MODEL",
     "WEIGHTS",
     "Kind",
     "checkpoint_prefix",
+    "checkpoints_in",
     "kind_of",
     "missing_ops",
     "open_model",
+    "whole_weights",
 ]
 
 
@@ -61,11 +67,15 @@ AIOFLOW: Final = Kind("aioflow's own folder", "aioflow.saved.reading:load")
 SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow:load_saved_model")
 ONNX: Final = Kind("ONNX", "aioflow.interop.onnx:load")
 GRAPH: Final = Kind("graph definition", "aioflow.saved.opening:open_graph")
+META_GRAPH: Final = Kind("meta graph")
 WEIGHTS: Final = Kind("safetensors")
 CHECKPOINT: Final = Kind("checkpoint")
 
-_INDEX: Final = "model.safetensors.index.json"
+_WHOLE: Final = ("model.safetensors", "model.safetensors.index.json")
 _TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library)\s*[:{]")
+_META_TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:\w+_def|asset_file_def)\s*[:{]")
+_CHECKPOINT_FILE: Final = re.compile(rf"(.+)(?:\.index|\.data-\d{{5}}-of-\d{{5}}|{re.escape(MANIFEST_SUFFIX)}|\.meta)")
+_SHARD: Final = re.compile(r"(.+)(?<!\.data)-\d{5}-of-\d{5}")  # of TensorFlow's first version
 _FIELDS: Final = 64  # of a message that are looked at
 _LENGTH, _VARINT = 2, 0  # wire types
 _SKIPPED: Final = {1: 8, 5: 4}  # and what others have
@@ -97,13 +107,40 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 
 def checkpoint_prefix(place: Path) -> str | None:
     """The prefix of the checkpoint that is meant by that name or by that of one of its files; None where it is none."""
-    if place.name.endswith((".safetensors", ".safetensors.index.json")):
+    if place.name.endswith((".safetensors", ".safetensors.index.json", ".meta")):
         return None  # which it is for itself
-    for suffix in (".index", MANIFEST_SUFFIX, ""):
-        prefix = str(place).removesuffix(suffix)
-        if str(place).endswith(suffix) and not Path(prefix).is_dir() and checkpoint_exists(prefix):
-            return prefix
-    return None
+    for pattern in (_CHECKPOINT_FILE, _SHARD):
+        if (found := pattern.fullmatch(str(place))) and _is_prefix(found[1]):
+            return found[1]
+    return str(place) if _is_prefix(str(place)) else None
+
+
+def _is_prefix(text: str) -> bool:
+    return not Path(text).is_dir() and checkpoint_exists(text)
+
+
+def checkpoints_in(folder: Path) -> list[str]:
+    """The prefixes of the checkpoints in a folder, last the newest: what the state file says, or else by their times.
+
+    Of TensorFlow's first version those are found that the state file names, or that have a meta graph beside them.
+    """
+    with file_errors(folder):
+        parts = [pattern.fullmatch(str(entry)) for entry in folder.iterdir() for pattern in (_CHECKPOINT_FILE, _SHARD)]
+    prefixes = {part[1]: committing_file(part[1]) for part in parts if part is not None and _is_prefix(part[1])}
+    times = {prefix: Path(file).stat().st_mtime_ns for prefix, file in prefixes.items() if file is not None}
+    found = sorted(times, key=lambda prefix: (times[prefix], prefix))
+    with suppress(OpError):  # another file may have that name
+        if (latest := latest_checkpoint(folder)) is not None:
+            newest = str(folder / plain_prefix(Path(latest).name))
+            return [*(prefix for prefix in found if prefix != newest), newest]
+    return found
+
+
+def whole_weights(place: Path) -> Path | None:
+    """What says which tensors there are at a path, where it is an index, or a folder that has one or a whole file."""
+    if not place.is_dir():
+        return place if place.name.endswith(".safetensors.index.json") else None
+    return next((place / name for name in _WHOLE if (place / name).exists()), None)
 
 
 def _kind_of_folder(place: Path) -> Kind | None:
@@ -111,9 +148,11 @@ def _kind_of_folder(place: Path) -> Kind | None:
         return AIOFLOW
     if any((place / name).exists() for name in SAVED_MODEL_FILES):
         return SAVED_MODEL
-    if (place / _INDEX).exists() or any(place.glob("*.safetensors")):
+    if whole_weights(place) is not None:
         return WEIGHTS
-    return None
+    if checkpoints_in(place):
+        return CHECKPOINT
+    return WEIGHTS if any(place.glob("*.safetensors")) else None
 
 
 def _kind_of_file(place: Path) -> Kind | None:
@@ -134,18 +173,22 @@ def _kind_of_file(place: Path) -> Kind | None:
             return WEIGHTS
         if start.startswith(MAGIC) or start.lstrip()[:1] == b"{" or _TEXT.match(start):
             return GRAPH
+        if _META_TEXT.match(start):
+            return META_GRAPH
         file.seek(0)
-        return _kind_of_message(*_fields(file, size))
+        return _kind_of_message(*_fields(file, size), place.name.endswith(".meta"))
 
 
-def _kind_of_message(fields: Mapping[int, int], is_whole: bool) -> Kind | None:
-    """Of a protocol buffer, by its fields with their wire types."""
+def _kind_of_message(fields: Mapping[int, int], is_whole: bool, is_meta: bool) -> Kind | None:
+    """Of a protocol buffer, by its fields with their wire types; and by its name, where a graph has no saver."""
     if fields.get(1) == _VARINT and fields.get(7) == _LENGTH:
         return ONNX  # its version and its graph, of which the end may be missing: who reads it says so
     if not is_whole:
         return None
     if fields.get(1) == _VARINT and fields.get(2) == _LENGTH:
         return SAVED_MODEL  # its version and its graphs
+    if fields.get(2) == _LENGTH and (is_meta or fields.get(3) == _LENGTH or fields.get(5) == _LENGTH):
+        return META_GRAPH  # its graph, and a saver or a signature
     return GRAPH if fields.get(1) == _LENGTH else None  # nodes
 
 
@@ -186,15 +229,15 @@ def open_model(path: str | os.PathLike[str], kind: Kind | None = None) -> Model:
 
     Raises:
         UnsupportedError: it has ops that cannot be imported; the error lists them all.
-        InvalidArgumentError: it is no model, or has weights alone.
+        InvalidArgumentError: it is no model, or weights alone, or a meta graph, which does not say how it is called.
         OpError: as what reads the format.
     """
     found = kind or kind_of(path)
     if not found.open:
         raise InvalidArgumentError(
-            f"{os.fspath(path)} has weights and no graph: there is nothing to call",
-            expected="a model",
-            actual=found.name,
+            f"there is nothing to call in {os.fspath(path)}",
+            expected="a model, such as aioflow.saved.save writes",
+            actual=f"{found.name}, which does not say how it is called",
         )
     place = Path(path) if not is_url(os.fspath(path)) else None
     if place is not None and place.is_file() and found in (SAVED_MODEL, AIOFLOW):

@@ -6,13 +6,17 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from io import BytesIO
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from aioflow.errors import DataLossError, NotFoundError, PermissionDeniedError, ResourceExhaustedError
 from aioflow.formats.files import PIECE, file_errors
 from aioflow.formats.stores import Store, is_url, joined, local_path, store_at
+from aioflow.formats.temporary_files import kept_file
 from aioflow.saved.manifest import MANIFEST, StoredFile
+from aioflow.work.stopping import checkpoint
 
 __all__ = ["Place", "copied", "pieces"]
 
@@ -32,6 +36,10 @@ class Place:
         text = os.fspath(folder)
         self.is_remote = is_url(text)
         self.name = text.rstrip("/") if self.is_remote else os.path.abspath(local_path(text))
+
+    def followed(self) -> Place:
+        """The folder itself, where this is a link, which may lead to another one tomorrow."""
+        return self if self.is_remote else Place(os.path.realpath(self.name))
 
     def path(self, name: str) -> str:
         """The full name of a file."""
@@ -74,6 +82,21 @@ class Place:
         """Raises as `read`, without keeping what is read."""
         for _ in self._checked(file):
             pass
+
+    def fetch(self, file: StoredFile, path: str) -> None:
+        """Copy a file to a path of this machine. Raises as `read`, and as the file system refuses."""
+        with file_errors(path), open(path, "xb") as target:
+            target.writelines(self._checked(file))
+
+    def keep(self, name: str, kept: ExitStack) -> None:
+        """Show that a file is in use until the stack is left, to others of this machine; of a store nobody can tell.
+
+        Raises as `check_inside`.
+        """
+        self.check_inside(name)
+        file = None if self.is_remote else kept_file(Path(self.path(name)))
+        if file is not None:
+            kept.enter_context(file)
 
     def _checked(self, file: StoredFile) -> Iterator[bytes]:
         store, name = self.store(file.name)
@@ -127,6 +150,7 @@ def copied(source: BinaryIO, target: BinaryIO) -> tuple[int, str]:
     """Copy a file; returns how many bytes it has, and their SHA-256."""
     digest, size = hashlib.sha256(), 0
     for piece in pieces(source):
+        checkpoint()
         digest.update(piece)
         size += len(piece)
         target.write(piece)

@@ -18,6 +18,7 @@ from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.interop.model import Signature
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.ops.lookup.definitions import is_kept_table
 
 __all__ = ["PLACEHOLDER", "VARIABLE", "pruned", "ref_of"]
 
@@ -103,6 +104,8 @@ def _cannot_travel(op: str, inside: bool = False) -> str:
     traits = traits_of(op)
     if op == VARIABLE:
         return "a variable that a function has made for itself" if inside else ""
+    if is_kept_table(op):
+        return "a table that a function has made for itself" if inside else ""
     if op == PLACEHOLDER:
         return "" if inside else "it has to be fed, and is no input of the signature"
     if traits.stays_home:

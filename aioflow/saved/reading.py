@@ -7,7 +7,9 @@ the graph is checked as every definition is, and the signatures and weights are 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from aioflow.checks.brief import brief
-from aioflow.errors import DataLossError, OpError
+from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
-from aioflow.graph.arrays import Array, string_array
-from aioflow.graph.graph import Graph, GraphKeys, Tensor
+from aioflow.graph.arrays import string_array
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.interop import safetensors
@@ -28,17 +30,17 @@ from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
-from aioflow.saved.constants import with_constants
-from aioflow.saved.manifest import MANIFEST, Manifest, StoredFile, StoredSignature, TensorInfo, Weight
-from aioflow.saved.ops_used import without_new_attributes
+from aioflow.saved.contents import Contents, open_folder
+from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
 from aioflow.saved.places import Place
 from aioflow.saved.pruning import PLACEHOLDER, VARIABLE
 from aioflow.saved.stored_weights import StoredWeights
+from aioflow.saved.tables import table_initializers
 from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 from aioflow.work.threads import in_thread
 
-__all__ = ["load", "read_folder"]
+__all__ = ["load"]
 
 
 def load(folder: str | os.PathLike[str]) -> Model:
@@ -49,7 +51,12 @@ def load(folder: str | os.PathLike[str]) -> Model:
             await model.initialize(session)
             values = await session.run(model.outputs, {model.inputs["x"]: x})
 
-    The values of the variables are read by `initialize`, or by the initializers of the variables, and not before.
+    What is loaded is one version of the model, and stays so while the graph lives, whoever replaces it in its folder.
+    In a store that holds until it has been replaced twice: then `initialize` is an error. The assets of a model in a
+    store are copied to a temporary folder, which goes with the graph.
+
+    The values of the variables are read by `initialize`, or by the initializers of the variables, and not before; the
+    entries of the tables by `initialize`, or by `tables_initializer()`.
     Large constants lie over the mapped file, which is read once for that, to compare them with their digests. A model
     is a program: its graph may read and write files as every graph may. Nothing in the folder is ever executed besides
     its graph.
@@ -63,54 +70,33 @@ def load(folder: str | os.PathLike[str]) -> Model:
         PermissionDeniedError: a file is a link that leads out of the folder.
         UnimplementedError: it needs a later release, which the error names.
         InvalidArgumentError: the graph does not fit the ops of this release; the error names the node.
+        AbortedError: the model is replaced faster than it can be read.
     """
     check_kind(folder, (str, os.PathLike), "the folder of a model", "a str or a path")
-    place = Place(folder)
-    manifest, definition, weights = read_folder(place)
-    paths = {asset.tensor: place.path(asset.file.name) for asset in manifest.assets}
+    place = Place(folder).followed()
+    with ExitStack() as kept:
+        model = _model(place, open_folder(place, kept))
+        weakref.finalize(model.graph, kept.pop_all().close)
+    return model
+
+
+def _model(place: Place, contents: Contents) -> Model:
+    manifest, weights, paths = contents.manifest, contents.weights, contents.assets
     graph = Graph()
     with graph.as_default():
-        import_graph_def(_with_paths(definition, paths), name="")
+        import_graph_def(_with_paths(contents.definition, paths), name="")
     signatures = {name: _signature(graph, name, stored) for name, stored in manifest.signatures.items()}
     assets = {graph.get_tensor_by_name(tensor): path for tensor, path in paths.items()}
-    variables = _variables(graph, place, manifest, weights)
+    variables = _variables(graph, place, manifest.variables, weights)
+    tables = table_initializers(graph, weights.prefix if weights else None)
     return Model(
         graph,
         signatures,
         variables,
-        partial(_initialize, variables, weights),
+        partial(_initialize, place, variables, tables, weights),
         source=f"{place.name}, by aioflow {manifest.producer}",
         assets=assets,
     )
-
-
-def read_folder(place: Place) -> tuple[Manifest, GraphDef, StoredWeights | None]:
-    """The manifest, the definition and the weights of a folder, whose other files are all there as they were written.
-
-    Raises:
-        OpError: as `load`.
-    """
-    manifest = Manifest.from_bytes(place.manifest(), place.path(MANIFEST))
-    definition = _definition(place, manifest.graph, GraphDef.from_bytes)
-    ops = _definition(place, manifest.ops, GraphDef.from_json)
-    for asset in manifest.assets:
-        place.check(asset.file)
-    weights = StoredWeights(place, manifest.weights) if manifest.weights else None
-    definition = with_constants(definition, weights.constant if weights else partial(_missing, place))
-    return manifest, without_new_attributes(definition, ops), weights
-
-
-def _missing(place: Place, name: str) -> Array:
-    raise DataLossError(f"there are no weights in {place.name}", expected=f"constant {name}", actual="none")
-
-
-def _definition(place: Place, file: StoredFile, read: Callable[[bytes], GraphDef]) -> GraphDef:
-    data = place.read(file)
-    try:
-        return read(data)
-    except OpError as error:
-        error.message = f"{place.path(file.name)}: {error.message}"
-        raise
 
 
 def _with_paths(definition: GraphDef, paths: Mapping[str, str]) -> GraphDef:
@@ -157,23 +143,25 @@ def _tensor(graph: Graph, signature: str, info: TensorInfo) -> Tensor:
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def _variables(graph: Graph, place: Place, manifest: Manifest, weights: StoredWeights | None) -> dict[str, Variable]:
+def _variables(
+    graph: Graph, place: Place, wanted: tuple[Weight, ...], weights: StoredWeights | None
+) -> dict[str, Variable]:
     handles = {op.name: op for op in graph.get_operations() if op.type == VARIABLE}
-    if set(handles) != {weight.name for weight in manifest.variables} or (handles and weights is None):
+    if set(handles) != {weight.name for weight in wanted} or (handles and weights is None):
         raise DataLossError(
             f"the weights in {place.name} do not fit the graph",
             expected=f"values of {sorted(handles)[:8]}",
-            actual=sorted(weight.name for weight in manifest.variables)[:8],
+            actual=sorted(weight.name for weight in wanted)[:8],
         )
     if not handles or weights is None:
         return {}
-    for weight in manifest.variables:
+    for weight in wanted:
         _check_weight(handles[weight.name], weight)
-    restored = _restored(graph, weights.prefix, manifest.variables)
+    restored = _restored(graph, weights.prefix, wanted)
     reads = {op.inputs[0].op.name: op.outputs[0] for op in graph.get_operations() if _is_value(op)}
     collections = (GraphKeys.GLOBAL_VARIABLES,)
     found: dict[str, Variable] = {}
-    for weight, value in zip(manifest.variables, restored, strict=True):
+    for weight, value in zip(wanted, restored, strict=True):
         handle, given = handles[weight.name].outputs[0], _given(value)
         found[weight.name] = AdoptedVariable(handle, given, reads.get(weight.name), weight.trainable, collections)
     check_saved(weights.prefix, [Saved(name, variable) for name, variable in found.items()], reshape=False)
@@ -210,12 +198,26 @@ def _given(value: Tensor) -> Callable[[], Tensor]:
     return lambda: value
 
 
-async def _initialize(variables: Mapping[str, Variable], weights: StoredWeights | None, session: Session) -> None:
+async def _initialize(
+    place: Place,
+    variables: Mapping[str, Variable],
+    tables: list[Operation],
+    weights: StoredWeights | None,
+    session: Session,
+) -> None:
     """From a file of this machine the variables take the mapped memory, where they are in this process."""
-    if not variables or weights is None:
-        return
-    mapped = await in_thread(weights.values, list(variables), effects=False)
-    if mapped is None:
-        await session.run([variable.initializer for variable in variables.values()])
-    else:
+    mapped = None if weights is None else await in_thread(weights.values, list(variables), effects=False)
+    initializers = [variable.initializer for variable in variables.values()] if mapped is None else []
+    try:
+        if tables or initializers:
+            await session.run([*tables, *initializers])
+    except NotFoundError as error:
+        if weights is None or await in_thread(weights.are_there, effects=False):
+            raise
+        raise AbortedError(
+            f"the model in {place.name} was replaced since it was loaded: load it again",
+            expected="its weights",
+            actual=error.message,
+        ) from error
+    if mapped is not None and variables:
         await safetensors.assign(session, mapped, variables=variables.values())

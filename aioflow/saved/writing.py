@@ -1,8 +1,7 @@
 """`save`: a folder with a model, which appears whole or not at all.
 
 A new folder is made beside and renamed. One that is replaced, or is in a store, where nothing is renamed, gets files
-with names that no others ever had, and then the manifest that speaks of them, at once; what the one before it spoke of
-goes.
+with names that no others ever had, and then the manifest that speaks of them, at once (`replacing.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import hashlib
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aioflow.errors import AlreadyExistsError, OpError, UnimplementedError
-from aioflow.formats.checkpoint import remove_checkpoint, write_checkpoint
+from aioflow.errors import AlreadyExistsError, ClosedSessionError, NotFoundError, UnimplementedError
+from aioflow.formats.checkpoint import write_checkpoint
 from aioflow.formats.files import file_errors
 from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.stores import store_of
@@ -24,17 +24,20 @@ from aioflow.formats.temporary_folders import temporary_folder
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.arrays import Array
 from aioflow.graph.default_session import check_session
-from aioflow.graph.graph import Tensor
+from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import Signature
-from aioflow.saved.asking import calls_of, stored, variables_of
+from aioflow.saved.asking import calls_of, reads_of, stored, variables_of
 from aioflow.saved.constants import without_constants
 from aioflow.saved.manifest import ASSETS, MANIFEST, Asset, Manifest, StoredFile, StoredSignature, Weight
 from aioflow.saved.ops_used import ops_used
 from aioflow.saved.places import Place, copied
 from aioflow.saved.pruning import pruned
+from aioflow.saved.replacing import replace_manifest, unless_it_fails
+from aioflow.saved.tables import columns_of, exports
 from aioflow.session.session import Session
+from aioflow.work.stopping import checkpoint
 from aioflow.work.threads import in_thread
 
 __all__ = ["save"]
@@ -65,11 +68,15 @@ async def save(
     assets: Mapping[Tensor, str | os.PathLike[str]] | None = None,
     overwrite: bool = False,
 ) -> str:
-    """Save a model: what its signatures need of the graph, the values of the variables, and files that the graph reads.
+    """Save a model: what its signatures need of the graph, the values of the variables, the entries of the tables, and
+    files that the graph reads.
 
         await aioflow.saved.save(session, "model", aioflow.saved.Signature({"x": x}, {"y": y}))
 
-    The values are those of one moment. Devices are not saved: a model says what is computed, not where.
+    The values are those of one moment. They are not copied for that, where the variables are in the memory of this
+    process and the model has no tables: a step that changes them meanwhile pays for what it changes. Devices are not
+    saved: a model says what is
+    computed, not where.
 
     Args:
         session: A session of the graph, in which its variables have values.
@@ -78,18 +85,21 @@ async def save(
             `Signature` or a pair of dictionaries, of inputs and of outputs, from names to tensors.
         assets: For each string scalar that is the path of a file, that file. It is copied into the folder, and the
             scalar is the path of the copy where the model is loaded.
-        overwrite: Replace a model that is there. Whoever is loading it meanwhile may find its files gone.
+        overwrite: Replace a model that is there, at once. Whoever is loading it meanwhile gets the one or the other.
+            The files of what is replaced stay while somebody on this machine has it loaded, and in a store until the
+            next save. A save that fails or is cancelled leaves the model as it was.
 
     Returns:
         The folder.
 
     Raises:
-        UnsupportedError: the model needs what only this process has: Python functions, queues, tables, placeholders
+        UnsupportedError: the model needs what only this process has: Python functions, queues, placeholders
             that are no inputs; the error lists all of that.
         AlreadyExistsError: there is something of that name; with `overwrite`, something other than a model.
+        NotFoundError: an asset is not there.
         InvalidArgumentError: a signature or an asset does not fit the graph.
         UnimplementedError: the path of an asset is the value of a variable, as TensorFlow 2 has it.
-        FailedPreconditionError: a variable has no value.
+        FailedPreconditionError: a variable has no value, or a table no entries.
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
     """
     check_session(session)
@@ -98,16 +108,18 @@ async def save(
     calls = calls_of(graph, signatures)
     paths = assets_of(graph, assets or {})
     await in_thread(_check_free, place, overwrite, effects=False)
+    await in_thread(_check_assets, list(paths.values()), effects=False)
     definition = await in_thread(pruned, graph, calls, list(paths), effects=False)
     small, constants = await in_thread(without_constants, definition, effects=False)
-    variables, reads = variables_of(graph, definition)
+    variables, handles = variables_of(graph, definition)
     if keepers := keeping_assets(graph, paths, {variable.name for variable in variables}):
         raise UnimplementedError(
             "the path of an asset is the value of a variable, which would still name the file of before",
             expected="a graph that reads the path itself",
             actual=", ".join(keepers),
         )
-    values = await session.run(reads) if reads else []
+    columns = columns_of(graph, definition)
+    values = await _values(session, handles, exports(columns))
     content = _Content(
         small,
         {name: stored(signature) for name, signature in calls.items()},
@@ -115,9 +127,28 @@ async def save(
         constants,
         {tensor.name: path for tensor, path in paths.items()},
     )
-    tensors = dict(zip([variable.name for variable in variables], values, strict=True))
+    names = [*(variable.name for variable in variables), *(column.name for column in columns)]
+    tensors = dict(zip(names, values, strict=True))
     await in_thread(_write, place, content, tensors, overwrite)
     return place.name
+
+
+async def _values(session: Session, handles: list[Operation], entries: list[Tensor]) -> list[Any]:
+    """What variables and tables have at one moment: variables of this process without a copy, to be read while it is
+    written, unless there are tables, which are read in the same step.
+    """
+    if session.closed:
+        raise ClosedSessionError.refusing()
+    if not handles and not entries:
+        return []
+    if not entries:
+        with suppress(UnimplementedError):  # the variables are in other processes
+            names = [(handle.attrs["container"], handle.attrs["shared_name"] or handle.name) for handle in handles]
+            held = session.worker.snapshots(names)
+            if held is not None:
+                return held
+    fetched: list[Any] = await session.run([*reads_of(session.graph, handles), *entries])
+    return fetched
 
 
 # -- writing: this blocks ---------------------------------------------------------------------------------------------
@@ -133,6 +164,14 @@ def _check_free(place: Place, overwrite: bool) -> None:
         raise AlreadyExistsError(f"{place.name} is there already, and no model", expected="nothing of that name")
 
 
+def _check_assets(paths: list[str]) -> None:
+    """Raise NotFoundError where one is missing, before anything is read or written."""
+    for path in dict.fromkeys(paths):
+        store, name = store_of(path)
+        if store.size(name) is None:
+            raise NotFoundError(f"asset {path} is missing", expected="a file", actual="none")
+
+
 def _is_empty(path: str) -> bool:
     with file_errors(path):
         return os.path.isdir(path) and not os.listdir(path)
@@ -142,32 +181,16 @@ def _write(place: Place, content: _Content, tensors: Mapping[str, Any], overwrit
     _check_free(place, overwrite)
     if not place.is_remote and not os.path.exists(place.path(MANIFEST)):
         with temporary_folder(Path(place.name)) as made:
-            _Writer(Place(made.path), "").write(content, tensors)
+            new = Place(made.path)
+            store, name = new.store(MANIFEST)
+            store.put(name, _Writer(new, "").write(content, tensors).to_bytes())
             made.publish()
         return
-    before = _manifest_before(place)
-    _Writer(place, f"-{secrets.token_hex(6)}").write(content, tensors)
-    if before is not None:
-        _forget(place, before)
-
-
-def _manifest_before(place: Place) -> Manifest | None:
-    store, name = place.store(MANIFEST)
-    if store.size(name) is None:
-        return None
-    try:
-        return Manifest.from_bytes(place.manifest(), place.path(MANIFEST))
-    except OpError:
-        return None  # a damaged one is replaced, and nothing is known of its files
-
-
-def _forget(place: Place, before: Manifest) -> None:
-    for name in before.files:
-        if before.weights is not None and name == before.weights.name:
-            remove_checkpoint(place.path(name.removesuffix(CHECKPOINT_MANIFEST)))
-        else:
-            store, last = place.store(name)
-            store.remove(last)
+    mark = f"-{secrets.token_hex(6)}"
+    with unless_it_fails(place, mark):
+        manifest = _Writer(place, mark).write(content, tensors)
+        checkpoint()
+        replace_manifest(place, manifest)
 
 
 class _Writer:
@@ -181,15 +204,15 @@ class _Writer:
         self._place = place
         self._mark = mark
 
-    def write(self, content: _Content, tensors: Mapping[str, Any]) -> None:
+    def write(self, content: _Content, tensors: Mapping[str, Any]) -> Manifest:
+        """All files but the manifest, which is returned."""
+        assets = self._assets(content.assets)  # first: what is not there is no cause to write all the rest
+        checkpoint()
         graph = self._put(f"graph{self._mark}.aiograph", content.definition.to_bytes())
         ops = self._put(f"ops{self._mark}.json", ops_used(content.definition).to_json().encode())
         tensors = {**tensors, **content.constants}
         weights = self._weights(tensors) if tensors else None
-        assets = self._assets(content.assets)
-        manifest = Manifest(content.signatures, graph, ops, weights, content.variables, assets)
-        store, name = self._place.store(MANIFEST)
-        store.put(name, manifest.to_bytes())
+        return Manifest(content.signatures, graph, ops, weights, content.variables, assets)
 
     def _put(self, name: str, data: bytes) -> StoredFile:
         store, last = self._place.store(name)

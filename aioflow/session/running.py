@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
 from aioflow.config import RunOptions, SessionConfig, TraceLevel
 from aioflow.runtime.cluster import Cluster
+from aioflow.runtime.spans import Spans, process_spans
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
 from aioflow.runtime.step import Probe, Step
 from aioflow.session.planner import Planner
@@ -22,10 +24,12 @@ class Running:
 
     Attributes:
         steps: Those in flight, each with its event loop.
+        spans: Where they are reported, unless the process says so; or None.
     """
 
     def __init__(self, cluster: Cluster, planner: Planner, cache: StepCache, config: SessionConfig) -> None:
         self.steps: dict[Step, asyncio.AbstractEventLoop] = {}
+        self.spans: Spans | None = None
         self._cluster = cluster
         self._planner = planner
         self._cache = cache
@@ -70,8 +74,10 @@ class Running:
             limit.step = step
             step.deadline = limit.until
         started = perf_counter()
+        step.spans = self.spans or process_spans()
         try:
-            result = await prepared.registered.run(values, step)
+            with _reported(step, prepared):
+                result = await prepared.registered.run(values, step)
         except asyncio.CancelledError as error:
             error.add_note(f"aioflow: {step.describe()} was cancelled after {step.seconds:.3f} s{step.state()}")
             raise
@@ -90,3 +96,12 @@ class Running:
     def probe(self, trace: TraceProbe | None) -> Probe | None:
         """What watches a step."""
         return FiniteProbe(trace) if self._config.check_finite else trace
+
+
+def _reported(step: Step, prepared: PreparedStep) -> AbstractContextManager[None]:
+    """What is around a step for those who watch over the program."""
+    if step.spans is None:
+        return nullcontext()
+    asked = prepared.request
+    names = [tensor.name for tensor in asked.fetches] + [op.name for op in asked.targets]
+    return step.spans.step(names, [device for device, _ in prepared.made.by_device()])

@@ -35,11 +35,13 @@ from aioflow.runtime.step import StuckStep
 from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
+from aioflow.session.batching import Batching
 from aioflow.session.blocking import Blocking
 from aioflow.session.fetches import FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
+from aioflow.session.reporting import Reporting
 from aioflow.session.running import Running
 from aioflow.session.streaming import FeedSource, Stream
 from aioflow.session.time_limit import TimeLimit
@@ -59,7 +61,7 @@ _SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConf
 _REMOTE: Final = ("aioflow", "inproc")  # schemes of targets that are servers
 
 
-class Session(Blocking):
+class Session(Blocking, Batching, Reporting):
     """Runs steps of one graph on one worker.
 
     Args:
@@ -103,9 +105,9 @@ class Session(Blocking):
         self.config = config
         self._planner = Planner(self._cluster, config)
         samples = config.replace_after > 0 and not self._remote and self._planner.chooses
-        self._special = config.check_finite or config.operation_timeout is not None or samples
         self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, config)
         self._running = Running(self._cluster, self._planner, self._cache, config)
+        self._watch(config.check_finite or config.operation_timeout is not None or samples)
         self._steps = self._running.steps
         self._partial_runs = PartialRuns(self._cluster, self._planner, self._id, config, self._background, self._steps)
 

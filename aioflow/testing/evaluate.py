@@ -11,14 +11,56 @@ import numpy as np
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.graph.arrays import to_array
 from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import traits_of
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph
+from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import plain_runner
+from aioflow.runtime.reference import Reference, plain_runner
 from aioflow.runtime.step import Step
 
-__all__ = ["evaluate"]
+__all__ = ["Evaluation", "evaluate"]
+
+
+class Evaluation:
+    """Tensors that are evaluated any number of times, each time with variables and random numbers of its own.
+
+    Args:
+        fed: The tensors that get a value each time.
+        targets: Operations to run as well.
+        resources, state: Kept by the caller to evaluate several steps over the same variables.
+    """
+
+    def __init__(
+        self,
+        fetches: Sequence[Tensor],
+        fed: Sequence[Tensor] = (),
+        targets: Sequence[Any] = (),
+        resources: ResourceManager | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self._fed = tuple(fed)
+        self._graph = prune(StepRequest(self._fed, tuple(fetches), tuple(targets)))
+        self._resources, self._state = resources, state
+        self._has_state = any(traits_of(node.op).effect.is_stateful for node in self._graph.nodes.values())
+        self._runner: Reference | Dataflow | None = None
+
+    async def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        """What is fetched, as NumPy arrays, when `values` are fed, one for each of `fed`."""
+        runner = self._runner or self._bound()
+        self._runner = None if self._has_state else runner
+        arrays = [to_array(value, tensor.dtype) for value, tensor in zip(values, self._fed, strict=True)]
+        step = Step()
+        try:
+            return [np.asarray(v) for v in await runner.run(arrays, step)]
+        finally:
+            step.finish()
+
+    def _bound(self) -> Reference | Dataflow:
+        resources, state = self._resources or ResourceManager(), {} if self._state is None else self._state
+        bound = bind_graph(self._graph, host(), resources, state)
+        return plain_runner(self._graph, bound, shared_threads("-evaluate", 1), float("inf"))
 
 
 def evaluate(
@@ -37,13 +79,11 @@ def evaluate(
         resources, state: Kept by the caller to evaluate several steps over the same variables.
     """
     fed = dict(feeds or {})
-    request = StepRequest(tuple(fed), tuple(fetches), tuple(targets))
-    graph = prune(request)
-    bound = bind_graph(graph, host(), resources or ResourceManager(), {} if state is None else state)
-    values = [to_array(value, tensor.dtype) for tensor, value in fed.items()]
-    step = Step()
-    runner = plain_runner(graph, bound, shared_threads("-evaluate", 1), float("inf"))
-    try:
-        return [np.asarray(v) for v in asyncio.run(runner.run(values, step))]
-    finally:
-        step.finish()
+    evaluation = Evaluation(fetches, tuple(fed), targets, resources, state)
+    found: list[np.ndarray[Any, Any]] = []
+
+    async def run() -> None:  # with no result, of which `asyncio.run` would have the text made
+        found.extend(await evaluation.run(tuple(fed.values())))
+
+    asyncio.run(run())
+    return found

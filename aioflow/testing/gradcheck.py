@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from aioflow.errors import InternalError
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.ops.apply import convert_to_tensor
 from aioflow.ops.core import placeholder
-from aioflow.testing.evaluate import evaluate
+from aioflow.testing.evaluate import Evaluation, evaluate
 
 __all__ = ["check_gradients"]
 
@@ -50,13 +51,18 @@ def check_gradients(
         dense = [None if g is None else convert_to_tensor(g) for g in symbolic]
         computed = evaluate([g for g in dense if g is not None], dict(zip(xs, arrays, strict=True)))
 
-    def loss(values: list[np.ndarray[Any, Any]]) -> float:
-        outputs = evaluate(ys, dict(zip(xs, values, strict=True)))
+    evaluation = Evaluation(ys, xs)
+
+    async def loss(values: list[np.ndarray[Any, Any]]) -> float:
+        outputs = await evaluation.run(values)
         return float(sum((o * w).sum() for o, w in zip(outputs, weights, strict=True)))
 
+    async def all_differences() -> list[np.ndarray[Any, Any]]:
+        return [await _differences(loss, arrays, position, delta) for position in positions]
+
+    differences = asyncio.run(all_differences())
     found = iter(computed)
-    for position, gradient in zip(positions, dense, strict=True):
-        numeric = _differences(loss, arrays, position, delta)
+    for position, gradient, numeric in zip(positions, dense, differences, strict=True):
         actual = np.zeros_like(numeric) if gradient is None else next(found)
         if actual.shape != numeric.shape or not np.allclose(actual, numeric, rtol=rtol, atol=atol):
             raise InternalError(
@@ -64,8 +70,11 @@ def check_gradients(
             )
 
 
-def _differences(
-    loss: Callable[[list[np.ndarray[Any, Any]]], float], arrays: list[np.ndarray[Any, Any]], position: int, delta: float
+async def _differences(
+    loss: Callable[[list[np.ndarray[Any, Any]]], Awaitable[float]],
+    arrays: list[np.ndarray[Any, Any]],
+    position: int,
+    delta: float,
 ) -> np.ndarray[Any, Any]:
     result = np.zeros_like(arrays[position])
     for index in np.ndindex(result.shape):
@@ -73,6 +82,6 @@ def _differences(
         for step in (delta, -delta):
             moved = [a.copy() for a in arrays]
             moved[position][index] += step
-            sides.append(loss(moved))
+            sides.append(await loss(moved))
         result[index] = (sides[0] - sides[1]) / (2 * delta)
     return result

@@ -80,6 +80,7 @@ from aioflow.work.later import load_later as _load_later
 if _TYPE_CHECKING:
     from aioflow.net.cluster_spec import ClusterSpec as ClusterSpec
     from aioflow.net.server import Server as Server
+    from aioflow.observe.event_reading import summary_iterator as summary_iterator
     from aioflow.protos.classes import SaverDef as SaverDef
     from aioflow.train.device_setter import GreedyLoadBalancingStrategy as GreedyLoadBalancingStrategy
     from aioflow.train.device_setter import RandomStrategy as RandomStrategy
@@ -147,6 +148,7 @@ __all__ = [
     "SingularMonitoredSession",
     "StepCounterHook",
     "StopAtStepHook",
+    "SummarySaverHook",
     "Supervisor",
     "SyncReplicasOptimizer",
     "WorkerSessionCreator",
@@ -194,6 +196,7 @@ __all__ = [
     "slice_input_producer",
     "start_queue_runners",
     "string_input_producer",
+    "summary_iterator",
     "update_checkpoint_state",
     "write_graph",
 ]
@@ -208,6 +211,7 @@ _ELSEWHERE = {
     "SyncReplicasOptimizer": "aioflow.train.sync_replicas",
     "byte_size_load_fn": "aioflow.train.device_setter",
     "replica_device_setter": "aioflow.train.device_setter",
+    "summary_iterator": "aioflow.observe.event_reading",
 }
 _load_later(
     __name__, {name: _ELSEWHERE.get(name, "aioflow.train.monitored") for name in __all__ if name not in globals()}

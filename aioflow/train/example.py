@@ -34,7 +34,7 @@ class _Values:
     __slots__ = ("value",)
 
     def __init__(self, value: Iterable[Any] | None = None) -> None:
-        self.value: list[Any] = [self._checked(item) for item in value or ()]
+        self.value: list[Any] = [self._checked(item) for item in (() if value is None else value)]
 
     @staticmethod
     def _checked(item: Any) -> Any:

@@ -18,8 +18,9 @@ class FtrlOptimizer(Optimizer):
     Args:
         learning_rate: A number, a scalar tensor, or a callable that makes one; above 0.
         learning_rate_power: At most 0.
-        initial_accumulator_value, l1_regularization_strength, l2_regularization_strength,
-            l2_shrinkage_regularization_strength: At least 0.
+        initial_accumulator_value: At least 0.
+        l1_regularization_strength, l2_regularization_strength: At least 0.
+        l2_shrinkage_regularization_strength: At least 0.
         accum_name, linear_name: Names of the slots, by default that of the optimizer.
         beta: The paper's β, which adds beta / (2 · learning_rate) to the L2 strength.
     """

@@ -9,13 +9,16 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from aioflow.errors import DTypeError, UnimplementedError
 from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url, store_of
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys
-from aioflow.graph.graphdef import GraphDef, NodeDef
+from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.lowering import lowered
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
@@ -99,9 +102,13 @@ def placed(nodes: Iterable[NodeDef], clear_devices: bool) -> list[NodeDef]:
 def _stripped(node: NodeDef) -> NodeDef:
     """The node without the attributes that have their defaults."""
     known = OPS.get(node.op).attrs if node.op in OPS else {}
-    defaults = {key: attr.default for key, attr in known.items() if attr.has_default}
+    defaults = {key: _plain(attr.default) for key, attr in known.items() if attr.has_default}
     kept = {key: value for key, value in node.attrs.items() if key not in defaults or value != defaults[key]}
     return replace(node, attrs=kept)
+
+
+def _plain(value: Any) -> Any:
+    return TensorData.of(value) if isinstance(value, np.ndarray) else value
 
 
 def _put(filename: str | os.PathLike[str], data: bytes) -> None:

@@ -20,7 +20,7 @@ from aioflow.train.meta_graph import placed
 from aioflow.train.saver import Saver
 from aioflow.train.stored_collections import Collections
 
-__all__ = ["import_meta_graph"]
+__all__ = ["import_meta_graph", "read_meta_graph"]
 
 _SHARDED: Final = "MergeV2Checkpoints"  # the last step of a saver that writes in several places
 
@@ -53,7 +53,7 @@ def import_meta_graph(
         AlreadyExistsError: the graph has a node of that name.
         InvalidArgumentError: a part of it is not valid; the error names it.
     """
-    meta = _read(meta_graph_or_file)
+    meta = read_meta_graph(meta_graph_or_file)
     producer = meta.meta_info_def.stripped_op_list if meta.meta_info_def.HasField("stripped_op_list") else None
     nodes, functions = definition_of(meta.graph_def, producer=producer)
     nodes = tuple(placed(_written_at_once(nodes), clear_devices))
@@ -70,7 +70,8 @@ def import_meta_graph(
     return _saver(meta, collections)
 
 
-def _read(source: Any) -> Message:
+def read_meta_graph(source: Any) -> Message:
+    """The message of a `MetaGraphDef` or of a file with one. Raises as `import_meta_graph`."""
     if is_message(source, "MetaGraphDef"):
         return parse("MetaGraphDef", source.SerializeToString())
     if not isinstance(source, str | os.PathLike):

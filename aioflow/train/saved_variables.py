@@ -1,4 +1,6 @@
-"""What a `Saver` saves, and under which names: variables, and parts of variables as parts of one tensor."""
+"""What a `Saver` saves, and under which names: variables, parts of variables as parts of one tensor, and tables as two
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,18 @@ from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys
 from aioflow.graph.shapes import TensorShape
+from aioflow.ops.lookup.mutable import ExportedTable, MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 
 __all__ = ["Saved", "check_saved", "saved_variables"]
 
 
 class Saved(NamedTuple):
-    """A variable that is saved.
+    """A tensor that is saved.
 
     Attributes:
         name: Of the tensor in the checkpoint.
-        variable: The variable.
+        variable: The variable; or the keys, or values, of a table (`SavedColumn`).
         part: Which part of that tensor the variable is, or None for all of it.
     """
 
@@ -42,7 +45,8 @@ class Saved(NamedTuple):
 
 
 def saved_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> list[Saved]:
-    """What is saved of the variables, by name; of all global variables of the graph by default.
+    """What is saved of the variables and tables, by name; by default of all global variables of the graph, and of the
+    mutable tables that have not been made with `checkpoint=False`.
 
     In a list, a variable that is part of a larger one is saved as such, under the name of that. In a dictionary, so are
     the parts of a PartitionedVariable, or of a list, under the key; a variable alone is saved whole.
@@ -52,7 +56,9 @@ def saved_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> list[
         DTypeError: one is not a variable, or not a part of one.
     """
     if var_list is None:
-        var_list = default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES)
+        graph = default_graph()
+        tables = [t for t in graph.get_collection(GraphKeys.SAVEABLE_OBJECTS) if isinstance(t, MutableHashTable)]
+        var_list = [*graph.get_collection(GraphKeys.GLOBAL_VARIABLES), *tables]
     if isinstance(var_list, Mapping):
         for name in var_list:
             check_text(name, "the name of a variable in a checkpoint")
@@ -60,9 +66,19 @@ def saved_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> list[
     else:
         check_kind(var_list, Iterable, "the variables to save", "a list, or a dictionary by name")
         flat = [v for value in var_list for v in (value if isinstance(value, PartitionedVariable) else [value])]
-        found = sorted((_listed(variable) for variable in flat), key=_order)
+        found = sorted((saved for variable in flat for saved in _all(variable)), key=_order)
     _check_names(found)
     return found
+
+
+def _all(value: Any) -> list[Saved]:
+    if isinstance(value, MutableHashTable):
+        return _columns(value.saved_name, value.saved)
+    return [_listed(value)]
+
+
+def _columns(name: str, table: ExportedTable) -> list[Saved]:
+    return [Saved(column.name, column) for column in table.columns(name)]
 
 
 def _listed(value: Any) -> Saved:
@@ -71,6 +87,8 @@ def _listed(value: Any) -> Saved:
 
 
 def _named(name: str, value: Any) -> list[Saved]:
+    if isinstance(value, MutableHashTable | ExportedTable):
+        return _columns(name, value.saved if isinstance(value, MutableHashTable) else value)
     if not isinstance(value, PartitionedVariable | list | tuple):
         return [Saved(name, _variable(value))]
     parts = sorted((_listed(variable)._replace(name=name) for variable in value), key=_order)
@@ -104,7 +122,11 @@ def _check_names(found: Sequence[Saved]) -> None:
 
 def _variable(value: Any) -> Any:
     if not hasattr(value, "handle"):
-        raise DTypeError("only variables are saved", expected="a Variable", actual=repr(value))
+        raise DTypeError(
+            "only variables and mutable tables are saved",
+            expected="a Variable or a MutableHashTable",
+            actual=repr(value),
+        )
     return value
 
 

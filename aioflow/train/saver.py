@@ -25,6 +25,7 @@ from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Tensor
+from aioflow.ops.lookup.mutable import MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, enum, message
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PendingCheckpoint", "Saver", "StepNumber"]
 
-Saveable: TypeAlias = Variable | PartitionedVariable
+Saveable: TypeAlias = Variable | PartitionedVariable | MutableHashTable
 StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None
 
 _HOUR: Final = 3600.0
@@ -75,13 +76,13 @@ class _Place(NamedTuple):
 
 
 class Saver:
-    """Saves and restores variables.
+    """Saves and restores variables, and the entries of mutable tables.
 
     Args:
-        var_list: Variables, as a list (saved under their names) or as a dict from names to variables; by default all
-            global variables of the graph. The parts of a partitioned variable are saved as one tensor under the name
-            of the whole, and restored into however many parts there are then; in a dict, a PartitionedVariable or a
-            list of parts is.
+        var_list: Variables and tables, as a list (saved under their names) or as a dict from names to them; by default
+            all global variables of the graph, and its mutable tables. The parts of a partitioned variable are saved as
+            one tensor under the name of the whole, and restored into however many parts there are then; in a dict, a
+            PartitionedVariable or a list of parts is.
         reshape: Restore into variables of a different shape with as many elements.
         max_to_keep: How many of the newest checkpoints to keep; 0 or None keeps all.
         keep_checkpoint_every_n_hours: In addition, keep one for every so many hours.

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.static_value import constant_value
+from aioflow.ops.lookup.mutable import ExportedTable
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
 
@@ -16,13 +17,27 @@ _VARIABLES: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
 
 
 def restored_variables(restore: Operation) -> dict[str, Any]:
-    """What a node restores, by names, as a `Saver` takes it. Variables that the graph's collections have are those."""
+    """What a node restores, by names, as a `Saver` takes it: variables, those of the graph's collections where it has
+    them, and tables.
+    """
     known = {v.handle: v for key in _VARIABLES for v in restore.graph.get_collection(key) if isinstance(v, Variable)}
     found: dict[str, Any] = {}
     for name, handles in _restored_handles(restore).items():
         parts = [known[handle] if handle in known else AdoptedVariable(handle, collections=[]) for handle in handles]
         whole = len(parts) == 1 and parts[0]._get_save_slice_info() is None
         found[name] = parts[0] if whole else parts
+    return found | _restored_tables(restore)
+
+
+def _restored_tables(restore: Operation) -> dict[str, ExportedTable]:
+    """The tables that a node restores, by their names in a checkpoint: what those of its keys begin with."""
+    found: dict[str, ExportedTable] = {}
+    for op in _ancestors(restore):
+        if op.type == "LookupTableImportV2":
+            handle, keys, values = op.inputs
+            name = _name_in_checkpoint(keys)
+            if name is not None:
+                found[name.removesuffix("-keys")] = ExportedTable(handle, keys.dtype, values.dtype)
     return found
 
 

@@ -10,6 +10,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.apply import constant, make, make_list, make_op
 from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
+from aioflow.ops.lookup.mutable import SavedColumn
 from aioflow.train.saved_variables import Saved, check_saved
 
 __all__ = ["Form", "SaverNodes"]
@@ -50,7 +51,7 @@ class SaverNodes:
             self.key: Tensor = placeholder(dtypes.string, (), name="key")
             names = constant([saved.name for saved in variables], dtypes.string)
             slices = constant([saved.spec for saved in variables], dtypes.string)
-            values: Any = [_snapshot(saved.variable) for saved in variables]
+            values: Any = _snapshots(variables)
             save = self._save(names, slices, values, form)
             with graph.control_dependencies([save]):
                 self.saved: Tensor = identity(self.filename, name="control_dependency")
@@ -71,17 +72,38 @@ class SaverNodes:
         wanted = [saved.variable.dtype for saved in self.variables]
         values = make_list("RestoreV2", self.filename, names, slices, dtypes=wanted, name="RestoreV2")
         assigned: list[Operation] = []
+        columns: dict[Any, list[Tensor]] = {}
         for (_, variable, part), value in zip(self.variables, values, strict=True):
+            if isinstance(variable, SavedColumn):
+                columns.setdefault(variable.table, []).append(value)  # the keys come first, as their names do
+                continue
             if reshape and part is None:
                 value = make("Reshape", value, [d if d is not None else -1 for d in variable.dims])
             waits = assigned[-1:] if sequential else []
             with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
                 assigned.append(make_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
+        for table, (keys, contents) in columns.items():
+            with graph.control_dependencies(assigned[-1:] if sequential else []):
+                assigned.append(table.imported(keys, contents))
         return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
 
     def check(self, path: str, reshape: bool) -> None:
         """Compare what the checkpoint holds with the variables, before any of them changes. Blocks on the file."""
         check_saved(path, self.variables, reshape)
+
+
+def _snapshots(variables: Sequence[Saved]) -> list[Tensor]:
+    """The values of one moment each; keys and values of a table are of the same."""
+    exported: dict[Any, list[Tensor]] = {}
+    found = []
+    for variable in (saved.variable for saved in variables):
+        if isinstance(variable, SavedColumn):
+            if variable.table not in exported:
+                exported[variable.table] = variable.table.exported()
+            found.append(exported[variable.table][variable.index])
+        else:
+            found.append(_snapshot(variable))
+    return found
 
 
 def _snapshot(variable: Any) -> Tensor:

@@ -10,6 +10,7 @@ from aioflow import errors
 from aioflow.errors import OpError
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.ops.control.stored_contexts import CONTEXTS, context_defs, take_up_contexts
+from aioflow.ops.lookup.mutable import MutableHashTable
 from aioflow.ops.queues.queues import QueueBase
 from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, message, parse, to_bytes
@@ -74,6 +75,8 @@ def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
         return "bytes_list", to_bytes(item.to_proto())
     if isinstance(item, QueueRunner):
         return "bytes_list", to_bytes(_runner_def(item))
+    if isinstance(item, MutableHashTable):
+        return "", None  # what restores it tells of it
     if hasattr(item, "as_saver_def"):
         stored = item.as_saver_def()
         return ("bytes_list", to_bytes(stored)) if stored is not None else ("", None)

@@ -12,6 +12,8 @@ from aioflow.work.stopping import blocks, checkpoint, claim
 __all__ = ["copied", "copy_into", "put", "row_blocks"]
 
 _BLOCK: Final = 4 << 20  # bytes, copied within milliseconds even where every page is new
+_TILE: Final = 128  # rows and columns of a matrix that are in the cache at once, in both orders
+_NARROW: Final = 512  # rows or columns of a matrix that is as quickly copied row by row
 _OBJECTS: Final = 1 << 16  # elements, each of which is counted once more while nothing else can run
 
 
@@ -36,6 +38,9 @@ def copy_into(target: Any, source: Any) -> None:
         np.copyto(target, source, casting="unsafe")
         return
     row = target.size // len(target)
+    if target.ndim == 2 and min(target.shape) > _NARROW and abs(source.strides[0]) < abs(source.strides[1]):
+        _turn_into(target, source)
+        return
     if row <= most:
         for part in blocks(len(target), most // row):
             np.copyto(target[part], source[part], casting="unsafe")
@@ -43,6 +48,14 @@ def copy_into(target: Any, source: Any) -> None:
     for i in range(len(target)):
         checkpoint()
         copy_into(target[i], source[i])
+
+
+def _turn_into(target: Any, source: Any) -> None:
+    """`copy_into` for a transposed matrix: row by row, each element would be alone on its line of the cache."""
+    for rows in blocks(len(target), _TILE):
+        for begin in range(0, target.shape[1], _TILE):
+            tile = (rows, slice(begin, begin + _TILE))
+            np.copyto(target[tile], source[tile], casting="unsafe")
 
 
 def put(target: Any, source: Any) -> None:

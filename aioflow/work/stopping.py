@@ -256,7 +256,7 @@ def largest_value() -> int:
     """The most bytes that a value may take where nothing is said: half of the memory that this process may use. (Twice
     that is needed to copy it.) Where the memory is not known, there is no limit.
     """
-    found = [_physical_memory(), *_group_limits(), _address_space()]
+    found = [_physical_memory(), *_group_limits(), *_own_limits()]
     return min((size for size in found if size is not None), default=2**63) // 2
 
 
@@ -278,10 +278,13 @@ def _group_limits() -> Iterator[int]:
             yield int(text)
 
 
-def _address_space() -> int | None:
+def _own_limits() -> Iterator[int]:
+    """What this process may take: of addresses, and of memory that it may write to."""
     try:
         import resource
     except ImportError:
-        return None  # Windows
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if limit == resource.RLIM_INFINITY else limit
+        return  # Windows
+    for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        size, _ = resource.getrlimit(limit)
+        if size != resource.RLIM_INFINITY:
+            yield size

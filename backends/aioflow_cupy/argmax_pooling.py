@@ -11,26 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
-from aioflow.graph.windows import Window, pool_dims, pool_kernel
+from aioflow.kernels.nn.windows import Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow_cupy.taps import Taps, picked, pooled
-from aioflow_cupy.windows import Shape
 
 __all__: list[str] = []
 
 
 @binder("MaxPoolWithArgmax", device="GPU", fresh=True)
 def max_pool_with_argmax(binding: Binding) -> Callable[[Any], tuple[Any, Any]]:
-    xp, attrs = binding.xp, {**binding.attrs, "data_format": "NHWC"}
-    window, whole = Window.of(attrs), attrs["include_batch_in_index"]
-    kernel, dtype = pool_kernel(window, attrs["ksize"]), binding.output_dtypes[1].np_dtype
+    xp, shared, whole = binding.xp, Pool(binding, Taps), binding.attrs["include_batch_in_index"]
+    dtype = binding.output_dtypes[1].np_dtype
 
     def body(image: Any) -> tuple[Any, Any]:
-        made: Any = pool_dims(window, attrs["ksize"], image.shape)
-        size: Any = image.shape[1:3]
-        before = tuple(first for first, _ in window.pads(size, kernel))
-        taps = Taps(size, kernel, window.strides, (1, 1), before, made[1:3])
+        taps, _ = shared.of(image.shape)
         y = pooled(xp, image, taps, xp.maximum, _lowest(image.dtype))
         numbered = image.shape if whole else (1, *image.shape[1:])
         places = xp.arange(math.prod(numbered), dtype=np.int64).reshape(numbered)
@@ -44,7 +38,7 @@ def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Any, Any, Any], Any
     xp, whole = binding.xp, binding.attrs["include_batch_in_index"]
 
     def body(image: Any, grad: Any, argmax: Any) -> Any:
-        _expect("argmax", argmax.shape, grad.shape)
+        expect_shape("argmax", argmax.shape, grad.shape)
         limit = math.prod(image.shape if whole else image.shape[1:])
         made = xp.zeros(image.size, _summed(grad.dtype))
         if not grad.size or not image.size:
@@ -52,7 +46,7 @@ def max_pool_grad_with_argmax(binding: Binding) -> Callable[[Any, Any, Any], Any
         inside = (argmax >= 0) & (argmax < limit)
         places = xp.where(inside, argmax.astype(np.int64, copy=False), 0)
         if not whole:
-            _expect("grad", grad.shape[:1], image.shape[:1])
+            expect_shape("grad", grad.shape[:1], image.shape[:1])
             places += xp.arange(len(grad)).reshape(-1, *(1,) * (grad.ndim - 1)) * limit
         flowing = xp.where(inside, grad.astype(made.dtype, copy=False), made.dtype.type(0))
         xp.add.at(made, places.reshape(-1), flowing.reshape(-1))
@@ -70,8 +64,3 @@ def _summed(dtype: Any) -> Any:
     if dtype.kind in "iu":
         return np.dtype(np.uint64)
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
-
-
-def _expect(name: str, actual: Shape, expected: Shape) -> None:
-    if actual != expected:
-        raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)

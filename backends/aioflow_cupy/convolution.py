@@ -9,37 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any, Final
 
-from aioflow.errors import InvalidArgumentError
-from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims
+from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
+from aioflow.kernels.nn.windows import Convolution, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow_cupy import cudnn
-from aioflow_cupy.windows import Shape, Windows, from_nhwc, to_nhwc
+from aioflow_cupy.windows import Windows
 
-__all__ = ["Geometry", "backprop_filter", "backprop_input", "best", "forward"]
+__all__ = ["backprop_filter", "backprop_input", "best", "forward"]
 
 _PATCH_BYTES: Final = 1 << 28  # what the rows of one product take at most; beyond it the batch is cut
-
-
-class Geometry:
-    """What the three ops of a convolution share, worked out once for each pair of shapes."""
-
-    def __init__(self, binding: Binding) -> None:
-        self.window = Window.of(binding.attrs)
-        self.data_format: str = binding.attrs["data_format"]
-        self.depthwise = binding.op_type.startswith("Depthwise")
-        self._dims = depthwise_dims if self.depthwise else conv2d_dims
-        self.of = lru_cache(maxsize=16)(self._work_out)
-
-    def _work_out(self, image: Shape, kernel: Shape) -> tuple[Windows, Shape]:
-        window = self.window
-        made: Any = self._dims(window, image, kernel)
-        size, taps = window.layout.spatial(image), (kernel[0], kernel[1])
-        count = window.layout.spatial(made)
-        return Windows(size, taps, window.strides, window.dilations, window.pads(size, taps), count), made
 
 
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,22 +160,18 @@ def best(name: str, plain: Callable[..., Any], binding: Binding) -> Callable[...
     return compute
 
 
-def _expect(name: str, actual: Shape, expected: Shape) -> None:
-    if actual != expected:
-        raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)
-
-
 @binder("Conv2D", device="GPU", fresh=True)
 @binder("DepthwiseConv2dNative", device="GPU", fresh=True)
 def conv(binding: Binding) -> Callable[[Any, Any], Any]:
-    xp, geometry = binding.xp, Geometry(binding)
-    compute = depthwise_forward if geometry.depthwise else best("forward", forward, binding)
+    xp, shared = binding.xp, Convolution(binding, Windows)
+    layout = shared.layout
+    compute = depthwise_forward if shared.depthwise else best("forward", forward, binding)
 
     def body(image: Any, kernel: Any) -> Any:
-        g, made = geometry.of(image.shape, kernel.shape)
+        g, made = shared.of(image.shape, kernel.shape)
         if not image.size * kernel.size:
             return xp.zeros(made, image.dtype)
-        return from_nhwc(compute(xp, to_nhwc(image, geometry.data_format), kernel, g), geometry.data_format)
+        return layout.back(compute(xp, layout.last(image), kernel, g))
 
     return body
 
@@ -202,18 +179,17 @@ def conv(binding: Binding) -> Callable[[Any, Any], Any]:
 @binder("Conv2DBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
 def conv_by_input(binding: Binding) -> Callable[..., Any]:
-    xp, geometry = binding.xp, Geometry(binding)
-    compute = depthwise_by_input if geometry.depthwise else best("backprop_input", backprop_input, binding)
+    xp, shared = binding.xp, Convolution(binding, Windows)
+    layout = shared.layout
+    compute = depthwise_by_input if shared.depthwise else best("backprop_input", backprop_input, binding)
 
     def body(input_sizes: Shape, kernel: Any, out_backprop: Any) -> Any:
-        g, made = geometry.of(input_sizes, kernel.shape)
-        _expect("out_backprop", out_backprop.shape, made)
+        g, made = shared.of(input_sizes, kernel.shape)
+        expect_shape("out_backprop", out_backprop.shape, made)
         if not out_backprop.size * kernel.size:
             return xp.zeros(input_sizes, out_backprop.dtype)
-        plain = geometry.data_format == "NHWC"
-        sizes = input_sizes if plain else tuple(input_sizes[i] for i in (0, 2, 3, 1))
-        flowing = to_nhwc(out_backprop, geometry.data_format)
-        return from_nhwc(compute(xp, sizes, kernel, flowing, g), geometry.data_format)
+        sizes, flowing = layout.sizes_last(input_sizes), layout.last(out_backprop)
+        return layout.back(compute(xp, sizes, kernel, flowing, g))
 
     return body
 
@@ -221,15 +197,15 @@ def conv_by_input(binding: Binding) -> Callable[..., Any]:
 @binder("Conv2DBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
 def conv_by_filter(binding: Binding) -> Callable[..., Any]:
-    xp, geometry = binding.xp, Geometry(binding)
-    compute = depthwise_by_filter if geometry.depthwise else best("backprop_filter", backprop_filter, binding)
+    xp, shared = binding.xp, Convolution(binding, Windows)
+    layout = shared.layout
+    compute = depthwise_by_filter if shared.depthwise else best("backprop_filter", backprop_filter, binding)
 
     def body(image: Any, filter_sizes: Shape, out_backprop: Any) -> Any:
-        g, made = geometry.of(image.shape, filter_sizes)
-        _expect("out_backprop", out_backprop.shape, made)
+        g, made = shared.of(image.shape, filter_sizes)
+        expect_shape("out_backprop", out_backprop.shape, made)
         if not out_backprop.size * image.size:
             return xp.zeros(filter_sizes, out_backprop.dtype)
-        images, flowing = (to_nhwc(a, geometry.data_format) for a in (image, out_backprop))
-        return compute(xp, images, filter_sizes, flowing, g)
+        return compute(xp, layout.last(image), filter_sizes, layout.last(out_backprop), g)
 
     return body

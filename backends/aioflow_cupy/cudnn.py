@@ -12,8 +12,9 @@ from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
 
 from aioflow.graph import dtypes
+from aioflow.graph.windows import Shape
 from aioflow.kernels.registry import Binding
-from aioflow_cupy.windows import Shape, Windows
+from aioflow_cupy.windows import Windows
 
 __all__ = ["NotPlannedError", "preferred"]
 
@@ -105,7 +106,7 @@ class _Planner:
             compute_data_type=cudnn.data_type.FLOAT,
         )
         tensors = [graph.tensor(dim=_channels_second(s), stride=_strides(s)) for s in (first, second)]
-        (top, bottom), (left, right) = g.padding
+        (top, bottom), (left, right) = g.pads
         names = {
             "conv_fprop": ("image", "weight"),
             "conv_dgrad": ("loss", "filter"),

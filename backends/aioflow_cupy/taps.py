@@ -12,27 +12,16 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from aioflow.graph.windows import Fit
+
 __all__ = ["Part", "Taps", "picked", "pooled", "routed", "spread"]
 
-Shape = tuple[int, ...]
 Part = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Taps:
-    """Windows of `kernel` taps over `size` elements, each field a number for each axis.
-
-    Attributes:
-        before: The padding before the first element.
-        count: How many windows there are.
-    """
-
-    size: Shape
-    kernel: Shape
-    strides: Shape
-    dilations: Shape
-    before: Shape
-    count: Shape
+class Taps(Fit):
+    """Windows along any number of axes; of their padding only what is before the first element matters."""
 
     def along(self, axis: int) -> Iterator[tuple[int, slice, slice]]:
         """For each tap of an axis that meets the array: (the tap, which windows have it inside, what they read).
@@ -40,11 +29,12 @@ class Taps:
         Of windows much larger than the array only the taps that can meet it are looked at.
         """
         size, stride, dilation = self.size[axis], self.strides[axis], self.dilations[axis]
+        before, _ = self.pads[axis]
         last = (self.count[axis] - 1) * stride
-        start = max(0, -((last - self.before[axis]) // dilation))
-        stop = min(self.kernel[axis], -(-(size + self.before[axis]) // dilation))
+        start = max(0, -((last - before) // dilation))
+        stop = min(self.kernel[axis], -(-(size + before) // dilation))
         for tap in range(start, stop):
-            offset = tap * dilation - self.before[axis]
+            offset = tap * dilation - before
             lowest, highest = max(0, -(offset // stride)), min(self.count[axis] - 1, (size - 1 - offset) // stride)
             if lowest <= highest:
                 read = slice(lowest * stride + offset, highest * stride + offset + 1, stride)

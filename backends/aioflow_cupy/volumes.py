@@ -13,47 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
-from aioflow.graph.volumes import VolumeWindow, conv3d_dims, pool3d_dims, pool3d_kernel
+from aioflow.graph.windows import Shape
 from aioflow.kernels.convert import as_ints
+from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow_cupy import convolution
 from aioflow_cupy.taps import Taps, picked, pooled, routed, spread
-from aioflow_cupy.windows import Shape, Windows
+from aioflow_cupy.windows import Windows
 
 __all__: list[str] = []
-
-
-class _Volume:
-    """What the ops over volumes share: NDHWC within a kernel, whatever the node says."""
-
-    def __init__(self, binding: Binding) -> None:
-        self.window = VolumeWindow.of(binding.attrs)
-        self.last = self.window.channel == 4
-
-    def inside(self, array: Any) -> Any:
-        """The array as NDHWC, a view."""
-        return array if self.last else array.transpose(0, 2, 3, 4, 1)
-
-    def outside(self, array: Any) -> Any:
-        """An NDHWC array in the node's layout, a view."""
-        return array if self.last else array.transpose(0, 4, 1, 2, 3)
-
-    def shape(self, shape: Shape) -> Shape:
-        """A shape of the node's layout as NDHWC."""
-        return shape if self.last else (shape[0], *shape[2:], shape[1])
-
-    def taps(self, image: Shape, kernel: Shape, made: Shape) -> Taps:
-        """The windows over a volume of shape `image`."""
-        window = self.window
-        size = window.spatial(image)
-        before = tuple(first for first, _ in window.pads(size, kernel))
-        return Taps(size, kernel, window.strides, window.dilations, before, window.spatial(made))
-
-
-def _expect(name: str, actual: Shape, expected: Shape) -> None:
-    if actual != expected:
-        raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)
 
 
 def _wide(xp: Any, dtype: Any) -> Any:
@@ -64,23 +32,9 @@ def _wide(xp: Any, dtype: Any) -> Any:
 # ── convolutions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Convolution(_Volume):
-    """The windows of a convolution, worked out once for each pair of shapes."""
-
-    def __init__(self, binding: Binding) -> None:
-        super().__init__(binding)
-        self.of = lru_cache(maxsize=16)(self._work_out)
-
-    def _work_out(self, image: Shape, kernel: Shape) -> tuple[Taps, Windows, Shape]:
-        window = self.window
-        made: Any = conv3d_dims(window, image, kernel)
-        taps = self.taps(image, kernel[:3], made)
-        pads = window.pads(taps.size, taps.kernel)
-        fields: list[Any] = [
-            values[1:] for values in (taps.size, taps.kernel, taps.strides, taps.dilations, pads, taps.count)
-        ]
-        fields[4] = tuple(fields[4])
-        return taps, Windows(*fields), made
+def _by_depth(*fields: Any) -> tuple[Taps, Windows]:
+    """The windows, and those over the frames alone."""
+    return Taps(*fields), Windows(*(values[1:] for values in fields))
 
 
 def _frames(volumes: Any) -> Any:
@@ -90,55 +44,58 @@ def _frames(volumes: Any) -> Any:
 
 @binder("Conv3D", device="GPU", fresh=True)
 def conv(binding: Binding) -> Callable[[Any, Any], Any]:
-    xp, shared = binding.xp, _Convolution(binding)
+    xp, shared = binding.xp, Convolution(binding, _by_depth)
+    layout = shared.layout
     compute = convolution.best("forward", convolution.forward, binding)
 
     def body(image: Any, kernel: Any) -> Any:
-        taps, flat, made = shared.of(image.shape, kernel.shape)
+        (taps, flat), made = shared.of(image.shape, kernel.shape)
         if not math.prod(made):
             return xp.zeros(made, image.dtype)
-        x = shared.inside(image)
-        total = xp.zeros(shared.shape(made), _wide(xp, image.dtype))
+        x = layout.last(image)
+        total = xp.zeros(layout.sizes_last(made), _wide(xp, image.dtype))
         for tap, given, read in taps.along(0):
             part = total[:, given]
             part += compute(xp, _frames(x[:, read]), kernel[tap], flat).reshape(part.shape)
-        return shared.outside(total.astype(image.dtype, copy=False))
+        return layout.back(total.astype(image.dtype, copy=False))
 
     return body
 
 
 @binder("Conv3DBackpropInputV2", device="GPU", host={"input_sizes": as_ints}, fresh=True)
 def conv_by_input(binding: Binding) -> Callable[..., Any]:
-    xp, shared = binding.xp, _Convolution(binding)
+    xp, shared = binding.xp, Convolution(binding, _by_depth)
+    layout = shared.layout
     compute = convolution.best("backprop_input", convolution.backprop_input, binding)
 
     def body(input_sizes: Shape, kernel: Any, out_backprop: Any) -> Any:
-        taps, flat, made = shared.of(input_sizes, kernel.shape)
-        _expect("out_backprop", out_backprop.shape, made)
+        (taps, flat), made = shared.of(input_sizes, kernel.shape)
+        expect_shape("out_backprop", out_backprop.shape, made)
         if not math.prod(made):
             return xp.zeros(input_sizes, out_backprop.dtype)
-        sizes, dy = shared.shape(input_sizes), shared.inside(out_backprop)
+        sizes, dy = layout.sizes_last(input_sizes), layout.last(out_backprop)
         total = xp.zeros(sizes, _wide(xp, dy.dtype))
         for tap, given, read in taps.along(0):
             part, flowing = total[:, read], _frames(dy[:, given])
             part += compute(xp, (len(flowing), *sizes[2:]), kernel[tap], flowing, flat).reshape(part.shape)
-        return shared.outside(total.astype(dy.dtype, copy=False))
+        return layout.back(total.astype(dy.dtype, copy=False))
 
     return body
 
 
 @binder("Conv3DBackpropFilterV2", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
 def conv_by_filter(binding: Binding) -> Callable[..., Any]:
-    xp, shared = binding.xp, _Convolution(binding)
+    xp, shared = binding.xp, Convolution(binding, _by_depth)
+    layout = shared.layout
     compute = convolution.best("backprop_filter", convolution.backprop_filter, binding)
 
     def body(image: Any, filter_sizes: Shape, out_backprop: Any) -> Any:
-        taps, flat, made = shared.of(image.shape, filter_sizes)
-        _expect("out_backprop", out_backprop.shape, made)
+        (taps, flat), made = shared.of(image.shape, filter_sizes)
+        expect_shape("out_backprop", out_backprop.shape, made)
         total = xp.zeros(filter_sizes, out_backprop.dtype)
         if not math.prod(made) or not image.size:
             return total
-        x, dy = shared.inside(image), shared.inside(out_backprop)
+        x, dy = layout.last(image), layout.last(out_backprop)
         for tap, given, read in taps.along(0):
             total[tap] = compute(xp, _frames(x[:, read]), filter_sizes[1:], _frames(dy[:, given]), flat)
         return total
@@ -149,62 +106,59 @@ def conv_by_filter(binding: Binding) -> Callable[..., Any]:
 # ── pools ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Pool(_Volume):
-    """The windows of a pool, worked out once for each shape."""
+class _Mean:
+    """Sums over windows by the number of elements of each, which is worked out once for each shape."""
 
-    def __init__(self, binding: Binding) -> None:
-        super().__init__(binding)
-        self.xp, self.ksize = binding.xp, binding.attrs["ksize"]
-        self.of = lru_cache(maxsize=16)(self._work_out)
-        self.counts = lru_cache(maxsize=4)(self._count)
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+        self._counts = lru_cache(maxsize=4)(self._count)
 
-    def _work_out(self, image: Shape) -> tuple[Taps, Shape]:
-        made: Any = pool3d_dims(self.window, self.ksize, image)
-        return self.taps(image, pool3d_kernel(self.window, self.ksize), made), made
+    def __call__(self, sums: Any, taps: Taps) -> Any:
+        """The means."""
+        return sums / self._counts(taps).astype(sums.dtype, copy=False)
 
     def _count(self, taps: Taps) -> Any:
         """How many elements of each window lie inside the volume: [1, od, oh, ow, 1]."""
         deep, high, wide = (np.array(taps.inside(axis), np.float32) for axis in range(3))
-        return self.xp.asarray((deep[:, None, None] * high[:, None] * wide)[None, ..., None])
-
-    def mean(self, sums: Any, taps: Taps) -> Any:
-        """The sums by the number of elements of each window."""
-        return sums / self.counts(taps).astype(sums.dtype, copy=False)
+        return self._xp.asarray((deep[:, None, None] * high[:, None] * wide)[None, ..., None])
 
 
 @binder("MaxPool3D", device="GPU", fresh=True)
 def max_pool(binding: Binding) -> Callable[[Any], Any]:
-    xp, shared = binding.xp, _Pool(binding)
+    xp, shared = binding.xp, Pool(binding, Taps)
+    layout = shared.layout
 
     def body(image: Any) -> Any:
         taps, _ = shared.of(image.shape)
-        return shared.outside(pooled(xp, shared.inside(image), taps, xp.maximum, -np.inf))
+        return layout.back(pooled(xp, layout.last(image), taps, xp.maximum, -np.inf))
 
     return body
 
 
 @binder("AvgPool3D", device="GPU", fresh=True)
 def avg_pool(binding: Binding) -> Callable[[Any], Any]:
-    xp, shared = binding.xp, _Pool(binding)
+    xp, shared = binding.xp, Pool(binding, Taps)
+    layout, mean = shared.layout, _Mean(xp)
 
     def body(image: Any) -> Any:
         taps, _ = shared.of(image.shape)
-        x = shared.inside(image).astype(_wide(xp, image.dtype), copy=False)
-        made = shared.mean(pooled(xp, x, taps, xp.add, 0), taps)
-        return shared.outside(made.astype(image.dtype, copy=False))
+        x = layout.last(image).astype(_wide(xp, image.dtype), copy=False)
+        made = mean(pooled(xp, x, taps, xp.add, 0), taps)
+        return layout.back(made.astype(image.dtype, copy=False))
 
     return body
 
 
 @binder("AvgPool3DGrad", device="GPU", host={"orig_input_shape": as_ints}, fresh=True)
 def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
-    xp, shared = binding.xp, _Pool(binding)
+    xp, shared = binding.xp, Pool(binding, Taps)
+    layout, mean = shared.layout, _Mean(xp)
 
     def body(orig_input_shape: Shape, grad: Any) -> Any:
         taps, made = shared.of(orig_input_shape)
-        _expect("grad", grad.shape, made)
-        dy = shared.inside(grad).astype(_wide(xp, grad.dtype), copy=False)
-        return shared.outside(spread(xp, shared.mean(dy, taps), taps).astype(grad.dtype, copy=False))
+        expect_shape("grad", grad.shape, made)
+        dy = layout.last(grad).astype(_wide(xp, grad.dtype), copy=False)
+        return layout.back(spread(xp, mean(dy, taps), taps).astype(grad.dtype, copy=False))
 
     return body
 
@@ -212,15 +166,16 @@ def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
 @binder("MaxPool3DGrad", device="GPU", fresh=True)
 def max_pool_grad(binding: Binding) -> Callable[..., Any]:
     """Each window's gradient goes to the first element that is its maximum."""
-    xp, shared = binding.xp, _Pool(binding)
+    xp, shared = binding.xp, Pool(binding, Taps)
+    layout = shared.layout
 
     def body(orig_input: Any, orig_output: Any, grad: Any) -> Any:
         taps, made = shared.of(orig_input.shape)
-        _expect("orig_output", orig_output.shape, made)
-        _expect("grad", grad.shape, made)
-        x, y, dy = map(shared.inside, (orig_input, orig_output, grad))
+        expect_shape("orig_output", orig_output.shape, made)
+        expect_shape("grad", grad.shape, made)
+        x, y, dy = map(layout.last, (orig_input, orig_output, grad))
         slope = routed(xp, x, y, dy.astype(_wide(xp, dy.dtype), copy=False), taps)
-        return shared.outside(slope.astype(grad.dtype, copy=False))
+        return layout.back(slope.astype(grad.dtype, copy=False))
 
     return body
 
@@ -228,13 +183,14 @@ def max_pool_grad(binding: Binding) -> Callable[..., Any]:
 @binder("MaxPool3DGradGrad", device="GPU", fresh=True)
 def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
     """Each window takes from `grad` what lies where its maximum is: the adjoint of MaxPool3DGrad."""
-    xp, shared = binding.xp, _Pool(binding)
+    xp, shared = binding.xp, Pool(binding, Taps)
+    layout = shared.layout
 
     def body(orig_input: Any, orig_output: Any, grad: Any) -> Any:
         taps, made = shared.of(orig_input.shape)
-        _expect("orig_output", orig_output.shape, made)
-        _expect("grad", grad.shape, orig_input.shape)
-        x, y, flowing = map(shared.inside, (orig_input, orig_output, grad))
-        return shared.outside(picked(xp, x, y, flowing, taps))
+        expect_shape("orig_output", orig_output.shape, made)
+        expect_shape("grad", grad.shape, orig_input.shape)
+        x, y, flowing = map(layout.last, (orig_input, orig_output, grad))
+        return layout.back(picked(xp, x, y, flowing, taps))
 
     return body

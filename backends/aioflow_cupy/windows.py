@@ -7,39 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
-__all__ = ["Pair", "Shape", "Windows", "from_nhwc", "to_nhwc"]
+from aioflow.graph.windows import Fit, Pair
 
-Pair: TypeAlias = tuple[int, int]
-Shape: TypeAlias = tuple[int, ...]
-
-
-def to_nhwc(array: Any, data_format: str) -> Any:
-    """The array as NHWC, a view."""
-    return array if data_format == "NHWC" else array.transpose(0, 2, 3, 1)
-
-
-def from_nhwc(array: Any, data_format: str) -> Any:
-    """An NHWC array in the layout of that name, a view."""
-    return array if data_format == "NHWC" else array.transpose(0, 3, 1, 2)
+__all__ = ["Windows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """Windows of `kernel` taps over images of `size`, each a pair (height, width).
-
-    Attributes:
-        padding: ((top, bottom), (left, right)).
-        count: How many windows there are along height and width.
-    """
-
-    size: Pair
-    kernel: Pair
-    strides: Pair
-    dilations: Pair
-    padding: tuple[Pair, Pair]
-    count: Pair
+class Windows(Fit):
+    """Windows over images, each field a pair for height and width."""
 
     @property
     def pointwise(self) -> bool:
@@ -49,12 +26,12 @@ class Windows:
     @property
     def padded(self) -> Pair:
         """Size of the padded image; larger than what is read where the windows do not fit evenly."""
-        height, width = (s + sum(p) for s, p in zip(self.size, self.padding, strict=True))
+        height, width = (s + sum(p) for s, p in zip(self.size, self.pads, strict=True))
         return height, width
 
     def pad(self, xp: Any, images: Any, value: Any = 0) -> Any:
         """The images with their padding; the images themselves where there is none."""
-        (top, bottom), (left, right) = self.padding
+        (top, bottom), (left, right) = self.pads
         if not (top or bottom or left or right):
             return images
         made = xp.full((images.shape[0], *self.padded, images.shape[3]), value, images.dtype)
@@ -63,7 +40,7 @@ class Windows:
 
     def unpad(self, padded: Any) -> Any:
         """The part of a padded image batch that is the images."""
-        (top, _), (left, _) = self.padding
+        (top, _), (left, _) = self.pads
         return padded[:, top : top + self.size[0], left : left + self.size[1]]
 
     def trimmed(self) -> Windows:
@@ -71,11 +48,11 @@ class Windows:
         read: of windows much larger than the image that is nearly all. For windows that are not dilated.
         """
         height, width = (self._trimmed_axis(axis) for axis in (0, 1))
-        return replace(self, kernel=(height[0], width[0]), padding=(height[1], width[1]))
+        return replace(self, kernel=(height[0], width[0]), pads=(height[1], width[1]))
 
     def _trimmed_axis(self, axis: int) -> tuple[int, Pair]:
         size, kernel, count = self.size[axis], self.kernel[axis], self.count[axis]
-        before, after = self.padding[axis]
+        before, after = self.pads[axis]
         if not count:
             return kernel, (before, after)
         reach = (count - 1) * self.strides[axis]  # of the last window beyond the first

@@ -22,13 +22,6 @@ def output_size(size: int, kernel: int, stride: int, dilation: int, lo: int, hi:
     return max(0, (size + lo + hi - span) // stride + 1)
 
 
-def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
-    """The padding (before, after) of TensorFlow's SAME: ceil(size / stride) windows, the odd element after."""
-    span = (kernel - 1) * dilation + 1
-    total = max(0, (-(-size // stride) - 1) * stride + span - size)
-    return total // 2, total - total // 2
-
-
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Windows of kh x kw taps over n images of h x w x c: each field as TensorFlow's attribute of that meaning."""

@@ -17,7 +17,6 @@ from aioflow_numpy import conv_core, conv_depthwise
 from aioflow_numpy.conv_numbers import product_numbers
 from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.conv_shapes import output_size as output_size
-from aioflow_numpy.conv_shapes import same_padding as same_padding
 
 Shape = tuple[int, ...]
 

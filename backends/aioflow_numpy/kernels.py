@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import num_elements
-from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims, pool_dims, pool_kernel
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn import activations as nn
+from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels
@@ -29,29 +28,20 @@ __all__: list[str] = []
 Shape = tuple[int, ...]
 
 
-def _expect(name: str, actual: Shape, expected: Any) -> None:
-    if actual != expected:
-        raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)
+def _arguments(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    """What the functions of `convolution` take of windows, after their arrays."""
+    return lambda size, kernel, strides, dilations, pads, count: (
+        strides,
+        pads,
+        dilations,
+        binding.attrs["data_format"],
+    )
 
 
-class _Convolution:
-    """What a convolution's three ops share: the arguments of the functions, worked out once for each pair of shapes."""
-
-    def __init__(self, binding: Binding) -> None:
-        self.window = Window.of(binding.attrs)
-        self.data_format: str = binding.attrs["data_format"]
-        self._dims = depthwise_dims if binding.op_type.startswith("Depthwise") else conv2d_dims
-        self._arguments = lru_cache(maxsize=16)(self._work_out)
-
-    def arguments(self, image: Shape, kernel: Shape) -> tuple[Any, Shape]:
-        """((strides, padding, dilations, data_format), the result's shape). Raises InvalidArgumentError."""
-        return self._arguments(image, kernel)
-
-    def _work_out(self, image: Shape, kernel: Shape) -> tuple[Any, Shape]:
-        window = self.window
-        made: Any = self._dims(window, image, kernel)
-        padding: Padding = window.pads(window.layout.spatial(image), (kernel[0], kernel[1]))
-        return (window.strides, padding, window.dilations, self.data_format), made
+def _pool_arguments(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    """What the functions of `pooling` take of windows, after their arrays."""
+    data_format = binding.attrs["data_format"]
+    return lambda size, kernel, strides, dilations, pads, count: (kernel, strides, pads, data_format)
 
 
 _FORWARD: dict[str, Callable[..., Array]] = {
@@ -71,11 +61,11 @@ _BY_FILTER: dict[str, Callable[..., Array]] = {
 @binder("Conv2D", device="CPU", fresh=True)
 @binder("DepthwiseConv2dNative", device="CPU", fresh=True)
 def conv(binding: Binding) -> Callable[[Array, Array], Array]:
-    shared, compute = _Convolution(binding), _FORWARD[binding.op_type]
+    shared, compute = Convolution(binding, _arguments(binding)), _FORWARD[binding.op_type]
     constant = binding.constants[1]
 
     def body(image: Array, kernel: Array) -> Array:
-        arguments, made = shared.arguments(image.shape, kernel.shape)
+        arguments, made = shared.of(image.shape, kernel.shape)
         if not kernel.size:
             return np.zeros(made, image.dtype)
         return compute(image, kernel, *arguments)
@@ -93,11 +83,11 @@ def conv(binding: Binding) -> Callable[[Array, Array], Array]:
 @binder("Conv2DBackpropInput", device="CPU", host={"input_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropInput", device="CPU", host={"input_sizes": as_ints}, fresh=True)
 def conv_by_input(binding: Binding) -> Callable[..., Array]:
-    shared, compute = _Convolution(binding), _BY_INPUT[binding.op_type]
+    shared, compute = Convolution(binding, _arguments(binding)), _BY_INPUT[binding.op_type]
 
     def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
-        arguments, made = shared.arguments(input_sizes, kernel.shape)
-        _expect("out_backprop", out_backprop.shape, made)
+        arguments, made = shared.of(input_sizes, kernel.shape)
+        expect_shape("out_backprop", out_backprop.shape, made)
         if not kernel.size:
             return np.zeros(input_sizes, out_backprop.dtype)
         return compute(input_sizes, kernel, out_backprop, *arguments)
@@ -108,11 +98,11 @@ def conv_by_input(binding: Binding) -> Callable[..., Array]:
 @binder("Conv2DBackpropFilter", device="CPU", host={"filter_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropFilter", device="CPU", host={"filter_sizes": as_ints}, fresh=True)
 def conv_by_filter(binding: Binding) -> Callable[..., Array]:
-    shared, compute = _Convolution(binding), _BY_FILTER[binding.op_type]
+    shared, compute = Convolution(binding, _arguments(binding)), _BY_FILTER[binding.op_type]
 
     def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
-        arguments, made = shared.arguments(image.shape, filter_sizes)
-        _expect("out_backprop", out_backprop.shape, made)
+        arguments, made = shared.of(image.shape, filter_sizes)
+        expect_shape("out_backprop", out_backprop.shape, made)
         if not math.prod(filter_sizes):
             return np.zeros(filter_sizes, out_backprop.dtype)
         return compute(image, filter_sizes, out_backprop, *arguments)
@@ -120,46 +110,26 @@ def conv_by_filter(binding: Binding) -> Callable[..., Array]:
     return body
 
 
-class _Pool:
-    """What the ops of pooling share, worked out once for each shape."""
-
-    def __init__(self, binding: Binding) -> None:
-        self.window = Window.of(binding.attrs)
-        self.ksize = binding.attrs["ksize"]
-        self.kernel: Pair = pool_kernel(self.window, self.ksize)
-        self.data_format: str = binding.attrs["data_format"]
-        self._arguments = lru_cache(maxsize=16)(self._work_out)
-
-    def arguments(self, image: Shape) -> tuple[Any, Shape]:
-        """((ksize, strides, padding, data_format), the result's shape). Raises InvalidArgumentError."""
-        return self._arguments(image)
-
-    def _work_out(self, image: Shape) -> tuple[Any, Shape]:
-        made: Any = pool_dims(self.window, self.ksize, image)
-        padding = self.window.pads(self.window.layout.spatial(image), self.kernel)
-        return (self.kernel, self.window.strides, padding, self.data_format), made
-
-
 @binder("MaxPool", device="CPU", fresh=True)
 @binder("AvgPool", device="CPU", fresh=True)
 def pool(binding: Binding) -> Callable[[Array], Array]:
-    shared = _Pool(binding)
+    shared = Pool(binding, _pool_arguments(binding))
     compute = pooling.max_pool if binding.op_type == "MaxPool" else pooling.avg_pool
 
     def body(image: Array) -> Array:
-        return compute(image, *shared.arguments(image.shape)[0])
+        return compute(image, *shared.of(image.shape)[0])
 
     return body
 
 
 @binder("MaxPoolGrad", device="CPU", fresh=True)
 def max_pool_grad(binding: Binding) -> Callable[..., Array]:
-    shared = _Pool(binding)
+    shared = Pool(binding, _pool_arguments(binding))
 
     def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
-        arguments, made = shared.arguments(orig_input.shape)
-        _expect("orig_output", orig_output.shape, made)
-        _expect("grad", grad.shape, made)
+        arguments, made = shared.of(orig_input.shape)
+        expect_shape("orig_output", orig_output.shape, made)
+        expect_shape("grad", grad.shape, made)
         return pooling.max_pool_grad(orig_input, orig_output, grad, *arguments)
 
     return body
@@ -167,11 +137,11 @@ def max_pool_grad(binding: Binding) -> Callable[..., Array]:
 
 @binder("AvgPoolGrad", device="CPU", host={"orig_input_shape": as_ints}, fresh=True)
 def avg_pool_grad(binding: Binding) -> Callable[..., Array]:
-    shared = _Pool(binding)
+    shared = Pool(binding, _pool_arguments(binding))
 
     def body(orig_input_shape: Shape, grad: Array) -> Array:
-        arguments, made = shared.arguments(orig_input_shape)
-        _expect("grad", grad.shape, made)
+        arguments, made = shared.of(orig_input_shape)
+        expect_shape("grad", grad.shape, made)
         return pooling.avg_pool_grad(orig_input_shape, grad, *arguments)
 
     return body
@@ -180,12 +150,12 @@ def avg_pool_grad(binding: Binding) -> Callable[..., Array]:
 @binder("MaxPoolGradGrad", device="CPU", fresh=True)
 def max_pool_grad_grad(binding: Binding) -> Callable[..., Array]:
     """Each window takes from `grad` what lies where its maximum is: the adjoint of MaxPoolGrad."""
-    shared = _Pool(binding)
+    shared = Pool(binding, _pool_arguments(binding))
 
     def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
-        arguments, made = shared.arguments(orig_input.shape)
-        _expect("orig_output", orig_output.shape, made)
-        _expect("grad", grad.shape, orig_input.shape)
+        arguments, made = shared.of(orig_input.shape)
+        expect_shape("orig_output", orig_output.shape, made)
+        expect_shape("grad", grad.shape, orig_input.shape)
         return _pick(orig_input, orig_output, grad, *arguments)
 
     return body

@@ -7,12 +7,14 @@ are summed in float32. Nothing here writes to an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from aioflow.graph.windows import Fit
 from aioflow.work.stopping import batches
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy.conv_numbers import float_numbers
@@ -34,35 +36,30 @@ __all__ = [
 Shape = tuple[int, ...]
 
 
-class Geometry(NamedTuple):
-    """Where windows lie: for each spatial axis a number, a pair of paddings, and how many windows there are."""
-
-    kernel: Shape
-    strides: Shape
-    dilations: Shape
-    pads: Sequence[tuple[int, int]]
-    made: Shape
+@dataclass(frozen=True, slots=True)
+class Geometry(Fit):
+    """Where the windows lie."""
 
     @property
     def flat(self) -> tuple[Any, Padding, Any]:
         """Strides, padding and dilations of rows and columns."""
-        return self.strides[1:], (self.pads[1], self.pads[2]), self.dilations[1:]
+        return self.strides[-2:], (self.pads[-2], self.pads[-1]), self.dilations[-2:]
 
     @property
     def flat_pool(self) -> tuple[Any, Any, Padding]:
         """Window size, strides and padding of rows and columns."""
-        return self.kernel[1:], self.strides[1:], (self.pads[1], self.pads[2])
+        return self.kernel[-2:], self.strides[-2:], (self.pads[-2], self.pads[-1])
 
     def taps(self, axis: int, size: int) -> range:
         """The taps along an axis that meet the volume: of a much larger window, nearly all are in the padding."""
         before, dilation = self.pads[axis][0], self.dilations[axis]
-        first = -(((self.made[axis] - 1) * self.strides[axis] - before) // dilation)
+        first = -(((self.count[axis] - 1) * self.strides[axis] - before) // dilation)
         return range(max(0, first), min(self.kernel[axis], -(-(size + before) // dilation)))
 
     def at(self, axis: int, size: int, tap: int) -> tuple[slice, slice]:
         """(The windows that have the tap inside the volume, what it reads)."""
         offset = tap * self.dilations[axis] - self.pads[axis][0]
-        return overlap(size, self.made[axis], self.strides[axis], offset)
+        return overlap(size, self.count[axis], self.strides[axis], offset)
 
     def depth_taps(self, size: int) -> Iterator[tuple[int, slice, slice]]:
         """For each tap of the depth that meets the volume: (the tap, the windows that it is in, what it reads)."""
@@ -81,7 +78,7 @@ def conv(x: Array, w: Array, g: Geometry) -> Array:
     """The convolution [n, od, oh, ow, co] of x [n, d, h, w, c] with w [kd, kh, kw, c / groups, co], in x's dtype."""
     numbers = float_numbers(x.dtype)
     x, w = numbers.widen(x), numbers.widen(w)
-    total = np.zeros((len(x), *g.made, w.shape[-1]), numbers.compute)
+    total = np.zeros((len(x), *g.count, w.shape[-1]), numbers.compute)
     for tap, given, taken in g.depth_taps(x.shape[1]):
         part = total[:, given]
         part += convolution.conv2d(_frames(x[:, taken]), w[tap], *g.flat, "NHWC").reshape(part.shape)
@@ -115,32 +112,32 @@ def max_pool(x: Array, g: Geometry) -> Array:
     """The maximum of each window, in x's dtype."""
     numbers = float_numbers(x.dtype)
     x = numbers.widen(x)
-    folded = np.full((len(x), g.made[0], *x.shape[2:]), -np.inf, numbers.compute)
+    folded = np.full((len(x), g.count[0], *x.shape[2:]), -np.inf, numbers.compute)
     for _, given, taken in g.depth_taps(x.shape[1]):
         np.maximum(folded[:, given], x[:, taken], out=folded[:, given])
     made = pooling.max_pool(_frames(folded), *g.flat_pool, "NHWC")
-    return numbers.narrow(made).reshape(len(x), *g.made, x.shape[-1])
+    return numbers.narrow(made).reshape(len(x), *g.count, x.shape[-1])
 
 
 def avg_pool(x: Array, g: Geometry) -> Array:
     """The mean of each window, padding not counted, in x's dtype."""
     numbers = float_numbers(x.dtype)
     x = numbers.widen(x)
-    folded = np.zeros((len(x), g.made[0], *x.shape[2:]), numbers.compute)
+    folded = np.zeros((len(x), g.count[0], *x.shape[2:]), numbers.compute)
     for _, given, taken in g.depth_taps(x.shape[1]):
         folded[:, given] += x[:, taken]
     folded /= _depth_counts(g, x.shape[1], numbers.compute)
     made = pooling.avg_pool(_frames(folded), *g.flat_pool, "NHWC")
-    return numbers.narrow(made).reshape(len(x), *g.made, x.shape[-1])
+    return numbers.narrow(made).reshape(len(x), *g.count, x.shape[-1])
 
 
 def avg_pool_grad(shape: Shape, dy: Array, g: Geometry) -> Array:
     """The gradient of `avg_pool` with respect to its input of `shape`, in dy's dtype."""
     numbers = float_numbers(dy.dtype)
     dy = numbers.widen(dy) / _depth_counts(g, shape[1], numbers.compute)
-    frames = (shape[0] * g.made[0], *shape[2:])
+    frames = (shape[0] * g.count[0], *shape[2:])
     spread = pooling.avg_pool_grad(frames, _frames(dy), *g.flat_pool, "NHWC")
-    spread = spread.reshape(shape[0], g.made[0], *shape[2:])
+    spread = spread.reshape(shape[0], g.count[0], *shape[2:])
     total = np.zeros(shape, numbers.compute)
     for _, given, taken in g.depth_taps(shape[1]):
         total[:, taken] += spread[:, given]
@@ -148,7 +145,7 @@ def avg_pool_grad(shape: Shape, dy: Array, g: Geometry) -> Array:
 
 
 def _depth_counts(g: Geometry, size: int, dtype: np.dtype[Any]) -> Array:
-    counts = np.zeros(g.made[0], dtype)
+    counts = np.zeros(g.count[0], dtype)
     for _, given, _ in g.depth_taps(size):
         counts[given] += 1
     return np.maximum(counts, 1)[:, np.newaxis, np.newaxis, np.newaxis]

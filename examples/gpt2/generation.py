@@ -34,17 +34,27 @@ class Cache:
             (config.n_layer, 2, rows, config.n_head, config.n_positions, config.head_size), np.float32
         )
 
-    def past(self) -> Array:
-        """What the next step is fed: [L, 2, B, H, T, D], T of the longest stream."""
-        return self._rows[..., : self.lengths.max(), :]
+    def past(self, rows: slice = slice(None), length: int | None = None) -> Array:
+        """What the next step of these streams is fed: [L, 2, B, H, T, D], T as given or that of the longest of them."""
+        return self._rows[:, :, rows, :, : self.lengths[rows].max() if length is None else length, :]
 
     def add(self, new: Array, row: int | None = None) -> None:
         """Keys and values of new tokens [L, 2, B, H, N, D], of all streams or of one."""
         for i in range(len(self.lengths)) if row is None else [row]:
-            source = new[:, :, i if row is None else 0]
-            end = self.lengths[i] + source.shape[-2]
-            self._rows[:, :, i, :, self.lengths[i] : end] = source
-            self.lengths[i] = end
+            self.add_row(new[:, :, i if row is None else 0], i)
+
+    def add_row(self, new: Array, row: int) -> None:
+        """Keys and values of new tokens of a stream: [L, 2, H, N, D]."""
+        end = self.lengths[row] + new.shape[-2]
+        self._rows[:, :, row, :, self.lengths[row] : end] = new
+        self.lengths[row] = end
+
+    def clear(self, row: int) -> None:
+        """Another stream begins in this row. Of the one before nothing is left, not even what would only be multiplied
+        by 0: that may be infinite.
+        """
+        self._rows[:, :, row, :, : self.lengths[row]] = 0
+        self.lengths[row] = 0
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from aioflow.graph.windows import same_padding
 from aioflow.work.stopping import Stoppable, Stopped, current_work, doing
 from aioflow_numpy import conv_core
 from aioflow_numpy.conv_scratch import scratch
@@ -22,7 +23,6 @@ from aioflow_numpy.convolution import (
     depthwise_conv2d_backprop_filter,
     depthwise_conv2d_backprop_input,
     output_size,
-    same_padding,
 )
 from aioflow_numpy.threads import for_each, thread_count
 

@@ -320,7 +320,7 @@ def in_a_session(fetches: Any) -> None:
 def main() -> None:
     import resource
 
-    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # some attempts ask for more than there is
+    resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))  # some attempts ask for more, which takes long to fill
     import aioflow as af
     from aioflow_numpy import blas_threads
 

@@ -235,6 +235,12 @@ def test_debug_shows_where(ours: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rows", [10**13, 10**22])
+def test_an_input_for_which_there_is_no_memory(foreign: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
+    assert main(["run", str(foreign), "--fill", "ones", "--shape", f"x={rows},3"]) == 2
+    assert "input 'x' is too large" in capsys.readouterr().err
+
+
 def test_weights_alone_cannot_be_run(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(ours / "weights.safetensors")]) == 2
     assert "nothing to call" in refusal(capsys)
@@ -377,7 +383,9 @@ def test_checkpoints_are_listed(form: dict[str, Any], tmp_path: Path, capsys: py
             ("w", "float32", [3, 2])
         ]
     assert main(["run", str(tmp_path / "ck-3")]) == 2
-    assert "nothing to call" in refusal(capsys)
+    said = refusal(capsys)
+    assert "nothing to call" in said
+    assert "aioflow.saved.save" in said
 
 
 def test_a_damaged_model_is_an_error(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,6 +212,17 @@ def _of_itself(times: int) -> Any:
     return value
 
 
+@pytest.mark.parametrize("value", [[1.0, 2.0], ["a", "b"]])
+def test_masked_elements_are_refused(value: Any) -> None:
+    """What is under a mask is whatever was there before; as a number like all others it would be a wrong answer."""
+    masked = np.ma.masked_array(value, mask=[False, True])
+    dtype = as_dtype("string" if value == ["a", "b"] else "float32")
+    for each in (masked, [masked, masked]):
+        with pytest.raises(DTypeError, match="masked elements"):
+            to_array(each, dtype)
+    assert to_array(np.ma.masked_array(value), dtype).shape == (2,)  # none of these is masked
+
+
 @pytest.mark.parametrize("value", [_nested(5000), _of_itself(1), _of_itself(2), [1.0, _nested(5000)]], ids=range(4))
 @pytest.mark.parametrize(
     "make", [to_array, af.constant, af.convert_to_tensor, lambda v: af.add(v, af.zeros([])), af.group]

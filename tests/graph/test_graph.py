@@ -52,6 +52,7 @@ def test_an_absolute_name_is_taken_once(graph: af.Graph) -> None:
         with pytest.raises(AlreadyExistsError) as caught:
             af.no_op(name="elsewhere/node/")
     assert caught.value.node == "elsewhere/node"
+    assert str(caught.value).endswith("  node:     'elsewhere/node'"), "and nothing of an op, which is not known"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "_x", "-x", "/x", "x:0", "^x", "é", "x\n"])

@@ -121,6 +121,10 @@ def test_a_message_is_imported_as_it_is() -> None:
         (19, "half_val", [0x3C00, 0xC000], np.array([1, -2, -2, -2], np.float16)),
         (22, "uint32_val", [2**32 - 1], np.full(4, 2**32 - 1, np.uint32)),
         (23, "uint64_val", [2**64 - 1], np.full(4, 2**64 - 1, np.uint64)),
+        (24, "float8_val", b"\x3c\xc0", np.array([1, -2, -2, -2], ml_dtypes.float8_e5m2)),
+        (29, "int_val", [-8, 7], np.array([-8, 7, 7, 7], ml_dtypes.int4)),
+        (11, "int_val", [-128], np.full(4, -128, np.int8)),
+        (16, "int_val", [65535], np.full(4, 65535, np.uint16)),
     ],
 )
 def test_the_last_element_stands_for_those_left_out(dtype: int, field: str, values: Any, expected: Any) -> None:
@@ -145,6 +149,7 @@ def test_strings_in_one_piece() -> None:
         (tensor_graph(7, [2], tensor_content=b"\xff" * 2_000_000), errors.InvalidArgumentError),  # in no time
         (tensor_graph(7, [1], string_val=[b"", b""]), errors.InvalidArgumentError),
         (tensor_graph(10, [1], tensor_content=b"\x02"), errors.InvalidArgumentError),
+        (tensor_graph(1, [1], int_val=[1]), errors.InvalidArgumentError),
         (tensor_graph(3, [-1], int_val=[1]), errors.InvalidArgumentError),
         (tensor_graph(3, [-7], int_val=[1]), errors.InvalidArgumentError),
         (tensor_graph(3, [1] * 70, int_val=[1]), errors.InvalidArgumentError),

@@ -204,9 +204,17 @@ def _read_by(reader: Any, path: str) -> Any:
 
 
 # For each kernel that opens files, a node that opens one of them, given its name (without its last suffix).
+def _read_table(path: str) -> Any:
+    names = af.lookup.TextFileInitializer(
+        f"{path}.txt", af.string, af.lookup.TextFileIndex.WHOLE_LINE, af.int64, af.lookup.TextFileIndex.LINE_NUMBER
+    )
+    return af.lookup.StaticHashTable(names, -1).initializer
+
+
 OPENING: Final[dict[str, Callable[[str], Any]]] = {
     "ReadFile": lambda path: af.io.read_file(f"{path}.txt"),
     "WriteFile": lambda path: af.io.write_file(f"{path}.new", "x"),
+    "InitializeTableFromTextFileV2": _read_table,
     "MatchingFiles": lambda path: af.io.matching_files(f"{path}*"),
     "SaveV2": lambda path: af.raw_ops.SaveV2(
         prefix=path + "-2", tensor_names=["v"], shape_and_slices=[""], tensors=[[1.0]]

@@ -196,11 +196,11 @@ def _some_entries(count: int, shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
     return indices, floats(count), np.array(shape)
 
 
-def _summed(indices: Any, values: Any) -> tuple[Any, Any]:
-    distinct, places = np.unique(indices, axis=0, return_inverse=True)
-    sums = np.zeros(len(distinct), values.dtype)
-    np.add.at(sums, places.reshape(-1), values)
-    return distinct, sums
+def _summed(indices: Any, values: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    flat, places = np.unique(np.ravel_multi_index(tuple(indices.T), shape), return_inverse=True)
+    sums = np.zeros(len(flat), values.dtype)
+    np.add.at(sums, places, values)
+    return np.stack(np.unravel_index(flat, shape), 1), sums
 
 
 @pytest.mark.parametrize("shape", [(1 << 20, 9), (3, 500, 700)], ids=str)
@@ -213,13 +213,13 @@ def test_entries_of_sparse_tensors_sorted_and_summed(shape: tuple[int, ...]) -> 
 
     half = len(values) // 2
     first, second = (indices[:half], values[:half]), (indices[half:], values[half:])
-    distinct, sums = _summed(indices, values)
+    distinct, sums = _summed(indices, values, shape)
     made, held, _ = run("SparseAdd", *first, sizes, *second, sizes, np.float32(0))
     np.testing.assert_array_equal(made, distinct)
     np.testing.assert_array_equal(held, sums)
 
     last = len(shape) - 1
-    distinct, sums = _summed(indices[:, :last], values)
+    distinct, sums = _summed(indices[:, :last], values, shape[:last])
     made, held, _ = run("SparseReduceSumSparse", indices, values, sizes, ints(last))
     np.testing.assert_array_equal(made, distinct)
     np.testing.assert_array_equal(held, sums)

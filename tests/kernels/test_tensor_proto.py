@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from aioflow import errors
-from aioflow.formats.protobuf import write_number, write_piece
+from aioflow.formats.protobuf import FIXED32, write_number, write_piece
 from aioflow.formats.tensor_proto import decode_tensor, encode_tensor
 from aioflow.graph import dtypes
-from aioflow.work.stopping import Work, doing, value_limit
+from aioflow.work.stopping import Stoppable, Stopped, Work, doing, value_limit
 
 
 def _message(kind: int, sizes: list[int], rest: bytes = b"") -> bytes:
@@ -67,3 +67,23 @@ def test_a_shape_alone_takes_no_memory_beyond_the_limit() -> None:
     assert decode_tensor(data, dtypes.float32).sum() == 1 << 20
     with value_limit(1 << 20), pytest.raises(errors.ResourceExhaustedError):
         doing(Work(), decode_tensor, data, dtypes.float32)
+
+
+def test_elements_one_by_one_and_packed() -> None:
+    """The two forms of a list of numbers, and both at once."""
+    alone = b"".join(write_number(5 << 3 | FIXED32) + np.float32(x).tobytes() for x in (1.5, -2))
+    packed = write_piece(5, np.array([3, 4], "<f4").tobytes())
+    np.testing.assert_array_equal(decode_tensor(_message(1, [4], alone + packed), dtypes.float32), [1.5, -2, 3, 4])
+    pair = write_piece(9, np.array([1, 2], "<f4").tobytes())
+    np.testing.assert_array_equal(decode_tensor(_message(8, [2], pair), dtypes.complex64), [1 + 2j, 1 + 2j])
+    numbers = write_number(7 << 3) + write_number(2**64 - 5) + write_piece(7, write_number(9))
+    np.testing.assert_array_equal(decode_tensor(_message(6, [2], numbers), dtypes.int8), [-5, 9])
+
+
+def test_elements_in_one_piece_of_many_bytes_can_be_stopped() -> None:
+    """A step that is stopped does not wait for the last of a million numbers."""
+    data = _message(9, [1 << 20], write_piece(10, b"\1" * (1 << 20)))
+    work = Stoppable()
+    work.stop()
+    with pytest.raises(Stopped):
+        doing(work, decode_tensor, data, dtypes.int64)

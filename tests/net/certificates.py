@@ -22,14 +22,16 @@ class Authority:
         self.folder = folder
         self.cert, self._key = folder / f"{name}.pem", folder / f"{name}.key"
         self._openssl(
-            "req", "-x509", *_NEW, "-keyout", self._key, "-out", self.cert, "-subj", f"/CN={name}", "-days", 9
-        )
+            "req", "-x509", *_NEW, "-keyout", self._key, "-out", self.cert, "-subj", f"/CN={name}", "-days", 9,
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        )  # fmt: skip
 
     def tls(self, name: str, host: str = "IP:127.0.0.1", days: int = 9, ca: Path | None = None) -> Tls:
         """A new certificate for a host, in the files of that name."""
         cert, key, request = (self.folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={host}\n")
+        # Without an identifier of the authority's key it is none for Python 3.13.
+        extensions.write_text(f"subjectAltName={host}\nauthorityKeyIdentifier=keyid\n")
         self._openssl("req", *_NEW, "-keyout", f"{key}.new", "-out", request, "-subj", f"/CN={name}")
         signed = ("-CA", self.cert, "-CAkey", self._key, "-CAcreateserial", "-extfile", extensions)
         self._openssl("x509", "-req", "-in", request, *signed, "-days", days, "-out", f"{cert}.new")

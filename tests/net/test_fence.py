@@ -158,7 +158,7 @@ async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:
         run = Run(_NO_PART, trace=False, beat=_NO_BEAT, patience=_PATIENCE, seconds=None, answered=True)
         async with Channel(comm, {WANTED: answer}, {}) as channel:
             with pytest.raises(OpError) as raised:
-                await channel.call(RUN, run._asdict(), timeout=20.0)
+                await channel.call(RUN, run.document(), timeout=20.0)
         return raised.value
 
     error: OpError = await net.host("client").call(ask)

@@ -212,9 +212,13 @@ async def test_a_short_step_of_this_process_takes_no_message_and_no_turn_of_the_
     with af.Graph().as_default() as graph:
         divisor = af.placeholder(af.int32, [])
         quotient = af.floordiv(af.constant(6), divisor)
-    async with cluster("ps", tcp=True) as (server,), af.Session(server.target, graph=graph) as session:
+    config = af.SessionConfig(inline_budget=60.0)  # short, even where the machine lets it wait
+    async with (
+        cluster("ps", tcp=True, config=config) as (server,),
+        af.Session(server.target, graph=graph, config=config) as session,
+    ):
         step = session.make_callable(quotient, [divisor])
-        for n in (1, 2, 3):  # the first ones are measured, and may take a thread
+        for n in (1, 2, 3):  # the first ones are measured, in a thread
             assert await step(n) == 6 // n
         begun = server.status().activity.begun
         turns: list[int] = []

@@ -31,13 +31,14 @@ class Steps:
             with af.device("/job:worker/task:1"):
                 self.result = made * 2.0
 
-    async def play(self, story: Story) -> None:
-        """From a host of its own."""
+    async def play(self, story: Story, connected: bool = True) -> None:
+        """From a host of its own. The workers are `connected` by a first step."""
         await self.cluster.start()
 
         async def client() -> None:
             async with af.Session(self.cluster.target("worker0"), graph=self.graph, config=SIMULATED) as session:
-                assert await session.run(self.result, {self.fed: 1.0}) == 4.0
+                if connected:
+                    assert await session.run(self.result, {self.fed: 1.0}) == 4.0
                 async with asyncio.timeout(BOUND):
                     await story(self, session)
 
@@ -45,8 +46,20 @@ class Steps:
         await self.cluster.stop()
 
 
-def play(story: Story, seed: int) -> None:
-    simulate(lambda net: Steps(net).play(story), seed)
+def play(story: Story, seed: int, connected: bool = True) -> None:
+    simulate(lambda net: Steps(net).play(story, connected), seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_worker_that_another_has_never_reached_is_unavailable(seed: int) -> None:
+    """The time limit of a connection is none of the step: whoever trains begins anew."""
+
+    async def story(steps: Steps, session: af.Session) -> None:
+        steps.net.partition("worker0", "worker1")
+        with pytest.raises(af.errors.UnavailableError, match="worker/replica:0/task:1 cannot be reached"):
+            await session.run(steps.result, {steps.fed: 1.0})
+
+    play(story, seed, connected=False)
 
 
 @pytest.mark.parametrize("seed", range(5))

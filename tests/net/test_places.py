@@ -171,7 +171,7 @@ async def test_who_gives_way_is_told_what_has_ended_without_an_answer(tcp: bool)
         handle = await register(first, part())
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         asked = Run(handle, trace=False, beat=0, patience=SECONDS, seconds=None, answered=False)
-        assert first.calls.begin(77, packed(RUN, asked._asdict()), [], answer)
+        assert first.calls.begin(77, packed(RUN, asked.document()), [], answer)
         await first.call(STATE, timeout=SECONDS)  # all that was asked before has been done
         assert not answer.done()
         await channel(stack, it.target)

@@ -23,6 +23,7 @@ from aioflow.errors import (
     InvalidArgumentError,
     NotFoundError,
     OpError,
+    PermissionDeniedError,
     ResourceExhaustedError,
     SourceLine,
     UnimplementedError,
@@ -63,6 +64,9 @@ def plain(value: Any) -> Any:
         return (type(value), array.dtype, array.shape, content)
     if isinstance(value, tuple | list):
         return (type(value), [plain(item) for item in value])
+    if isinstance(value, ClientGraph):
+        nodes = [(replace(n, attrs={}), {k: plain(v) for k, v in n.attrs.items()}) for n in value.nodes.values()]
+        return (nodes, value.feeds, value.fetches, value.targets)
     return (type(value), value)
 
 
@@ -113,6 +117,105 @@ def run(part: Part, feeds: list[Any]) -> list[Any]:
             step.finish()
 
     return asyncio.run(main())
+
+
+# ── functions that go along with a node ──────────────────────────────────────────────────────────────────────────────
+
+
+def batched(inside: Any) -> tuple[Part, Any]:
+    """A part that calls a batch function in a batch function, and what is fed to it."""
+    with af.Graph().as_default(), af.Session() as session:
+        x = af.placeholder("float32", [None, 3])
+        inner = af.nondifferentiable_batch_function(1, 4, 0)(inside)
+        y = af.nondifferentiable_batch_function(1, 4, 0)(lambda a: inner(a * 2.0) + 1.0)(x)
+        (part,) = session.plan(y, [x]).parts.values()
+    return part, np.ones((2, 3), np.float32)
+
+
+def altered(part: Part, change: Any) -> Part:
+    """The part with another graph as the body of its one node that has a body."""
+    ((device, graph),) = part.subgraphs.items()
+    (node,) = (n for n in graph.nodes.values() if n.body is not None)
+    made = replace(node, attrs={**node.attrs, "_body": change(node.body)})
+    return replace(part, subgraphs={device: replace(graph, nodes={**graph.nodes, node.name: made})})
+
+
+def test_bodies_come_back_and_compute_the_same() -> None:
+    part, value = batched(lambda a: a @ af.constant(np.ones((3, 2), np.float32)))
+    found = over_the_wire(part)
+    require_same(part, found)
+    assert found.size == part.size > sum(len(graph.nodes) for graph in part.subgraphs.values())
+    np.testing.assert_array_equal(run(found, [value])[0], np.full((2, 2), 7.0))
+
+
+def with_another_feed(body: ClientGraph) -> ClientGraph:
+    arg = Node("more", "_Arg", (), (), {"T": af.float32, "index": 1}, (SPEC,))
+    return replace(body, nodes={arg.name: arg, **body.nodes}, feeds=2)
+
+
+def with_another_fetch(body: ClientGraph) -> ClientGraph:
+    return replace(
+        body,
+        nodes={k: replace(n, attrs={**n.attrs, "index": 7}) if n.op == "_Retval" else n for k, n in body.nodes.items()},
+    )
+
+
+def of_another_dtype(body: ClientGraph) -> ClientGraph:
+    spec = OutputSpec(af.int32, (None, 3))
+    arg = Node("a", "_Arg", (), (), {"T": af.int32, "index": 0}, (spec,))
+    cast = Node("c", "Cast", (Edge("a", 0),), (), {"SrcT": af.int32, "DstT": af.float32, "Truncate": False}, (SPEC,))
+    out = Node("r", "_Retval", (Edge("c", 0),), (), {"T": af.float32, "index": 0})
+    return ClientGraph({"a": arg, "c": cast, "r": out}, 1, 1)
+
+
+def without_an_op(body: ClientGraph) -> ClientGraph:
+    return replace(body, nodes={k: replace(n, op="NoSuchOp") if n.op == "Mul" else n for k, n in body.nodes.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (with_another_feed, InvalidArgumentError),
+        (with_another_fetch, InvalidArgumentError),
+        (of_another_dtype, InvalidArgumentError),
+        (without_an_op, InvalidArgumentError),
+    ],
+)
+def test_a_body_that_does_not_fit_is_refused(change: Any, kind: type[OpError]) -> None:
+    part, _ = batched(lambda a: a)
+    with pytest.raises(kind):
+        over_the_wire(altered(part, change))
+
+
+def test_bodies_are_bounded() -> None:
+    part, _ = batched(lambda a: a)
+    with pytest.raises(ResourceExhaustedError, match="nodes of a plan"):
+        decode_part(*encode_part(part), Limits(nodes=part.size - 1))
+
+    def deeper(body: ClientGraph) -> ClientGraph:
+        (node,) = (n for n in body.nodes.values() if n.body is not None)
+        deep = body
+        for _ in range(8):
+            deep = replace(body, nodes={**body.nodes, node.name: replace(node, attrs={**node.attrs, "_body": deep})})
+        return deep
+
+    part = altered(part, deeper)
+    with pytest.raises(ResourceExhaustedError, match="functions in functions"):
+        over_the_wire(part)
+
+
+def test_a_python_function_in_a_body_stays_at_home() -> None:
+    part, value = batched(lambda a: af.py_func(lambda rows: rows, [a], af.float32))
+    with pytest.raises(PermissionDeniedError, match="Python functions"):
+        over_the_wire(part)
+    assert run(decode_part(*encode_part(part, home=True)), [value])[0].shape == (2, 3)
+
+
+def test_a_node_without_its_body_is_not_registered() -> None:
+    part, value = batched(lambda a: a)
+    with pytest.raises(InvalidArgumentError, match="not there") as caught:
+        run(altered(part, lambda body: None), [value])
+    assert caught.value.op_type == "BatchFunction"
 
 
 # ── attributes ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -62,6 +62,22 @@ async def test_a_step_runs_where_it_is_asked_to(tcp: bool, target: int) -> None:
         assert set(plan.parts) == set(TASKS)
 
 
+@pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
+async def test_sessions_of_a_server_share_batches(tcp: bool) -> None:
+    x = af.placeholder(af.float32, [None])
+    rows = af.nondifferentiable_batch_function(1, 2, 30_000_000)(
+        lambda a: a + af.cast(af.shape(a)[0], af.float32) * 10.0
+    )(x)
+    async with (
+        cluster("worker", tcp=tcp) as (server,),
+        af.Session(server.target) as one,
+        af.Session(server.target) as two,
+        asyncio.timeout(20),
+    ):
+        found = await asyncio.gather(one.run(rows, {x: [1.0]}), two.run(rows, {x: [2.0]}))
+    assert [each.tolist() for each in found] == [[21.0], [22.0]]
+
+
 async def test_sessions_share_variables_and_nothing_else() -> None:
     v, product = variable_and_product()
     with af.device(PS):
@@ -77,6 +93,12 @@ async def test_sessions_share_variables_and_nothing_else() -> None:
                 await asyncio.sleep(0.001)
         async with af.Session(worker.target) as three:
             assert (await three.run(v)).tolist() == [1.0, 2.0]
+
+
+async def test_a_step_that_asks_for_nothing_gives_nothing() -> None:
+    async with cluster("ps") as (ps,), af.Session(ps.target) as session:
+        assert await session.run([]) == []
+        assert await session.run(()) == ()
 
 
 async def test_clear_drops_variables_on_all_workers() -> None:

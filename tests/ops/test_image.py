@@ -177,6 +177,77 @@ def test_gradients_of_resizing(options: dict[str, Any], size: tuple[int, int]) -
     check_gradients(lambda x: image.resize_nearest_neighbor(x, size, **options), PICTURE)
 
 
+@pytest.mark.parametrize("options", [{}, {"align_corners": True}, {"half_pixel_centers": True}])
+@pytest.mark.parametrize("size", [(5, 3), (2, 9), (1, 1)])
+def test_gradients_of_bicubic_resizing(options: dict[str, Any], size: tuple[int, int]) -> None:
+    def twice(x: Any) -> Any:
+        y = image.resize_bicubic(x, size, **options)
+        return af.gradients(y * y, x)[0]
+
+    for build in (lambda x: image.resize_bicubic(x, size, **options), twice):
+        check_gradients(build, PICTURE, delta=0.5, rtol=1e-3, atol=2e-3)  # it is linear, and computed in float32
+
+
+@pytest.mark.parametrize("kernel_type", ["lanczos3", "mitchellcubic"])
+@pytest.mark.parametrize("scale", [(0.4, 3.0), (1.0, 1.3)])
+def test_gradients_of_filters(kernel_type: str, scale: tuple[float, float]) -> None:
+    def scaled(x: Any) -> Any:
+        return make("ScaleAndTranslate", x, [4, 5], scale, [0.3, -0.4], kernel_type=kernel_type)
+
+    def twice(x: Any) -> Any:
+        y = scaled(x)
+        return af.gradients(y * y, x)[0]
+
+    for build in (scaled, twice):
+        check_gradients(build, PICTURE, delta=0.5, rtol=1e-3, atol=2e-3)
+
+
+def test_gradients_of_colours() -> None:
+    colours = RNG.random((7, 9, 3))
+    check_gradients(image.rgb_to_hsv, colours, delta=1e-6, rtol=1e-4, atol=1e-6)
+    check_gradients(image.hsv_to_rgb, colours, delta=1e-6, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("fill_mode", ["CONSTANT", "WRAP"])
+def test_gradients_of_moving(fill_mode: str) -> None:
+    """Moving by whole pixels is a permutation of those that stay, where the transform back is the gradient."""
+    moved = [[1.0, 0, 1, 0, 1, -1, 0, 0]]
+
+    def build(x: Any) -> Any:
+        return make("ImageProjectiveTransformV3", x, moved, [3, 4], 0.0, interpolation="NEAREST", fill_mode=fill_mode)
+
+    check_gradients(build, PICTURE, delta=0.5)
+
+
+@pytest.mark.parametrize("name", ["rgb_to_hsv", "hsv_to_rgb"])
+def test_colours_there_and_back(name: str) -> None:
+    pictures = RNG.random((2, 50, 60, 3))
+    there, back = (image.rgb_to_hsv, image.hsv_to_rgb)[:: 1 if name == "rgb_to_hsv" else -1]
+    np.testing.assert_allclose(run(back(there(pictures))), pictures, atol=2e-4)
+
+
+async def test_random_hue_and_saturation_are_within_their_bounds() -> None:
+    picture = np.array([[[0.8, 0.2, 0.2]]], np.float32)
+    hue = image.rgb_to_hsv(image.random_hue(picture, 0.2))[0, 0, 0]
+    saturation = image.rgb_to_hsv(image.random_saturation(picture, 0.5, 1.1))[0, 0, 1]
+    async with af.Session() as session:
+        hues, saturations = zip(*[await session.run([hue, saturation]) for _ in range(40)], strict=True)
+    turned = [(value + 0.5) % 1 - 0.5 for value in hues]
+    assert max(map(abs, turned)) <= 0.2 + 1e-5
+    assert min(turned) < 0 < max(turned)
+    assert 0.374 <= min(saturations) < max(saturations) <= 0.826
+    assert len(set(saturations)) > 5
+
+
+def test_a_pixel_of_many() -> None:
+    """Resizing to one pixel, and the gradient of one pixel made many."""
+    line = RNG.random((1, 3000, 2, 1)).astype(np.float32)
+    np.testing.assert_allclose(run(image.resize_area(line, [1, 1])), [[[[line.mean()]]]], rtol=1e-5)
+    x = af.constant(line[:, :1])
+    (grad,) = dense(af.gradients(image.resize_bicubic(x, [5000, 2], half_pixel_centers=True), x))
+    np.testing.assert_allclose(run(grad), np.full((1, 1, 2, 1), 5000), rtol=1e-4)
+
+
 def test_gradient_of_contrast() -> None:
     """Against the same made of ops that have their own gradients."""
     picture, factor = af.placeholder(af.float32, [2, 3, 4, 2]), af.placeholder(af.float32, [])
@@ -199,6 +270,11 @@ def test_gradients_of_cutting() -> None:
         lambda x: image.pad_to_bounding_box(x, 1, 1, 5, 6),
         lambda x: image.resize_image_with_crop_or_pad(x, 2, 6),
         image.flip_left_right,
+        image.rot90,
+        lambda x: image.rot90(x, af.placeholder_with_default(3, [])),
+        image.total_variation,
+        lambda x: list(image.image_gradients(x)),
+        image.sobel_edges,
     ):
         check_gradients(build, PICTURE)
 
@@ -234,9 +310,9 @@ async def test_random_brightness_and_contrast_are_within_their_bounds() -> None:
         image.random_contrast(picture, 2, 1)
 
 
-def test_methods_that_are_missing_say_so() -> None:
-    with pytest.raises(errors.UnimplementedError):
-        image.resize_images(PICTURE, [2, 2], image.ResizeMethod.AREA)
+def test_methods_that_are_none_say_so() -> None:
+    with pytest.raises(errors.InvalidArgumentError):
+        image.resize_images(PICTURE, [2, 2], 4)
 
 
 def test_contrast_of_images_without_pixels() -> None:

@@ -599,6 +599,16 @@ def test_a_long_expansion_is_the_same_alone_and_among_others(a: float) -> None:
     np.testing.assert_allclose(value(af.extend.make("IgammaGradA", orders[0], x[0])), together[0], rtol=1e-13)
 
 
+@pytest.mark.parametrize("a", [0.5, 2.0])
+def test_how_a_sample_of_the_gamma_distribution_moves_does_not_depend_on_the_others(a: float) -> None:
+    """Nor do others that need more steps, or never come to rest all at once, keep it busy."""
+    x = np.random.default_rng(0).gamma(a, size=5000)
+    together = value(af.extend.make("RandomGammaGrad", np.full(5000, a), x))
+    some = np.argsort(x)[-1000::20]
+    alone = [value(af.extend.make("RandomGammaGrad", np.float64(a), one)) for one in x[some]]
+    np.testing.assert_allclose(together[some], alone, rtol=1e-14)
+
+
 async def test_without_scipy_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     x = af.placeholder("float64", [])

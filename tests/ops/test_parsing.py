@@ -126,3 +126,11 @@ async def test_raw_bytes_of_nothing_and_of_odd_lengths() -> None:
         for texts in ([b"123"], [b"12", b"1234"]):
             with pytest.raises(errors.InvalidArgumentError):
                 await session.run(af.decode_raw(texts, af.int16))
+
+
+def test_a_list_of_an_example_takes_an_array() -> None:
+    """As TensorFlow's does."""
+    values = np.array([0.5, 0.25], np.float32)
+    assert af.train.FloatList(value=values).value == [0.5, 0.25]
+    assert af.train.FloatList(value=values[:0]).value == []
+    assert af.train.FloatList().value == []

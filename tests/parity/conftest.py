@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,10 +149,19 @@ def _aioflow_eval(fetches: list[Any], feeds: Any) -> list[Any]:
 
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    """`tensorflow.compat.v1` in graph mode."""
+    """`tensorflow.compat.v1`; a test that uses it is in graph mode."""
     tensorflow = pytest.importorskip("tensorflow", reason="tensorflow-cpu is the oracle: pip install 'aioflow[parity]'")
-    tensorflow.compat.v1.disable_eager_execution()
     return tensorflow.compat.v1
+
+
+@pytest.fixture(autouse=True)
+def _graph_mode(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A graph around each test with `tf`: the mode of the process stays as those of TensorFlow 2 need it."""
+    if "tf" not in request.fixturenames:
+        yield
+        return
+    with request.getfixturevalue("tf").Graph().as_default():
+        yield
 
 
 @pytest.fixture(scope="session")

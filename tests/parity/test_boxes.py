@@ -1,4 +1,4 @@
-"""Non-maximum suppression against TensorFlow."""
+"""Boxes against TensorFlow: the best of those that overlap, and boxes drawn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.parity.test_parsing import either
 
 
 @pytest.mark.parametrize("most", [0, 3, 200])
@@ -32,3 +34,31 @@ def test_halves(parity: Any) -> None:
         )
 
     parity(build, rng.random((20, 4)).astype(np.float16), rng.random(20).astype(np.float16), grad=False)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_drawn(parity: Any, dtype: str, channels: int) -> None:
+    rng = np.random.default_rng(2)
+    boxes = np.round(rng.uniform(-0.3, 1.3, (2, 14, 4)), 2).astype(np.float32)
+    boxes[0, :3] = np.array([[0, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], [-0.2, 0.1, 1.2, 0.9]])
+    images = rng.random((2, 11, 13, channels)).astype(dtype)
+    parity(lambda m, x, y: m.image.draw_bounding_boxes(x, y), images, boxes, grad=False)
+    parity(lambda m, x, y: m.image.draw_bounding_boxes(x, y), images, boxes[:, :0], grad=False)
+    colors = rng.random((3, channels)).astype(np.float32)
+    parity(lambda m, x, y: m.image.draw_bounding_boxes(x, y, colors=colors), images, boxes, grad=False)
+    parity(lambda m, x, y: m.image.draw_bounding_boxes(x, y, colors=colors[:0]), images, boxes, grad=False)
+
+
+WRONG: list[Any] = [
+    lambda m, x: m.image.draw_bounding_boxes(x, np.zeros((1, 3, 4), np.float32)),
+    lambda m, x: m.image.draw_bounding_boxes(x, np.zeros((2, 3, 3), np.float32)),
+    lambda m, x: m.image.draw_bounding_boxes(x[0], np.zeros((2, 3, 4), np.float32)),
+    lambda m, x: m.image.draw_bounding_boxes(x, np.zeros((2, 3, 4), np.float32), colors=[[0.5]]),
+]
+
+
+@pytest.mark.parametrize("build", WRONG)
+def test_both_refuse(parity: Any, build: Any) -> None:
+    images = np.zeros((2, 4, 5, 3), np.float32)
+    assert either(parity, lambda m: [build(m, m.constant(images))]) == ("refused", "refused")

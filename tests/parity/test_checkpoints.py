@@ -123,7 +123,7 @@ async def test_tensorflow_restores_what_a_saver_writes(tmp_path: Path) -> None:
     assert tensorflow.train.latest_checkpoint(str(tmp_path)) == prefix == str(tmp_path / "m-3")
     assert _files(tmp_path) == [
         "checkpoint",
-        *(f"m-{n}.{end}" for n in (2, 3) for end in ("data-00000-of-00001", "index")),
+        *(f"m-{n}.{end}" for n in (2, 3) for end in ("data-00000-of-00001", "index", "meta")),
     ]
     reader = tensorflow.train.load_checkpoint(str(tmp_path))
     for name, value in {**VALUES, "parts": whole}.items():

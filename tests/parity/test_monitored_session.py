@@ -413,3 +413,82 @@ def test_arguments_that_are_refused(tf: Any, given: tuple[str, dict[str, Any]], 
     for module in (tf, aioflow):
         with pytest.raises(ValueError):
             getattr(module.train, name)(**arguments)
+
+
+# ── summaries ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_by_hooks(b: Both) -> list[Any]:
+    """What TensorFlow's hooks fetch as the step, which is the one before the update or the one after it, by chance."""
+    if b.ours:
+        return []
+    from tensorflow.python.training import training_util
+
+    return [training_util._get_or_create_global_step_read()]
+
+
+def written(tf: Any, folder: Path) -> list[Any]:
+    """What is in the event files, without times, speeds and graphs."""
+    found: list[Any] = []
+    for file in sorted(folder.glob("*tfevents*")):
+        for event in tf.train.summary_iterator(str(file)):
+            kind = event.WhichOneof("what")
+            if kind == "session_log" and event.session_log.status != tf.SessionLog.CHECKPOINT:
+                found.append((event.step, event.session_log.status))
+            values = event.summary.value if kind == "summary" else ()
+            found += [(event.step, v.tag, 0 if v.tag.endswith("/sec") else v.simple_value) for v in values]
+    return found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"save_summaries_steps": 1},
+        {"save_summaries_steps": 3, "log_step_count_steps": 2},
+        {"log_step_count_steps": 0},
+        {"save_summaries_steps": None},
+        {"save_summaries_steps": 4, "save_checkpoint_steps": 2},
+    ],
+)
+def test_summaries_of_a_training(tf: Any, tmp_path: Path, given: dict[str, Any]) -> None:
+    async def scenario(b: Both) -> Any:
+        folder = tmp_path / ("ours" if b.ours else "theirs")
+        step = b.train.get_or_create_global_step()
+        tenfold = b.m.summary.scalar("tenfold", 10 * step)
+        with b.m.control_dependencies([tenfold, *read_by_hooks(b)]):
+            train = step.assign_add(1, read_value=False)
+
+        async def body(session: Any) -> None:
+            for _ in range(9):
+                await b.waits(session.run(train))
+
+        await b.train_in(lambda: b.train.MonitoredTrainingSession(checkpoint_dir=str(folder), **given), body)
+        cache = b.m.summary.FileWriterCache
+        await b.waits(cache.clear())
+        return ["ended", *written(tf, folder)]
+
+    both(tf, scenario)
+
+
+@pytest.mark.parametrize("given", [{"save_steps": 2}, {"save_secs": 1000.0}])
+def test_a_hook_with_several_summaries(tf: Any, tmp_path: Path, given: dict[str, Any]) -> None:
+    async def scenario(b: Both) -> Any:
+        folder = tmp_path / ("ours" if b.ours else "theirs")
+        step = b.train.get_or_create_global_step()
+        with b.m.control_dependencies(read_by_hooks(b)):
+            train = step.assign_add(1, read_value=False)
+        parts = [b.m.summary.scalar(name, 2.0) for name in ("a", "b")]
+        hooks = [
+            b.train.SummarySaverHook(output_dir=str(folder), summary_op=parts, **given),
+            b.train.StepCounterHook(every_n_steps=3, output_dir=str(folder)),
+        ]
+
+        async def body(session: Any) -> None:
+            for _ in range(7):
+                await b.waits(session.run(train))
+
+        await b.train_in(lambda: b.train.MonitoredSession(hooks=hooks), body)
+        await b.waits(b.m.summary.FileWriterCache.clear())
+        return written(tf, folder)
+
+    both(tf, scenario)

@@ -21,20 +21,19 @@ async def same(op: str, inputs: Mapping[str, Any], *, atol: float = 1e-5, **how:
     options.log_severity_level = 3
     for known in (True, False):
         model = one_node(op, inputs, known_shapes=known, **how)
-        model.graph.output[0].type.tensor_type.elem_type = 0
-        del model.graph.output[0].type.tensor_type.shape.dim[:]
         expected = _theirs(model, inputs, options)
-        [found] = await run_model(model, inputs)
-        assert found.dtype == expected.dtype
-        assert found.shape == expected.shape
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
+        for found, wanted in zip(await run_model(model, inputs), expected, strict=True):
+            assert found.dtype == wanted.dtype
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=atol)
 
 
 def _theirs(model: Any, inputs: Mapping[str, Any], options: Any) -> Any:
-    model.graph.output[0].ClearField("type")
+    for output in model.graph.output:
+        output.ClearField("type")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     names = {each.name for each in session.get_inputs()}
-    return session.run(None, {name: value for name, value in inputs.items() if name in names})[0]
+    return session.run(None, {name: value for name, value in inputs.items() if name in names})
 
 
 COORDINATES = ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"]
@@ -137,3 +136,56 @@ async def test_stft(onesided: int) -> None:
     window = np.hanning(16).astype(np.float32)
     inputs = {"x": x, "step": np.array(5, np.int64), "window": window, "length": np.array(16, np.int64)}
     await same("STFT", inputs, weights=["step", "length"], opset=17, onesided=onesided, atol=1e-4)
+
+
+PADDINGS: list[dict[str, Any]] = [
+    {"auto_pad": "SAME_UPPER", "strides": [2, 3]},
+    {"auto_pad": "SAME_LOWER", "strides": [2, 3]},
+    {"auto_pad": "SAME_LOWER"},
+    {"auto_pad": "VALID", "strides": [2, 2]},
+    {"pads": [1, 0, 2, 1], "strides": [1, 2], "dilations": [2, 3]},
+]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+@pytest.mark.parametrize("op", ["AveragePool", "LpPool", "MaxPool"])
+async def test_windows_of_pools(op: str, ceil_mode: int, padding: dict[str, Any]) -> None:
+    how = {"kernel_shape": [3, 3], "ceil_mode": ceil_mode, **padding}
+    await same(op, {"x": X}, opset=22, **how)
+    if op == "AveragePool":
+        await same(op, {"x": X}, opset=22, count_include_pad=1, **how)
+    if op == "MaxPool":
+        await same(op, {"x": X}, opset=22, outputs=("y", "places"), **how)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+async def test_windows_of_convolutions(padding: dict[str, Any]) -> None:
+    for x, kernel in ((X, (4, 3, 3, 3)), (X[:, :, 0], (4, 3, 3)), (X[:, :, None], (4, 3, 1, 3, 3))):
+        axes = x.ndim - 2
+        how = {key: value if key == "auto_pad" else _along(value, axes) for key, value in padding.items()}
+        weights = RNG.standard_normal(kernel).astype(np.float32)
+        await same("Conv", {"x": x, "w": weights}, weights=["w"], atol=1e-4, **how)
+
+
+def _along(values: list[int], axes: int) -> list[int]:
+    """Attributes of two axes for the last one, or for one more before."""
+    if axes == 2:
+        return values
+    if len(values) == 4:
+        return [values[1], values[3]] if axes == 1 else [0, *values[:2], 0, *values[2:]]
+    return values[1:] if axes == 1 else [1, *values]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"auto_pad": "SAME_UPPER"},
+        {"auto_pad": "SAME_LOWER", "dilations": [2, 1]},
+        {"output_shape": [14, 26]},
+        {"output_shape": [15, 27], "output_padding": [1, 1]},
+    ],
+)
+async def test_windows_of_transposed_convolutions(how: dict[str, Any]) -> None:
+    weights = RNG.standard_normal((3, 4, 3, 3)).astype(np.float32)
+    await same("ConvTranspose", {"x": X, "w": weights}, weights=["w"], strides=[2, 3], atol=1e-4, **how)

@@ -115,3 +115,19 @@ async def test_a_model_gives_what_onnxruntime_gives(shipped: Shipped) -> None:
     for value, wanted in zip(values.values(), expected, strict=True):
         assert np.shape(value) == wanted.shape
         np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=shipped.atol)
+
+
+@pytest.mark.parametrize("shipped", MODELS, ids=lambda shipped: shipped.name)
+async def test_a_model_that_was_loaded_goes_out_as_it_came(shipped: Shipped) -> None:
+    """Of its size, also where its weights are integers of 8 bits, and to the same results."""
+    path = found(shipped)
+    runtime = pytest.importorskip("onnxruntime")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    out = await onnx.export(onnx.load(path))
+    assert out.ByteSize() < 1.04 * path.stat().st_size
+    inputs = shipped.inputs(np.random.default_rng(0))
+    first, second = (runtime.InferenceSession(each, options) for each in (str(path), out.SerializeToString()))
+    for wanted, value in zip(first.run(None, inputs), second.run(None, inputs), strict=True):
+        assert value.shape == wanted.shape
+        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=2e-5)

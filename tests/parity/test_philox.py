@@ -53,3 +53,29 @@ def test_integers(parity: Any, dtype: str, shape: tuple[int, ...]) -> None:
             ),
             grad=False,
         )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0, 1.5, 30.0])
+def test_gamma(parity: Any, alpha: float, dtype: str) -> None:
+    rtol = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-10}[dtype]
+    least = float(np.finfo(dtype).tiny)  # what is smaller is 0 there
+
+    def build(m: Any, shape: Any, a: Any) -> Any:
+        key = m.constant(np.array([0x0123456789ABCDEF], np.uint64))
+        counter = m.constant(np.array([2**64 - 300, 0xFEDCBA9876543210], np.uint64))
+        return m.raw_ops.StatelessRandomGammaV3(shape=shape, key=key, counter=counter, alg=1, alpha=a)
+
+    for shape in ((), (0,), (7,), (200, 5), (70_000,)):
+        concentration = np.asarray(alpha, dtype)
+        parity(lambda m, a, shape=shape: build(m, shape, a), concentration, rtol=rtol, atol=least, grad=False)
+
+
+def test_gamma_of_several_shapes(parity: Any) -> None:
+    def build(m: Any, alpha: Any, beta: Any) -> Any:
+        return m.random.stateless_gamma([5, 6, 3], [3, -4], alpha, beta)
+
+    alpha, beta = np.array([0.3, 1.0, 2.5], np.float32), np.array([[1], [2], [3], [4], [5], [6]], np.float32)
+    parity(build, alpha, beta, rtol=1e-4, atol=1e-6, static=False)
+    parity(lambda m, a: m.random.stateless_gamma([4, 3], [3, 4], a), alpha, rtol=1e-4, atol=1e-6)
+    parity(lambda m, a: m.random.stateless_gamma([4, 0], [3, 4], a), alpha[:0])

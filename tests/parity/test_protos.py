@@ -13,6 +13,7 @@ FILES = (
     *("protobuf.meta_graph", "protobuf.saved_model", "protobuf.saved_object_graph", "protobuf.tensor_bundle"),
     *("protobuf.trackable_object_graph", "protobuf.queue_runner", "protobuf.control_flow", "protobuf.struct"),
     *("protobuf.saver", "protobuf.fingerprint", "util.saved_tensor_slice"),
+    *("framework.summary", "framework.step_stats", "framework.cost_graph", "protobuf.config", "util.event"),
 )
 
 

@@ -187,6 +187,38 @@ def test_programs_of_the_first_years(first_years: Any, program: Callable[[Any], 
     assert same_steps(first_years, program)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+async def test_one_of_several_references(tf: Any, count: int) -> None:
+    """Its value, an update through it, and an index that there is not."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        variables = [v1.Variable([float(i)] * 2, name=f"v{i}", use_resource=False) for i in range(count)]
+        index = v1.placeholder(tf.int32, [], name="index")
+        chosen = tf.raw_ops.RefSelect(index=index, inputs=[v._ref() for v in variables], name="chosen")
+        v1.assign_add(chosen, [10.0, 1.0], name="update")
+        v1.global_variables_initializer()
+        for i, variable in enumerate(variables):
+            tf.identity(variable, name=f"read{i}")
+    reads = [f"read{i}:0" for i in range(count)]
+    with af.Graph().as_default():
+        af.import_graph_def(GraphDef.FromString(graph.as_graph_def().SerializeToString()), name="")
+        with v1.Session(graph=graph) as theirs:
+            async with af.Session() as ours:
+                theirs.run("init")
+                await ours.run("init")
+                for i in (0, count - 1, 1 % count):
+                    for fetch in ("chosen:0", "update:0", *reads):
+                        expected = theirs.run(fetch, {"index:0": i})
+                        np.testing.assert_array_equal(await ours.run(fetch, {"index:0": i}), expected)
+                for i in (-1, count):
+                    with pytest.raises(af.errors.InvalidArgumentError):
+                        await ours.run("update:0", {"index:0": i})
+                    with pytest.raises(tf.errors.InvalidArgumentError):
+                        theirs.run("update:0", {"index:0": i})
+                for read in reads:
+                    np.testing.assert_array_equal(await ours.run(read), theirs.run(read))
+
+
 def _older(definition: Any) -> bytes:
     """The definition with the ops that readers and queues had before theirs took handles."""
     for node in definition.node:

@@ -51,6 +51,21 @@ def nested(depth: int) -> str:
     return "func { attr { key: 'a' value { " * depth + "}}}" * depth
 
 
+@pytest.mark.parametrize("escape", [r"\I", r"\?", r"\777", r"\400", r"a\\\q"])
+def test_an_escape_that_is_none_is_data_loss(escape: str) -> None:
+    with pytest.raises(DataLossError, match=r"2: a string has an escape that is none"):
+        protos.parse_text("NodeDef", f'# C:\\Images\nname: "{escape}"')
+
+
+def test_escapes_of_c_are_read() -> None:
+    node = protos.parse_text(
+        "NodeDef",
+        r"""# it's \I here
+        name: "\"\'\\I\n\t\x41\102\7" device: '\'"' """,
+    )
+    assert (node.name, node.device) == ("\"'\\I\n\tAB\7", "'\"")
+
+
 def test_deep_nesting_ends_in_an_error() -> None:
     with pytest.raises(DataLossError):
         protos.parse_text("AttrValue", nested(20_000))

@@ -149,6 +149,8 @@ MISFITS: dict[str, tuple[Callable[[Path, Change], None], Change]] = {
     "no weights": (change_manifest, lambda c: c.update(weights=None)),
     "an asset that is no placeholder": (change_manifest, lambda c: c["assets"][0].update(tensor="y:0")),
     "an asset in a variable": (change_manifest, lambda c: c["assets"][0].update(tensor="layer/w:0")),
+    "files to forget elsewhere": (change_manifest, lambda c: c.update(replaced=[["graph.aiograph", "../outside"]])),
+    "nothing to forget": (change_manifest, lambda c: c.update(replaced=[[]])),
     "a huge file": (change_manifest, lambda c: c["graph"].update(size=2**62)),
     "a rank without end": (
         change_manifest,

@@ -121,6 +121,11 @@ def text(value: bytes) -> Any:
     return made
 
 
+def philox() -> tuple[Any, Any, Any]:
+    """A key, a counter, and the algorithm."""
+    return np.array([1], np.uint64), np.array([0, 2], np.uint64), scalar(1)
+
+
 @lru_cache(maxsize=2)
 def texts(count: int, form: str = "%d") -> Any:
     """Numbers as text."""
@@ -320,6 +325,45 @@ _ROWS += [
         "ResizeBilinear",
         lambda: [floats(1, 10, 10, 3), shape(6000, 6000)],
         small=lambda: [floats(1, 10, 10, 3), shape(2, 2)],
+    ),
+    Slow(
+        "ResizeBicubic",
+        lambda: [floats(1, 10, 10, 3), shape(4000, 4000)],
+        small=lambda: [floats(1, 10, 10, 3), shape(2, 2)],
+    ),
+    Slow(
+        "ScaleAndTranslate",
+        lambda: [floats(1, 10, 10, 3), shape(4000, 4000), np.full(2, 400, np.float32), np.zeros(2, np.float32)],
+        small=lambda: [floats(1, 10, 10, 3), shape(2, 2), np.full(2, 0.2, np.float32), np.zeros(2, np.float32)],
+    ),
+    Slow(
+        "ImageProjectiveTransformV3",
+        lambda: [floats(1, 10, 10, 3), floats(1, 8), shape(4000, 4000), scalar(0.0, "float32")],
+        {"interpolation": "BILINEAR", "fill_mode": "REFLECT"},
+        small=lambda: [floats(1, 10, 10, 3), floats(1, 8), shape(2, 2), scalar(0.0, "float32")],
+    ),
+    Slow(
+        "StatelessRandomGammaV3",
+        lambda: [shape(20 * MILLION), *philox(), floats()],
+        small=lambda: [shape(2), *philox(), floats()],
+    ),
+    Slow(
+        "SparseCrossV2",
+        lambda: [(), (), (), (texts(150).reshape(1, -1),) * 3, text(b"_")],
+        {"N": 0, "sparse_types": [], "dense_types": [af.string] * 3},
+        small=lambda: [(), (), (), (texts(150)[:3].reshape(1, -1),) * 3, text(b"_")],
+    ),
+    Slow(
+        "SparseCrossHashed",
+        lambda: [
+            *((), (), (), (ints(6000, 9, "int64").reshape(1, -1),) * 2),
+            *(scalar(7, "int64"), scalar(False, "bool"), np.zeros(2, np.int64)),
+        ],
+        {"N": 0, "sparse_types": [], "dense_types": [af.int64] * 2},
+        small=lambda: [
+            *((), (), (), (ints(6000, 9, "int64")[:3].reshape(1, -1),) * 2),
+            *(scalar(7, "int64"), scalar(False, "bool"), np.zeros(2, np.int64)),
+        ],
     ),
     Slow(
         "ResizeNearestNeighbor",
@@ -584,6 +628,17 @@ _ROWS += [
     Slow("AdjustContrastv2", lambda: [floats(4, 2000, 2000, 3), scalar(2.0, "float32")], left=LEFT),
     Slow("ResizeBilinearGrad", lambda: [floats(1, 4000, 4000, 3), floats(1, 10, 10, 3)]),
     Slow("ResizeNearestNeighborGrad", lambda: [floats(1, 4000, 4000, 3), shape(10, 10)]),
+    Slow("DrawBoundingBoxes", lambda: [floats(1, 1000, 1000, 3), floats(1, 2 * MILLION, 4)]),
+    Slow("RGBToHSV", lambda: [floats(4, 2000, 2000, 3)]),
+    Slow("HSVToRGB", lambda: [floats(4, 2000, 2000, 3)]),
+    Slow("AdjustHue", lambda: [floats(4, 2000, 2000, 3), scalar(0.3, "float32")]),
+    Slow("AdjustSaturation", lambda: [floats(4, 2000, 2000, 3), scalar(0.3, "float32")]),
+    Slow("ResizeBicubicGrad", lambda: [floats(1, 4000, 4000, 3), floats(1, 10, 10, 3)]),
+    Slow("ResizeArea", lambda: [floats(1, 4000, 4000, 3), shape(10, 10)]),
+    Slow(
+        "ScaleAndTranslateGrad",
+        lambda: [floats(1, 4000, 4000, 3), floats(1, 10, 10, 3), np.full(2, 400, np.float32), np.zeros(2, np.float32)],
+    ),
 ]
 
 # Sparse tensors.

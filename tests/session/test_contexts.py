@@ -354,7 +354,7 @@ def a_starlette_lifespan(program: Program) -> None:
 
     async def main() -> None:
         app = Starlette(routes=[Route("/", index)], lifespan=lifespan)
-        server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="on", log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="on", log_config=None))
         async with asyncio.TaskGroup() as group:
             group.create_task(server.serve())
             while not server.started:  # noqa: ASYNC110

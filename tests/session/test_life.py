@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import numpy as np
@@ -282,6 +283,56 @@ def test_run_sync_runs_in_the_context_of_each_caller() -> None:
             context.run(WHO.set, name)
             assert context.run(session.run_sync, who) == name.encode()
         assert session.run_sync(who) == b"nobody"
+
+
+async def doubled(session: af.Session, x: af.Tensor) -> float:
+    return 2.0 * float(await session.run(x))
+
+
+@pytest.mark.parametrize("loop_runs", [False, True])
+def test_a_closed_session_closes_what_it_is_to_wait_for(loop_runs: bool) -> None:
+    session = af.Session()
+    session.run_sync(af.constant(1.0))
+    session.__exit__(None, None, None)
+    coroutine = doubled(session, af.constant(1.0))
+
+    async def inside() -> None:
+        session.wait_for(coroutine)
+
+    with pytest.raises(af.errors.ClosedSessionError):
+        asyncio.run(inside()) if loop_runs else session.wait_for(coroutine)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED, "or Python warns that nobody awaited it"
+
+
+async def test_blocking_for_a_coroutine_while_a_loop_runs() -> None:
+    async with af.Session() as session:
+        assert session.wait_for(doubled(session, af.constant(1.5))) == 3.0
+
+
+def test_a_coroutine_is_waited_for_once() -> None:
+    with af.Session() as session:
+        coroutine = doubled(session, af.constant(1.5))
+        assert session.wait_for(coroutine) == 3.0
+        with pytest.raises(af.errors.FailedPreconditionError, match=r"doubled\(\) has been waited for before"):
+            session.wait_for(coroutine)
+
+
+def test_waiting_for_what_fails_or_is_no_coroutine() -> None:
+    class Answer:
+        def __await__(self) -> Generator[None, None, int]:
+            yield
+            return 42
+
+    async def fail() -> None:
+        raise KeyError("mine")
+
+    with af.Session() as session:
+        assert session.wait_for(Answer()) == 42
+        with pytest.raises(KeyError, match="mine"):
+            session.wait_for(fail())
+        not_one: Any = 3
+        with pytest.raises(af.errors.DTypeError, match="waited for"):
+            session.wait_for(not_one)
 
 
 def test_a_session_of_a_script_may_be_left_where_a_loop_runs() -> None:

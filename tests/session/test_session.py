@@ -108,6 +108,21 @@ def test_a_script_waits_for_what_runs_steps(tmp_path: Path) -> None:
             session.wait_for(3)  # type: ignore[arg-type]
 
 
+def test_run_sync_makes_no_text_of_what_it_returns() -> None:
+    """For an array of a thousand numbers that would take a hundred times as long as the step."""
+    shown: list[Any] = []
+
+    def show(number: Any) -> str:
+        shown.append(number)
+        return ""
+
+    x = af.placeholder("float64", [None])
+    with af.Session() as session, np.printoptions(formatter={"float_kind": show}):
+        for _ in range(2):
+            session.run_sync(x + 1.0, {x: np.ones(3)})
+    assert not shown
+
+
 async def test_a_session_that_another_thread_used_can_be_closed_here() -> None:
     session = af.Session()
     x = af.placeholder("float32", [])

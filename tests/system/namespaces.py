@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import pytest
 
@@ -35,7 +35,7 @@ class Machine:
         self, *command: str, environment: Mapping[str, str], stdin: int | None = None, stderr: int | None = None
     ) -> AsyncIterator[asyncio.subprocess.Process]:
         """A Python program there, as `program_on_loop`."""
-        options = {"env": dict(environment), "stdin": stdin, "stderr": stderr}
+        options: Any = {"env": dict(environment), "stdin": stdin, "stderr": stderr}
         async with program_on_loop("-c", _EXEC, *self._enter, sys.executable, *command, **options) as process:
             yield process
 

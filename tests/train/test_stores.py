@@ -258,7 +258,9 @@ async def test_traces_go_to_a_store(place: str, monkeypatch: pytest.MonkeyPatch,
     async with af.train.MonitoredSession(hooks=[af.train.ProfilerHook(save_steps=2, output_dir=place)]) as session:
         for _ in range(5):
             await session.run(update)
-    assert listing(place) == ["timeline-2.json", "timeline-4.json"]
+    events, *traces = listing(place)
+    assert events.startswith("events.out.tfevents.")
+    assert traces == ["timeline-2.json", "timeline-4.json"]
     assert listing(f"file://{tmp_path}/empty") == []  # no folder of that name
 
 

@@ -16,6 +16,7 @@ from aioflow.graph.opdef import traits_of
 
 __all__ = ["byte_text", "device_labels", "draw_timeline", "time_text"]
 
+_ONE: Final = 0.9995  # what three digits round to 1
 _WIDTH: Final = 1280
 _LEFT: Final = 120  # of the time axis; further right where the labels of the lanes are long
 _MOST_LEFT: Final = 400
@@ -275,13 +276,13 @@ def device_labels(devices: Sequence[str]) -> dict[str, str]:
 
 def time_text(seconds: float) -> str:
     """A time with its unit: "1.25 ms"."""
-    factor, unit = next(((f, u) for f, u in ((1.0, "s"), (1e3, "ms")) if seconds * f >= 1.0), (1e6, "µs"))
+    factor, unit = next(((f, u) for f, u in ((1.0, "s"), (1e3, "ms")) if seconds * f >= _ONE), (1e6, "µs"))
     return f"{seconds * factor:.3g} {unit}"
 
 
 def byte_text(size: float) -> str:
     """A number of bytes with its unit: "4.2 MB"."""
     for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
-        if size >= 10**power:
+        if size >= _ONE * 10**power:
             return f"{size / 10**power:.3g} {unit}"
     return f"{size:.0f} B"

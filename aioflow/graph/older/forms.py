@@ -155,8 +155,28 @@ def _all_indices(nodes: _Nodes, handle: str, flow: str) -> str:
     return nodes.node("indices", "Range", bounds, {"Tidx": int32})
 
 
+def _select(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
+    """The reference of that index, by a switch for each. The index is looked up first, so that another fails."""
+    nodes = _Nodes(node, fresh)
+    nodes.require(2, "T")
+    (index, *given), control = nodes.data, [text for text in node.inputs if text.startswith("^")]
+    places = nodes.constant("places", np.arange(len(given), dtype=np.int32))
+    types = dict.fromkeys(("Tparams", "Tindices", "Taxis"), int32)
+    place = nodes.node("place", "GatherV2", (places, index, nodes.constant("axis", np.int32(0)), *control), types)
+    attrs, chosen = {"T": nodes.attrs["T"]}, ""
+    for i, other in enumerate(given):
+        here = nodes.node(f"is_{i}", "Equal", (place, nodes.constant(f"number_{i}", np.int32(i))), {"T": int32})
+        own = f"{nodes.node(f'input_{i}', 'RefSwitch', (other, here), attrs)}:1"
+        if chosen:
+            before = nodes.node(f"before_{i}", "RefSwitch", (chosen, here), attrs)
+            own = nodes.node(f"chosen_{i}", "RefMerge", (before, own), {**attrs, "N": 2})
+        chosen = own
+    return nodes.last("RefIdentity", [chosen], attrs)
+
+
 _RULES: Final[Mapping[str, Callable[[NodeDef, Fresh], list[NodeDef]]]] = {
     "PlaceholderV2": _placeholder,
+    "RefSelect": _select,
     "Stack": _stack,
     "Save": _save,
     "SaveSlices": _save_slices,

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.signature.arguments import ArgDef
@@ -154,9 +156,17 @@ def _parse_allowed(text: str) -> tuple[str, tuple[Any, ...]]:
     return "type", tuple(dict.fromkeys(as_dtype(n) for n in names))
 
 
+_ARRAY: Final = re.compile(r"(?P<dtype>\w+)\((?P<items>\[[-+.\w, ]*\])\)")  # "uint8([1, 2])"
+
+
 def _parse_default(kind: str, text: str) -> Any:
     if kind in ("type", "list(type)") and not text.startswith("["):
         return text
+    array = _ARRAY.fullmatch(text) if kind == "tensor" else None
+    if array is not None:
+        made = np.array(ast.literal_eval(array["items"]), as_dtype(array["dtype"]).np_dtype)
+        made.flags.writeable = False
+        return made
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError) as error:

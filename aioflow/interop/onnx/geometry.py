@@ -1,18 +1,25 @@
-"""Windows of convolutions and pools as ONNX gives them: `auto_pad`, `pads`, `ceil_mode`, any number of axes."""
+"""Windows of convolutions and pools as ONNX gives them: `auto_pad`, `pads`, `ceil_mode`, any number of axes.
+
+What a padding comes to may depend on the size of the images. Where that is known only in the step, so is the padding: a
+scalar of int64 in the place of a number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.sizes import rank_of
+from aioflow.interop.onnx.layout import padded
+from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node
+from aioflow.ops import public as ops
+from aioflow.ops.apply import constant
 
-__all__ = ["Windows", "windows_of"]
+__all__ = ["Windows", "framed", "positive", "quotient", "windows_of"]
 
-Pair = tuple[int, int]
+Pair = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +36,66 @@ class Windows:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[Pair, ...] | None
-    extra: tuple[int, ...]
+    extra: tuple[Any, ...]
 
     @property
     def padded(self) -> bool:
-        """Whether something is put around."""
-        return self.pads is None or any(map(any, self.pads)) or any(self.extra)
+        """Whether something is put around, or may be."""
+        return self.pads is None or any(map(_is_some, self._around()))
 
-    def whole_pads(self) -> list[list[int]]:
-        """The paddings with what the last windows need. They are known."""
-        pads = self.pads or ()
-        return [[before, after + more] for (before, after), more in zip(pads, self.extra, strict=True)]
+    @property
+    def grown(self) -> bool:
+        """Whether the last windows need more than the padding, or may do so."""
+        return any(map(_is_some, self.extra))
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether the step tells what is put around."""
+        return any(isinstance(each, Tensor) for each in self._around())
+
+    def whole_pads(self) -> list[list[Any]]:
+        """The paddings with what the last windows need. They are not None."""
+        return [[before, after + more] for (before, after), more in zip(self.pads or (), self.extra, strict=True)]
+
+    def bare(self) -> Windows:
+        """The same over images that are padded already."""
+        none = (0,) * len(self.kernel)
+        return replace(self, pads=tuple(zip(none, none, strict=True)), extra=none)
+
+    def _around(self) -> Iterator[Any]:
+        for pair in self.pads or ():
+            yield from pair
+        yield from self.extra
 
 
-def windows_of(node: Node, x: Tensor, kernel: Sequence[int]) -> Windows:
-    """The windows of a node over images of [batch, channels, spatial …]. Refuses one where a size is not known and
-    the padding depends on it.
+def _is_some(number: Any) -> bool:
+    return isinstance(number, Tensor) or number != 0
+
+
+def framed(x: Tensor, windows: Windows, fill: Any) -> Tensor:
+    """Images of [batch, channels, spatial …] with what the windows need around them."""
+    if not windows.padded:
+        return x
+    return padded(x, [[0, 0], [0, 0], *windows.whole_pads()], constant(fill, x.dtype))
+
+
+def windows_of(node: Node, x: Tensor, kernel: Sequence[int], keeps_same: bool = False) -> Windows:
+    """The windows of a node over images of [batch, channels, spatial …].
+
+    Args:
+        keeps_same: Leave a padding None that keeps the size, where the sizes are not known: for kernels that pad so.
     """
     count = rank_of(node, x) - 2
     strides = _each(node, "strides", count)
     dilations = _each(node, "dilations", count)
     if len(kernel) != count:
         raise node.wrong("the kernel", f"{count} sizes", list(kernel))
-    sizes = (x.dims or ())[2:]
+    sizes = sizes_of(x)[2:]
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    pads = _pads(node, sizes, spans, strides)
-    extra = [0] * count
+    pads = _pads(node, sizes, spans, strides, keeps_same)
+    extra: list[Any] = [0] * count
     if node.attr("ceil_mode", 0):
-        extra = [_extra(node, *each) for each in zip(sizes, spans, strides, pads or ((0, 0),) * count, strict=True)]
+        extra = [_extra(*each) for each in zip(sizes, spans, strides, pads or ((0, 0),) * count, strict=True)]
     return Windows(tuple(kernel), tuple(strides), tuple(dilations), pads, tuple(extra))
 
 
@@ -67,13 +106,15 @@ def _each(node: Node, name: str, count: int) -> list[int]:
     return values
 
 
-def _pads(node: Node, sizes: Dims, spans: Sequence[int], strides: Sequence[int]) -> tuple[Pair, ...] | None:
+def _pads(
+    node: Node, sizes: Sequence[Any], spans: Sequence[int], strides: Sequence[int], keeps_same: bool
+) -> tuple[Pair, ...] | None:
     mode = node.attr("auto_pad", "NOTSET")
     count = len(spans)
     if mode in ("SAME_UPPER", "SAME_LOWER"):
-        if sizes is None or None in sizes:
-            return None if mode == "SAME_UPPER" else node.refuse("auto_pad=SAME_LOWER of images of unknown size")
-        return tuple(_same(mode, *each) for each in zip(sizes, spans, strides, strict=True))
+        pads = tuple(_same(mode, *each) for each in zip(sizes, spans, strides, strict=True))
+        is_fed = any(isinstance(edge, Tensor) for pair in pads for edge in pair)
+        return None if is_fed and keeps_same and mode == "SAME_UPPER" and not node.attr("ceil_mode", 0) else pads
     values = node.attr("pads", []) or [0] * (2 * count)
     if mode == "VALID":
         values = [0] * (2 * count)
@@ -82,18 +123,34 @@ def _pads(node: Node, sizes: Dims, spans: Sequence[int], strides: Sequence[int])
     return tuple(zip(values[:count], values[count:], strict=True))
 
 
-def _same(mode: str, size: int | None, span: int, stride: int) -> Pair:
-    total = max(0, (-(-(size or 0) // stride) - 1) * stride + span - (size or 0))
-    less, more = total // 2, total - total // 2
+def _same(mode: str, size: Any, span: int, stride: int) -> Pair:
+    if stride == 1:  # each element has its window, whatever the size
+        total: Any = span - 1
+    else:
+        total = positive((quotient(size + stride - 1, stride) - 1) * stride + span - size)
+    less = quotient(total, 2)
+    more = total - less
     return (less, more) if mode == "SAME_UPPER" else (more, less)
 
 
-def _extra(node: Node, size: int | None, span: int, stride: int, pads: Pair) -> int:
+def _extra(size: Any, span: int, stride: int, pads: Pair) -> Any:
     """What is missing to one more window; a window that begins beyond the image and its first padding is none."""
-    if size is None:
-        return node.refuse("ceil_mode of images of unknown size")
+    if stride == 1:
+        return 0
     room = size + sum(pads) - span
-    count = -(-room // stride) + 1
-    if (count - 1) * stride >= size + pads[0]:
-        count -= 1
-    return max(0, (count - 1) * stride - room)
+    last = quotient(room + stride - 1, stride) * stride  # where the last window begins
+    if isinstance(last, Tensor):
+        last = ops.where_v2(ops.greater_equal(last, size + pads[0]), last - stride, last)
+    elif last >= size + pads[0]:
+        last -= stride
+    return positive(last - room)
+
+
+def quotient(number: Any, by: int) -> Any:
+    """Rounded down."""
+    return ops.floordiv(number, int64(by)) if isinstance(number, Tensor) else number // by
+
+
+def positive(number: Any) -> Any:
+    """The number, or 0 where it is less."""
+    return ops.maximum(number, int64(0)) if isinstance(number, Tensor) else max(0, number)

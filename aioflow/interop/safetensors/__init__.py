@@ -5,6 +5,7 @@ async with aioflow.Session(graph) as session:
     await safetensors.assign(session, weights, {r"layer_(\\d+)/kernel": r"h.\\1.weight"})
 """
 
+from aioflow.interop.safetensors.assigning import Leftover as Leftover
 from aioflow.interop.safetensors.assigning import Misfit as Misfit
 from aioflow.interop.safetensors.assigning import WeightsError as WeightsError
 from aioflow.interop.safetensors.assigning import assign as assign
@@ -13,4 +14,4 @@ from aioflow.interop.safetensors.weights import Weights as Weights
 from aioflow.interop.safetensors.weights import open as open
 from aioflow.interop.safetensors.writing import save as save
 
-__all__ = ["Misfit", "Transposed", "Weights", "WeightsError", "assign", "open", "save"]
+__all__ = ["Leftover", "Misfit", "Transposed", "Weights", "WeightsError", "assign", "open", "save"]

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from aioflow.work.copying import copy_into
 from aioflow.work.frozen import freeze, is_frozen
 from aioflow.work.threads import in_thread
 
-__all__ = ["Misfit", "WeightsError", "assign"]
+__all__ = ["Leftover", "Misfit", "WeightsError", "assign"]
 
 _BATCH: Final = 64 << 20  # bytes that are converted before variables take them over
 _SHOWN: Final = 20  # names of a kind
@@ -52,19 +52,38 @@ class Misfit:
         return f"{self.name}: {self.actual} for {self.variable}: {self.expected}"
 
 
+class Leftover(NamedTuple):
+    """What a map and a checkpoint have left over.
+
+    Attributes:
+        missing: Of variables that there is no value for: the name that was looked for, or that of the variable where
+            the map has none.
+        unexpected: Tensors that no variable takes.
+        unused: Patterns of the map that gave no variable its name: none fits, or earlier ones do.
+    """
+
+    missing: list[str]
+    unexpected: list[str]
+    unused: list[str]
+
+
 class WeightsError(InvalidArgumentError):
     """A checkpoint does not fit the variables.
 
     Attributes:
-        missing: Of variables that it has no value for: the name that was looked for, or that of the variable where the
-            map has none.
-        unexpected: Tensors that no variable takes.
+        missing, unexpected, unused: As of `Leftover`.
         misfits: Tensors of a shape or dtype that their variables cannot have.
     """
 
-    def __init__(self, missing: Iterable[str], unexpected: Iterable[str], misfits: Iterable[Misfit]) -> None:
-        self.missing, self.unexpected, self.misfits = sorted(missing), sorted(unexpected), list(misfits)
-        parts = {"missing": self.missing, "unexpected": self.unexpected, "misfitting": [str(m) for m in self.misfits]}
+    def __init__(self, left: Leftover, misfits: Iterable[Misfit], wanted: Mapping[str, str]) -> None:
+        self.missing, self.unexpected, self.unused = left
+        self.misfits = list(misfits)
+        parts = {
+            "missing": [name if wanted[name] == name else f"{name} for {wanted[name]}" for name in self.missing],
+            "unexpected": self.unexpected,
+            "misfitting": [str(misfit) for misfit in self.misfits],
+            "patterns without a variable": self.unused,
+        }
         lines = ["the weights do not fit the variables"]
         lines += [f"  {what}: {_listed(found)}" for what, found in parts.items() if found]
         super().__init__("\n".join(lines))
@@ -92,7 +111,8 @@ async def assign(
     variables: Iterable[Variable] | None = None,
     ignore: str | Iterable[str] = (),
     cast: bool = False,
-) -> None:
+    strict: bool = True,
+) -> Leftover:
     """Give variables the values of a checkpoint. Where anything does not fit, no variable has changed.
 
     A variable in this process takes the mapped memory of the file as its value, without a copy, until its first update.
@@ -109,6 +129,11 @@ async def assign(
         ignore: Regular expressions that fit the whole names of tensors that nobody needs to take.
         cast: Whether floating point values may become the variable's floating point dtype; float16 or bfloat16 are
             float32 then. A value beyond its range is infinite.
+        strict: Whether it is an error that a variable, a tensor or a pattern is left over. Otherwise the variables keep
+            what they have.
+
+    Returns:
+        What is left over: nothing, but for `strict=False`.
 
     Raises:
         WeightsError: names are missing or left over, or tensors do not fit. All of them are listed.
@@ -119,34 +144,41 @@ async def assign(
         weights = await in_thread(open_weights, weights, effects=False)
     if variables is None:
         variables = session.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
-    moves = _checked(weights, places(list(variables), names), ignore, cast)
+    wanted, unused = places(list(variables), names)
+    moves, left = _checked(weights, wanted, unused, ignore, cast, strict)
     for batch in _batches(weights, moves):
         values = await in_thread(_values, weights, batch, effects=False)
         feeds = {move.variable.initializer.inputs[1]: value for move, value in zip(batch, values, strict=True)}
         await session.run([move.variable.initializer for move in batch], feeds)
+    return left
 
 
 def _checked(
-    weights: Source, wanted: Mapping[Variable, Place | None], ignore: str | Iterable[str], cast: bool
-) -> list[_Move]:
-    missing: set[str] = set()
+    weights: Source,
+    wanted: Mapping[Variable, Place | None],
+    unused: list[str],
+    ignore: str | Iterable[str],
+    cast: bool,
+    strict: bool,
+) -> tuple[list[_Move], Leftover]:
+    missing: dict[str, str] = {}  # the names of the variables, by the names that were looked for
     misfits: list[Misfit] = []
     moves: list[_Move] = []
     for variable, place in wanted.items():
         name, axes = (place.name, _axes(place, variable)) if isinstance(place, Transposed) else (place, None)
         if name is None or name not in weights:
-            missing.add(variable.op.name if name is None else name)
+            missing[variable.op.name if name is None else name] = variable.op.name
             continue
         misfit = _misfit(variable, name, weights, axes, cast)
         if misfit is None:
             moves.append(_Move(variable, name, axes))
         else:
             misfits.append(misfit)
-    left = set(weights).difference(move.name for move in moves).difference(misfit.name for misfit in misfits)
-    left -= ignored(left, ignore)
-    if missing or misfits or left:
-        raise WeightsError(missing, left, misfits)
-    return moves
+    others = set(weights).difference(move.name for move in moves).difference(misfit.name for misfit in misfits)
+    left = Leftover(sorted(missing), sorted(others - ignored(others, ignore)), unused)
+    if misfits or (strict and any(left)):
+        raise WeightsError(left, misfits, missing)
+    return moves, left
 
 
 def _axes(place: Transposed, variable: Variable) -> tuple[int, ...]:

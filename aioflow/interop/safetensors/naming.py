@@ -33,15 +33,18 @@ Names: TypeAlias = (
 )
 
 
-def places(variables: Iterable[Variable], names: Names | None) -> dict[Variable, Place | None]:
+def places(variables: Iterable[Variable], names: Names | None) -> tuple[dict[Variable, Place | None], list[str]]:
     """For each variable that is to have a value its place in the checkpoint, None where the map knows none.
+
+    Returns:
+        That, and the patterns by which no variable has got its place.
 
     Raises:
         DTypeError: what is given is not a map, or has what is neither a name nor a variable.
         InvalidArgumentError: a pattern is not a regular expression.
     """
     if names is None:
-        return {variable: variable.op.name for variable in variables}
+        return {variable: variable.op.name for variable in variables}, []
     if isinstance(names, Mapping):
         return _mapped(variables, names)
     if not callable(names):
@@ -51,11 +54,14 @@ def places(variables: Iterable[Variable], names: Names | None) -> dict[Variable,
         place = names(variable.op.name)
         if place is not None:  # the variable keeps what it has
             found[variable] = _checked(place)
-    return found
+    return found, []
 
 
-def _mapped(variables: Iterable[Variable], names: Mapping[Any, Place]) -> dict[Variable, Place | None]:
+def _mapped(
+    variables: Iterable[Variable], names: Mapping[Any, Place]
+) -> tuple[dict[Variable, Place | None], list[str]]:
     found: dict[Variable, Place | None] = {}
+    used: set[str] = set()
     patterns: list[tuple[re.Pattern[str], Place]] = []
     for key, place in names.items():
         if isinstance(key, Variable):
@@ -67,16 +73,17 @@ def _mapped(variables: Iterable[Variable], names: Mapping[Any, Place]) -> dict[V
     if patterns:  # otherwise what is not mentioned keeps what it has
         for variable in variables:
             if variable not in found:
-                found[variable] = _by_pattern(variable.op.name, patterns)
-    return found
+                found[variable] = _by_pattern(variable.op.name, patterns, used)
+    return found, [pattern.pattern for pattern, _ in patterns if pattern.pattern not in used]
 
 
-def _by_pattern(name: str, patterns: Sequence[tuple[re.Pattern[str], Place]]) -> Place | None:
-    """The place by the first pattern that the whole name fits."""
+def _by_pattern(name: str, patterns: Sequence[tuple[re.Pattern[str], Place]], used: set[str]) -> Place | None:
+    """The place by the first pattern that the whole name fits, which is used then."""
     for pattern, place in patterns:
         match = pattern.fullmatch(name)
         if match is None:
             continue
+        used.add(pattern.pattern)
         try:
             if isinstance(place, Transposed):
                 return replace(place, name=match.expand(place.name))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aioflow.checks.brief import brief
 from aioflow.errors import DataLossError, NotFoundError
-from aioflow.formats.files import file_errors, read_whole
+from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.tensor_file import StoredTensor, TensorFile
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.arrays import Array
@@ -136,11 +136,11 @@ def _index(path: Path) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
-    with file_errors(path):
-        size = path.stat().st_size
-    if size > _MAX_INDEX:
-        raise _damaged(path, f"at most {_MAX_INDEX} bytes", f"{size} bytes")
-    return read_whole(os.fspath(path)).decode()
+    with file_errors(path), open_file(path) as file:
+        data = file.read(_MAX_INDEX + 1)
+    if len(data) > _MAX_INDEX:
+        raise _damaged(path, f"at most {_MAX_INDEX} bytes", "more")
+    return data.decode()
 
 
 def _is_beside(name: Any) -> bool:

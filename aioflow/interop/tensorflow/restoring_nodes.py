@@ -1,4 +1,4 @@
-"""The nodes that save and restore the variables of a SavedModel, named as TensorFlow 1's Saver names them."""
+"""The nodes that save and restore variables and tables of a SavedModel, named as TensorFlow 1's Saver names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import NodeDef, TensorData
 from aioflow.graph.shapes import Dims
 
-__all__ = ["RESTORE", "SAVED", "SAVER_FILE", "names_of", "restoring_nodes"]
+__all__ = ["RESTORE", "SAVED", "SAVER_FILE", "names_of", "restoring_nodes", "table_keys"]
 
 SAVER_FILE: Final = "save/Const:0"
 SAVED: Final = "save/control_dependency:0"
@@ -24,13 +24,41 @@ def names_of(i: int) -> tuple[str, str]:
     return f"save/Read_{i}", f"save/Assign_{i}"
 
 
-def restoring_nodes(variables: Sequence[tuple[str, DType, Dims]]) -> list[NodeDef]:
-    """Nodes for the variables whose handles have these names, dtypes and shapes.
+def restoring_nodes(
+    variables: Sequence[tuple[str, DType, Dims]], tables: Sequence[tuple[str, DType, DType]] = ()
+) -> list[NodeDef]:
+    """Nodes for the variables whose handles have these names, dtypes and shapes, and for the tables whose handles have
+    these names and dtypes: of their keys, and of their values.
 
     There is more than needed to restore them: TensorFlow looks for a read and an initializer of each variable, too.
     """
-    names = [name for name, *_ in variables]
-    dtypes_ = tuple(dtype for _, dtype, _ in variables)
+    names = [name for name, *_ in variables] + [key for name, *_ in tables for key in table_keys(name)]
+    dtypes_ = [dtype for _, dtype, _ in variables] + [dtype for _, *both in tables for dtype in both]
+    about = ("save/Const", "save/{}/tensor_names", "save/{}/shape_and_slices")
+    reads = [f"save/Read_{i}" for i in range(len(variables))]
+    reads += [f"save/Export_{i}{port}" for i in range(len(tables)) for port in ("", ":1")]
+    waits = [f"^save/Assign_{i}" for i in range(len(variables))] + [f"^save/Import_{i}" for i in range(len(tables))]
+    save, restore = (tuple(text.format(kind) for text in about) for kind in ("SaveV2", "RestoreV2"))
+    attrs = {"dtypes": tuple(dtypes_)}
+    return [
+        *_about_the_file(names),
+        *(_read(i, name, dtype) for i, (name, dtype, _) in enumerate(variables)),
+        *(_export(i, *table) for i, table in enumerate(tables)),
+        NodeDef("save/SaveV2", "SaveV2", (*save, *reads), attrs=attrs),
+        NodeDef("save/control_dependency", "Identity", ("save/Const", "^save/SaveV2"), attrs={"T": dtypes.string}),
+        NodeDef("save/RestoreV2", "RestoreV2", restore, attrs=attrs),
+        *(_assign(i, name, dtype) for i, (name, dtype, _) in enumerate(variables)),
+        *(_import(i, len(variables) + 2 * i, *table) for i, table in enumerate(tables)),
+        NodeDef(RESTORE, "NoOp", tuple(waits)),
+    ]
+
+
+def table_keys(name: str) -> tuple[str, str]:
+    """What the checkpoint calls the keys and the values of a table. No node, thus no variable, is called so."""
+    return f"{name}:table-keys", f"{name}:table-values"
+
+
+def _about_the_file(names: Sequence[str]) -> list[NodeDef]:
     default: dict[str, Any] = {"dtype": dtypes.string, "shape": ()}
     nodes = [
         _constant("save/filename/input", np.array(b"model", object)),
@@ -40,19 +68,6 @@ def restoring_nodes(variables: Sequence[tuple[str, DType, Dims]]) -> list[NodeDe
     for kind in ("SaveV2", "RestoreV2"):
         nodes.append(_constant(f"save/{kind}/tensor_names", np.array([name.encode() for name in names], object)))
         nodes.append(_constant(f"save/{kind}/shape_and_slices", np.array([b""] * len(names), object)))
-    nodes += [_read(i, name, dtype) for i, (name, dtype, _) in enumerate(variables)]
-    about = ("save/Const", "save/{}/tensor_names", "save/{}/shape_and_slices")
-    reads = tuple(f"save/Read_{i}" for i in range(len(names)))
-    nodes.append(
-        NodeDef("save/SaveV2", "SaveV2", (*(t.format("SaveV2") for t in about), *reads), attrs={"dtypes": dtypes_})
-    )
-    nodes.append(
-        NodeDef("save/control_dependency", "Identity", ("save/Const", "^save/SaveV2"), attrs={"T": dtypes.string})
-    )
-    restored = tuple(text.format("RestoreV2") for text in about)
-    nodes.append(NodeDef("save/RestoreV2", "RestoreV2", restored, attrs={"dtypes": dtypes_}))
-    nodes += [_assign(i, name, dtype) for i, (name, dtype, _) in enumerate(variables)]
-    nodes.append(NodeDef(RESTORE, "NoOp", tuple(f"^save/Assign_{i}" for i in range(len(names)))))
     return nodes
 
 
@@ -67,3 +82,12 @@ def _read(i: int, name: str, dtype: DType) -> NodeDef:
 def _assign(i: int, name: str, dtype: DType) -> NodeDef:
     value = "save/RestoreV2" if i == 0 else f"save/RestoreV2:{i}"
     return NodeDef(f"save/Assign_{i}", "AssignVariableOp", (name, value), attrs={"dtype": dtype})
+
+
+def _export(i: int, name: str, key: DType, value: DType) -> NodeDef:
+    return NodeDef(f"save/Export_{i}", "LookupTableExportV2", (name,), attrs={"Tkeys": key, "Tvalues": value})
+
+
+def _import(i: int, port: int, name: str, key: DType, value: DType) -> NodeDef:
+    restored = ["save/RestoreV2" if at == 0 else f"save/RestoreV2:{at}" for at in (port, port + 1)]
+    return NodeDef(f"save/Import_{i}", "LookupTableImportV2", (name, *restored), attrs={"Tin": key, "Tout": value})

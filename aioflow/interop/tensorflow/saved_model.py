@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
 from aioflow.formats.stores import joined, store_at
-from aioflow.formats.tensor_bundle import OBJECT_GRAPH
+from aioflow.formats.tensor_bundle import INDEX, OBJECT_GRAPH
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
@@ -29,13 +29,14 @@ from aioflow.interop.tensorflow.saved_model_parts import ASSETS, VARIABLES, Part
 from aioflow.interop.tensorflow.stored_variables import StoredVariable, stored_variables
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
+from aioflow.ops.lookup.definitions import is_mutable_table
 from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.protos import Message, parse
 from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 
-__all__ = ["load_saved_model"]
+__all__ = ["checkpointed_objects", "load_saved_model"]
 
 
 def load_saved_model(
@@ -134,19 +135,26 @@ class _Values:
 
 
 def _values(meta: Message, parts: Parts, place: str) -> _Values:
-    """Where it is known which objects the signatures have captured, those are what is restored, and nothing else.
-    Otherwise the model's own nodes restore whatever they do.
+    """Where it is known which objects the signatures have captured, and these are variables, they are what is restored,
+    and nothing else. Otherwise the model's own nodes restore whatever they do, tables among it.
     """
     prefix = joined(place, VARIABLES)
     prefix = prefix if checkpoint_exists(prefix) else ""
     wanted = [*parts.tensors(), *parts.init]
     what, ops = f"the SavedModel in {place}", meta.meta_info_def.stripped_op_list
     graph_def = supported(pruned(meta.graph_def, wanted), what, ops)
-    checkpointed = _checkpointed(prefix)
+    checkpointed = checkpointed_objects(prefix)
     captured = _captured(graph_def, meta, prefix, checkpointed)
     handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
     handles -= {node.refs()[0].node for node in graph_def.nodes if node.op == "AssignVariableOp"}  # as assets' names
-    if not (prefix and parts.restore) or (handles and handles <= set(captured.values())):
+    if handles and not prefix:
+        raise NotFoundError(
+            f"the variables of the SavedModel in {place} are missing",
+            expected=joined(place, VARIABLES) + INDEX,
+            actual=f"none, for {len(handles)} variables",
+        )
+    known = handles <= set(captured.values()) and not any(is_mutable_table(node.op) for node in graph_def.nodes)
+    if not (prefix and parts.restore) or (handles and known):
         return _Values(graph_def, prefix, captured, set(captured.values()), "", checkpointed)
     graph_def = supported(pruned(meta.graph_def, [*wanted, parts.restore, parts.filename]), what, ops)
     restore = node_of(parts.restore)
@@ -155,8 +163,8 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
     return _Values(graph_def, prefix, {**restored, **captured}, others, restore, checkpointed)
 
 
-def _checkpointed(prefix: str) -> Message:
-    """How the checkpoint's objects are connected, or None."""
+def checkpointed_objects(prefix: str) -> Message:
+    """How a checkpoint's objects are connected: its TrackableObjectGraph, or None."""
     reader = CheckpointReader(prefix) if prefix else None
     if reader is None or OBJECT_GRAPH not in reader:
         return None

@@ -1,5 +1,5 @@
 """SavedModels out, in the form of TensorFlow 1, which TensorFlow 2 loads too: the graph that the signatures need, nodes
-that save and restore its variables, and their values in a checkpoint beside it.
+that save and restore its variables and tables, and what these hold in a checkpoint beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from aioflow.formats.stores import joined, store_at, store_of
 from aioflow.formats.tensor_bundle_writer import write_bundle
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_session import check_session
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, GraphKeys, Operation
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import message_of
@@ -23,10 +24,12 @@ from aioflow.graph.tensor import Tensor
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
 from aioflow.interop.tensorflow.pruning import pruned
-from aioflow.interop.tensorflow.restoring_nodes import RESTORE, SAVED, SAVER_FILE, names_of, restoring_nodes
+from aioflow.interop.tensorflow.restoring_nodes import RESTORE, SAVED, SAVER_FILE, names_of, restoring_nodes, table_keys
 from aioflow.interop.tensorflow.saved_model_parts import ASSETS, FILES, INIT_SIGNATURES, VARIABLES
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.apply import make
+from aioflow.ops.lookup.definitions import is_kept_table
+from aioflow.ops.lookup.mutable import ExportedTable
 from aioflow.protos import Message, message, to_bytes
 from aioflow.session.session import Session
 from aioflow.work.threads import in_thread
@@ -45,9 +48,11 @@ async def save_saved_model(
     assets: Mapping[Tensor, str | os.PathLike[str]] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write what the signatures need of the session's graph, with the variables' values of now, as a SavedModel.
+    """Write what the signatures need of the session's graph, with the variables' values and the tables' entries of now,
+    as a SavedModel.
 
-    The values are of one moment if no step that changes variables is running.
+    The values are of one moment if no step that changes variables is running. A table that an asset gives its entries
+    gets them from that where the model is loaded.
 
     Args:
         session: Its graph is written, and its values.
@@ -63,7 +68,7 @@ async def save_saved_model(
         InvalidArgumentError: there is no signature, or one names a tensor of another graph.
         AlreadyExistsError: there is a SavedModel in the folder.
         UnsupportedError: the graph has ops that TensorFlow has not; it says all of them.
-        FailedPreconditionError: a variable has no value.
+        FailedPreconditionError: a variable has no value, or a table no entries.
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
     """
     check_session(session)
@@ -80,9 +85,12 @@ async def save_saved_model(
     part = pruned(whole, [*wanted, *starting]) if starting else part
     _refuse_own_ops(part)
     handles = [graph.get_operation_by_name(node.name) for node in part.node if node.op == "VarHandleOp"]
-    values = dict(zip((h.name for h in handles), await session.run(_reads(graph, handles)), strict=True))
+    tables = _tables(graph, part, starting)
+    reads = [*_reads(graph, handles), *(each for table in tables for each in _contents(graph, table))]
+    keys = [*(handle.name for handle in handles), *(key for table in tables for key in table_keys(table.name))]
+    values = dict(zip(keys, await session.run(reads), strict=True))
     names = asset_names(paths.values())
-    meta = _meta_graph(part, handles, named, tags)
+    meta = _meta_graph(part, handles, tables, named, tags)
     _add_variables(meta, graph, handles)
     _add_assets(meta, {tensor: names[path] for tensor, path in paths.items()}, starting)
     await in_thread(_write, os.fspath(folder), meta, values, names, overwrite)
@@ -138,19 +146,42 @@ def _reads(graph: Graph, handles: Sequence[Operation]) -> list[Any]:
         ]
 
 
+def _tables(graph: Graph, part: Message, starting: Sequence[str]) -> list[Operation]:
+    """The tables whose entries are saved: not those that get them from an asset when the model is loaded."""
+    begun = {tensor.op for name in starting for tensor in graph.get_operation_by_name(name).inputs}
+    found = [graph.get_operation_by_name(node.name) for node in part.node if is_kept_table(node.op)]
+    return [table for table in found if table not in begun]
+
+
+def _contents(graph: Graph, table: Operation) -> list[Tensor]:
+    with graph.as_default(), graph.control_dependencies(None):
+        key, value = _dtypes(table)
+        return ExportedTable(table.outputs[0], key, value).exported()
+
+
+def _dtypes(table: Operation) -> tuple[DType, DType]:
+    return table.attrs["key_dtype"], table.attrs["value_dtype"]
+
+
 def _dtype(handle: Operation) -> dict[str, Any]:
     return {"dtype": handle.attrs["dtype"]}
 
 
 def _meta_graph(
-    part: Message, handles: Sequence[Operation], signatures: Mapping[str, Signature], tags: Iterable[str]
+    part: Message,
+    handles: Sequence[Operation],
+    tables: Sequence[Operation],
+    signatures: Mapping[str, Signature],
+    tags: Iterable[str],
 ) -> Message:
     meta = message("MetaGraphDef")()
     meta.meta_info_def.tags.extend(sorted(tags))
-    added = restoring_nodes([(h.name, h.attrs["dtype"], h.attrs["shape"]) for h in handles]) if handles else []
+    variables = [(h.name, h.attrs["dtype"], h.attrs["shape"]) for h in handles]
+    kept = variables or tables
+    added = restoring_nodes(variables, [(t.name, *_dtypes(t)) for t in tables]) if kept else []
     meta.graph_def.CopyFrom(part)
     meta.graph_def.node.extend(message_of(added, ()).node)
-    if handles:
+    if kept:
         saver = meta.saver_def
         saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name = SAVER_FILE, SAVED, RESTORE
         saver.version = 2

@@ -1,16 +1,17 @@
-"""The kernel of non-maximum suppression."""
+"""Kernels of boxes: non-maximum suppression, and drawing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int, as_number
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.stopping import checkpoint
+from aioflow.work.copying import copied
+from aioflow.work.stopping import batches, blocks, checkpoint
 
 __all__: list[str] = []
 
@@ -66,3 +67,75 @@ def _overlaps(corners: Any, areas: Any, one: Any, others: Any) -> Any:
         solid = (areas[part] > 0) & (areas[one] > 0)
         result[start : start + _BLOCK] = np.divide(common, union, out=np.zeros_like(common), where=solid)
     return result
+
+
+# ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Yellow, blue, red, lime, purple, olive, maroon, navy, aqua and fuchsia, none of which is transparent.
+_COLOURS: Final = np.array(
+    [
+        (1, 1, 0, 1),
+        (0, 0, 1, 1),
+        (1, 0, 0, 1),
+        (0, 1, 0, 1),
+        (0.5, 0, 0.5, 1),
+        (0.5, 0.5, 0, 1),
+        (0.5, 0, 0, 1),
+        (0, 0, 0.5, 1),
+        (0, 1, 1, 1),
+        (1, 0, 1, 1),
+    ],
+    np.float32,
+)
+_WHITE: Final = np.ones((1, 1), np.float32)
+
+
+@binder("DrawBoundingBoxes", device="CPU", fresh=True)
+@binder("DrawBoundingBoxesV2", device="CPU", fresh=True)
+def draw_bounding_boxes(binding: Binding) -> Callable[..., Any]:
+    def body(images: Any, boxes: Any, colors: Any = None) -> Any:
+        if images.ndim != 4 or boxes.ndim != 3 or (len(boxes), boxes.shape[2]) != (len(images), 4):
+            raise InvalidArgumentError(
+                "there are boxes for each image", expected=f"[{len(images)}, boxes, 4]", actual=boxes.shape
+            )
+        table = _table(images.shape[3], colors).astype(images.dtype)
+        made = copied(images)
+        for image, its_boxes in zip(made, boxes, strict=True):
+            _draw(image, its_boxes, table)
+        return made
+
+    return body
+
+
+def _table(channels: int, colors: Any) -> Any:
+    if colors is not None and colors.size:
+        if colors.ndim != 2 or colors.shape[1] < channels:
+            raise InvalidArgumentError(
+                "a colour has a number for each channel", expected=f"[colours, {channels}]", actual=colors.shape
+            )
+        return colors[:, :channels]
+    if channels > _COLOURS.shape[1]:
+        raise InvalidArgumentError("there are no colours of so many channels", expected="<= 4", actual=channels)
+    return _WHITE if channels == 1 else _COLOURS[:, :channels]
+
+
+def _draw(image: Any, boxes: Any, table: Any) -> None:
+    scale = np.array([image.shape[0] - 1, image.shape[1] - 1] * 2, np.float32)
+    for part in blocks(len(boxes), _BLOCK):
+        with np.errstate(invalid="ignore"):
+            corners = (boxes[part] * scale).astype(np.int64)
+        for number, box in enumerate(batches(corners.tolist()), part.start):
+            _draw_one(image, box, table[number % len(table)])
+
+
+def _draw_one(image: Any, box: list[int], colour: Any) -> None:
+    (height, width, _), (top, left, bottom, right) = image.shape, box
+    if top > bottom or left > right or top >= height or left >= width or bottom < 0 or right < 0:
+        return
+    rows, columns = slice(max(top, 0), bottom + 1), slice(max(left, 0), right + 1)
+    for row in (top, bottom):
+        if 0 <= row < height:
+            image[row, columns] = colour
+    for column in (left, right):
+        if 0 <= column < width:
+            image[rows, column] = colour

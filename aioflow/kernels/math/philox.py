@@ -16,7 +16,7 @@ from aioflow.kernels.blockwise import BLOCK, claim_array, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.registry import Binding, binder
 
-__all__: list[str] = []
+__all__ = ["FROM", "first_counter", "normal", "uniform", "words_at"]
 
 _FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
 _STEPS: Final = (0x9E3779B9, 0xBB67AE85)  # by which the key grows from round to round
@@ -29,7 +29,12 @@ _SMALLEST: Final = 1e-7  # what a logarithm is taken of
 
 def _words(xp: Any, key: int, counter: int, groups: int) -> Any:
     """Four numbers of 32 bits for each of so many values of the counter: uint64 [4, groups]."""
-    low = xp.arange(groups, dtype=np.uint64) + np.uint64(counter & (1 << 64) - 1)  # goes round
+    return words_at(xp, key, counter, xp.arange(groups, dtype=np.uint64))
+
+
+def words_at(xp: Any, key: int, counter: int, steps: Any) -> Any:
+    """The same for each of the values that are so many steps on."""
+    low = steps + np.uint64(counter & (1 << 64) - 1)  # goes round
     carry = (low < np.uint64(counter & (1 << 64) - 1)).astype(np.uint64)
     high = carry + np.uint64(counter >> 64)
     mask, half = np.uint64(_WORD), np.uint64(32)
@@ -54,7 +59,7 @@ def _flat(xp: Any, words: Any, bits: int) -> Any:
     return xp.ascontiguousarray(words.T).reshape(-1)
 
 
-def _uniform(xp: Any, words: Any, dtype: Any) -> Any:
+def uniform(xp: Any, words: Any, dtype: Any) -> Any:
     """In [0, 1): the bits behind the point of a number in [1, 2)."""
     if dtype.itemsize == 8:
         mixed = (words[0::2] & np.uint64(0xFFFFF)) << np.uint64(32) | words[1::2]
@@ -66,14 +71,28 @@ def _uniform(xp: Any, words: Any, dtype: Any) -> Any:
     return ((flat & np.uint32((1 << bits) - 1)).astype(np.float32) / np.float32(1 << bits)).astype(dtype)
 
 
-def _normal(xp: Any, words: Any, dtype: Any) -> Any:
+def normal(xp: Any, words: Any, dtype: Any) -> Any:
     """By Box and Muller: two of two uniform numbers."""
     wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
-    pairs = _uniform(xp, words, wide).reshape(-1, 2)
+    pairs = uniform(xp, words, wide).reshape(-1, 2)
     radius = xp.sqrt(wide.type(-2) * xp.log(xp.maximum(pairs[:, 0], wide.type(_SMALLEST))))
     angle = wide.type(2 * np.pi) * pairs[:, 1]
     made = xp.stack([xp.sin(angle) * radius, xp.cos(angle) * radius], axis=1)
     return made.reshape(-1).astype(dtype, copy=False)
+
+
+def first_counter(key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> int:
+    """The counter as one number.
+
+    Raises:
+        InvalidArgumentError: the key or the counter has another size.
+        UnimplementedError: the algorithm is not Philox.
+    """
+    if len(key) != 1 or len(counter) < 2:
+        raise InvalidArgumentError("not a key and a counter", expected="1 and 2 numbers", actual=(key, counter))
+    if alg not in _ALGORITHMS:
+        raise UnimplementedError("an algorithm that is not there", expected=f"one of {_ALGORITHMS}", actual=alg)
+    return counter[0] | counter[1] << 64
 
 
 @binder("StatelessRandomGetKeyCounter", host={"seed": as_ints}, fresh=True)
@@ -92,14 +111,14 @@ def bind_key_and_counter(binding: Binding) -> Callable[..., Any]:
 
 
 _DRAWS: Final[dict[str, Callable[..., Any]]] = {
-    "StatelessRandomUniformV2": _uniform,
-    "StatelessRandomNormalV2": _normal,
+    "StatelessRandomUniformV2": uniform,
+    "StatelessRandomNormalV2": normal,
 }
-_FROM: Final = {"shape": as_sizes, "key": as_ints, "counter": as_ints, "alg": as_int}
+FROM: Final = {"shape": as_sizes, "key": as_ints, "counter": as_ints, "alg": as_int}
 
 
-@binder("StatelessRandomUniformV2", host=_FROM, fresh=True, elastic=True)
-@binder("StatelessRandomNormalV2", host=_FROM, fresh=True, elastic=True)
+@binder("StatelessRandomUniformV2", host=FROM, fresh=True, elastic=True)
+@binder("StatelessRandomNormalV2", host=FROM, fresh=True, elastic=True)
 def bind_floats(binding: Binding) -> Callable[..., Any]:
     draw, dtype, xp = _DRAWS[binding.op_type], binding.output_dtypes[0].np_dtype, binding.xp
     each = 2 if dtype.itemsize == 8 else 4  # from one value of the counter
@@ -110,7 +129,7 @@ def bind_floats(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-@binder("StatelessRandomUniformIntV2", host={**_FROM, "minval": as_int, "maxval": as_int}, fresh=True, elastic=True)
+@binder("StatelessRandomUniformIntV2", host={**FROM, "minval": as_int, "maxval": as_int}, fresh=True, elastic=True)
 def bind_integers(binding: Binding) -> Callable[..., Any]:
     dtype, xp = binding.output_dtypes[0].np_dtype, binding.xp
     each = 2 if dtype.itemsize == 8 else 4
@@ -139,13 +158,9 @@ def _filled(
     each: int,
     draw: Callable[[Any], Any],
 ) -> Any:
-    if len(key) != 1 or len(counter) < 2:
-        raise InvalidArgumentError("not a key and a counter", expected="1 and 2 numbers", actual=(key, counter))
-    if alg not in _ALGORITHMS:
-        raise UnimplementedError("an algorithm that is not there", expected=f"one of {_ALGORITHMS}", actual=alg)
+    first = first_counter(key, counter, alg)
     dtype, xp = binding.output_dtypes[0].np_dtype, binding.xp
     count = claim_array(shape, dtype, 20.0)
-    first = counter[0] | counter[1] << 64
 
     def part_of(part: slice) -> Any:
         begin = part.start // each

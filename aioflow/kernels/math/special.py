@@ -418,15 +418,19 @@ def _drift_by_fraction(xp: Any, a: Any, x: Any) -> Any:
     dp0, dq0, dp1, dq1 = zero, zero, zero, -x
     total = p1 / q1
     slope = -total * dq1 / q1
+    rests = xp.zeros(x.shape, bool)
     for n in range(1, _MOST_STEPS):
         y, z = y + 1, z + 2
         w = y * n
         p0, p1, dp0, dp1 = p1, p1 * z - p0 * w, dp1, dp1 * z - p1 - dp0 * w + p0 * n
         q0, q1, dq0, dq1 = q1, q1 * z - q0 * w, dq1, dq1 * z - q1 - dq0 * w + q0 * n
-        last, total = total, p1 / q1
-        before, slope = slope, (dp1 - total * dq1) / q1
-        error = xp.absolute(slope - before) + xp.absolute(total - last)
-        if bool((error <= 4 * _EPSILON * (xp.absolute(slope) + xp.absolute(total))).all()):
+        value = p1 / q1
+        growth = (dp1 - value * dq1) / q1
+        error = xp.absolute(growth - slope) + xp.absolute(value - total)
+        # Each number is left as it is where it comes to rest: rounding may move it again before the last one rests.
+        total, slope = xp.where(rests, total, value), xp.where(rests, slope, growth)
+        rests = rests | (error <= 4 * _EPSILON * (xp.absolute(slope) + xp.absolute(total)))
+        if bool(rests.all()):
             break
         factor = xp.where(xp.absolute(p1) > _BIG, _EPSILON, 1.0)
         p0, p1, q0, q1, dp0, dp1, dq0, dq1 = (v * factor for v in (p0, p1, q0, q1, dp0, dp1, dq0, dq1))

@@ -106,7 +106,10 @@ class ConcreteFunction:
             )
         with self.graph.as_default():
             values = [_fitted(value, a.dtype, a.dims, a.op.name) for value, a in zip(tensors, arguments, strict=True)]
-        op = operation_of(call(self.function, values, name))
+        return self.results_of(operation_of(call(self.function, values, name)))
+
+    def results_of(self, op: Operation) -> Any:
+        """What the Python function returns, where `op` is the call."""
         return nest.pack(self._structure, [_value(leaf, op) for leaf in self._leaves])
 
     def __repr__(self) -> str:
@@ -143,7 +146,7 @@ class PolymorphicFunction:
         functools.update_wrapper(self, python_function)
         self.python_function = python_function
         self.input_signature = None if input_signature is None else tuple(input_signature)
-        self._name = name or _plain_name(getattr(python_function, "__name__", "function"))
+        self._name = name or plain_name(getattr(python_function, "__name__", "function"))
         self._signature = inspect.signature(python_function)
         self._gradient = grad_func
         self._traced: WeakKeyDictionary[Graph, dict[Any, ConcreteFunction]] = WeakKeyDictionary()
@@ -249,7 +252,7 @@ def _trace_into(
     with graph.as_default(), body.opened():
         for leaf, leaf_name in zip(leaves, names, strict=True):
             if isinstance(leaf, TensorSpec):
-                plain = _plain_name(leaf.name or leaf_name)
+                plain = plain_name(leaf.name or leaf_name)
                 arguments.append(make("Placeholder", dtype=leaf.dtype, shape=leaf.shape.raw, name=plain))
                 values.append(arguments[-1])
             else:
@@ -313,7 +316,7 @@ def _argument_names(signature: inspect.Signature, structure: Any) -> list[str]:
     return names
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name that is one in definitions too."""
     plain = _NO_NAME.sub("_", name.lower()).strip("_")
     return plain if plain[:1].isalpha() else f"f_{plain}".rstrip("_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import opaque
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_op
-from aioflow.ops.control.branches_and_loops import cond
+from aioflow.ops.control.branches_and_loops import case, cond
 from aioflow.ops.math.random import random_uniform
 from aioflow.ops.scoping import name_scope
 
@@ -235,6 +236,44 @@ def flip_up_down(image: TensorLike) -> Tensor:
     return _flipped(image, -3)
 
 
+def transpose_image(image: TensorLike, name: str | None = None) -> Tensor:
+    """An image (or each of a batch) with its rows as columns."""
+    given = convert_to_tensor(image)
+    if given.dims is not None and len(given.dims) not in (3, 4):
+        raise InvalidArgumentError("an image has the wrong rank", expected="3 or 4", actual=format_dims(given.dims))
+    with name_scope(name, "transpose"):
+        if given.dims is not None:
+            return make("Transpose", given, [1, 0, 2] if len(given.dims) == 3 else [0, 2, 1, 3])
+        first = make("Sub", make("Rank", given), 3)
+        last = make("AddV2", first, [1, 0, 2])
+        return make("Transpose", given, make("ConcatV2", [make("Range", 0, first, 1), last], 0))
+
+
+def rot90(image: TensorLike, k: _Size = 1, name: str | None = None) -> Tensor:
+    """An image (or each of a batch) turned to the left, by `k` quarters of a circle.
+
+    Raises:
+        InvalidArgumentError: the rank of the image is not 3 or 4, or k is no scalar.
+    """
+    with name_scope(name, "rot90"):
+        given = convert_to_tensor(image)
+        turns: list[Callable[[], Tensor]] = [
+            lambda: make("Identity", given),
+            lambda: flip_up_down(transpose_image(given)),
+            lambda: flip_up_down(flip_left_right(given)),
+            lambda: transpose_image(flip_up_down(given)),
+        ]
+        quarters = convert_to_tensor(k, dtypes.int32)
+        known = _known(quarters)
+        if known is not None:
+            return turns[known % 4]()
+        chosen = make("FloorMod", quarters, 4)
+        result: Tensor = case([(make("Equal", chosen, n), turn) for n, turn in enumerate(turns[1:], 1)], turns[0])
+        if given.dims is not None and len(given.dims) in (3, 4):
+            result.set_shape((*given.dims[:-3], None, None, given.dims[-1]))
+        return result
+
+
 def _maybe_flipped(image: TensorLike, axis: int, seed: int | None) -> Tensor:
     given = convert_to_tensor(image)
     if given.dims is not None and len(given.dims) == 3:
@@ -311,7 +350,7 @@ def _inside(bound: Any, given: DType, wanted: DType) -> Any:
     return np.nextafter(number, given.np_dtype.type(0)) if int(number) > wanted.max else number
 
 
-def _adjusted(image: TensorLike, adjust: Any, name: str) -> Tensor:
+def adjusted(image: TensorLike, adjust: Any, name: str) -> Tensor:
     """Adjust an image in floating point, and give it back in its own dtype."""
     given = convert_to_tensor(image)
     with default_graph().name_scope(name):
@@ -326,12 +365,12 @@ def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
     def adjust(floats: Tensor) -> Tensor:
         return make("AddV2", floats, _cast(convert_to_tensor(delta), floats.dtype, False))
 
-    return _adjusted(image, adjust, "adjust_brightness")
+    return adjusted(image, adjust, "adjust_brightness")
 
 
 def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     """Images with the distance of each pixel from the mean of its channel multiplied."""
-    return _adjusted(
+    return adjusted(
         images,
         lambda floats: make("AdjustContrastv2", floats, convert_to_tensor(contrast_factor, dtypes.float32)),
         "adjust_contrast",
@@ -351,7 +390,7 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
         power = make("Pow", floats, constant(float(gamma), floats.dtype))
         return make("Mul", constant(float(gain), floats.dtype), power)
 
-    return _adjusted(image, adjust, "adjust_gamma")
+    return adjusted(image, adjust, "adjust_gamma")
 
 
 def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Boxes in images: the best of those that overlap."""
+"""Boxes in images: the best of those that overlap, and boxes drawn."""
 
 from __future__ import annotations
 
@@ -32,6 +32,57 @@ define_op(
     traits=opaque(cost=reading(20), on_host="it has a kernel for the processor alone"),
 )
 not_differentiable("NonMaxSuppressionV3")
+
+
+def _drawn(ctx: ShapeContext) -> Dims:
+    boxes = ctx.require_rank("boxes", 3)
+    if not is_compatible(boxes, (None, None, 4)):
+        raise InvalidArgumentError("a box is y1, x1, y2, x2", expected="[images, boxes, 4]", actual=format_dims(boxes))
+    return ctx.require_rank("images", 4)
+
+
+def _drawn_in_colours(ctx: ShapeContext) -> Dims:
+    ctx.require_rank("colors", 2)
+    return _drawn(ctx)
+
+
+_DRAWING = opaque(cost=reading(2), on_host="it has a kernel for the processor alone")
+define_op(
+    "DrawBoundingBoxes",
+    "images: T, boxes: float32",
+    "output: T",
+    ["T: {float16, float32} = float32"],
+    shape=_drawn,
+    traits=_DRAWING,
+)
+define_op(
+    "DrawBoundingBoxesV2",
+    "images: T, boxes: float32, colors: float32",
+    "output: T",
+    ["T: {float16, float32} = float32"],
+    shape=_drawn_in_colours,
+    traits=_DRAWING,
+)
+not_differentiable("DrawBoundingBoxes", "DrawBoundingBoxesV2")
+
+
+def draw_bounding_boxes(
+    images: TensorLike, boxes: TensorLike, name: str | None = None, colors: TensorLike | None = None
+) -> Tensor:
+    """Images with boxes drawn on them, one pixel wide.
+
+    Args:
+        images: [batch, height, width, channels], float16 or float32.
+        boxes: [batch, boxes, 4], each y1, x1, y2, x2, where 0 is the first row or column of an image and 1 the last.
+            What is beyond the image is not drawn, nor is a box whose end is before its beginning.
+        colors: [colours, channels], which the boxes have by turns; None is a table of ten, and white for grey images.
+
+    Raises:
+        InvalidArgumentError: a shape does not fit.
+    """
+    if colors is None:
+        return make("DrawBoundingBoxes", images, boxes, name=name)
+    return make("DrawBoundingBoxesV2", images, boxes, colors, name=name)
 
 
 def non_max_suppression(

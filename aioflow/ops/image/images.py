@@ -1,23 +1,19 @@
-"""Images as tensors: decoded, encoded, resized, also parts of them. Plain cropping, flipping and colours are in
-`image_adjust`.
+"""Images as tensors: decoded, encoded, and parts of them resized. Whole images are resized in `resizing`; plain
+cropping, flipping and colours are in `adjust`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
-from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import encoded, opaque
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.image.adjust import convert_image_dtype
+from aioflow.ops.image.resizing import height_and_width, image_size
 from aioflow.ops.scoping import name_scope
 
 __all__: list[str] = []  # public in `aioflow.image`
@@ -58,19 +54,6 @@ def _encoded_many(ctx: ShapeContext) -> Dims:
     return None if dims is None else dims[:-3]
 
 
-def _height_and_width(ctx: ShapeContext, name: str) -> tuple[int | None, int | None]:
-    size = ctx.require_rank(name, 1)
-    if size not in (None, (None,), (2,)):
-        raise InvalidArgumentError("the size must be height and width", expected="2 elements", actual=format_dims(size))
-    known = ctx.partial_shape(name)
-    return (known[0], known[1]) if known is not None and len(known) == 2 else (None, None)
-
-
-def _resized(ctx: ShapeContext) -> Dims:
-    images = ctx.require_rank(ctx.op_def.inputs[0].name, 4) or (None,) * 4
-    return (images[0], *_height_and_width(ctx, "size"), images[3])
-
-
 def _count_of_boxes(ctx: ShapeContext) -> int | None:
     boxes, numbers = ctx.require_rank("boxes", 2), ctx.require_rank("box_ind", 1)
     if boxes is not None and boxes[1] not in (None, 4):
@@ -81,7 +64,7 @@ def _count_of_boxes(ctx: ShapeContext) -> int | None:
 
 def _crops(ctx: ShapeContext) -> Dims:
     image = ctx.require_rank("image", 4) or (None,) * 4
-    return (_count_of_boxes(ctx), *_height_and_width(ctx, "crop_size"), image[3])
+    return (_count_of_boxes(ctx), *height_and_width(ctx, "crop_size"), image[3])
 
 
 def _cut_image(ctx: ShapeContext) -> Dims:
@@ -94,12 +77,6 @@ def _cutting_boxes(ctx: ShapeContext) -> Dims:
     for name in ("grads", "image"):
         ctx.require_rank(name, 4)
     return (_count_of_boxes(ctx), 4)
-
-
-def _resized_grad(ctx: ShapeContext) -> Dims:
-    """The original image's, with as many images and channels as the gradients have."""
-    grads, image = ctx.require_rank("grads", 4), ctx.require_rank("original_image", 4)
-    return image if grads is None else merge_dims(image, (grads[0], None, None, grads[3]))
 
 
 def _picture(ctx: ShapeContext) -> Dims:
@@ -182,40 +159,6 @@ define_op(
     shape=lambda ctx: (3,),
     traits=encoded(),
 )
-_PIXELS = "int8, uint8, int16, uint16, int32, int64, bfloat16, float16, float32, float64"
-_SCALING = ["align_corners: bool = False", "half_pixel_centers: bool = False"]
-define_op(
-    "ResizeBilinear",
-    "images: T, size: int32",
-    "resized_images: float32",
-    [f"T: {{{_PIXELS}}}", *_SCALING],
-    shape=_resized,
-    traits=opaque(),
-)
-define_op(
-    "ResizeBilinearGrad",
-    "grads: float32, original_image: T",
-    "output: T",
-    ["T: {float32, bfloat16, float16, float64}", *_SCALING],
-    shape=_resized_grad,
-    traits=opaque(),
-)
-define_op(
-    "ResizeNearestNeighbor",
-    "images: T, size: int32",
-    "resized_images: T",
-    [f"T: {{{_PIXELS}}}", *_SCALING],
-    shape=_resized,
-    traits=opaque(),
-)
-define_op(
-    "ResizeNearestNeighborGrad",
-    "grads: T, size: int32",
-    "output: T",
-    ["T: {uint8, int8, int32, float16, float32, float64, bfloat16}", *_SCALING],
-    shape=_resized,
-    traits=opaque(),
-)
 _CUT_PIXELS = "uint8, uint16, int8, int16, int32, int64, float16, float32, float64"
 define_op(
     "CropAndResize",
@@ -254,38 +197,6 @@ not_differentiable(
 )
 
 
-def _scaling(op: Operation) -> dict[str, Any]:
-    return {name: op.attrs[name] for name in ("align_corners", "half_pixel_centers")}
-
-
-def _image_size(image: Tensor) -> Tensor:
-    sizes = () if image.dims is None else tuple(d for d in image.dims[1:3] if d is not None)
-    if len(sizes) == 2:
-        return convert_to_tensor(sizes, dtypes.int32)
-    return make("StridedSlice", make("Shape", image), [1], [3], [1])
-
-
-@gradient("ResizeBilinear")
-def _bilinear_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    return [make("ResizeBilinearGrad", grad, op.inputs[0], **_scaling(op)), None]
-
-
-@gradient("ResizeBilinearGrad")
-def _bilinear_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """The gradient is linear, and its transpose is the resizing itself."""
-    return [make("ResizeBilinear", grad, _image_size(op.inputs[0]), **_scaling(op)), None]
-
-
-@gradient("ResizeNearestNeighbor")
-def _nearest_neighbor_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    return [make("ResizeNearestNeighborGrad", grad, _image_size(op.inputs[0]), **_scaling(op)), None]
-
-
-@gradient("ResizeNearestNeighborGrad")
-def _nearest_neighbor_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    return [make("ResizeNearestNeighbor", grad, _image_size(op.inputs[0]), **_scaling(op)), None]
-
-
 @gradient("CropAndResize")
 def _crop_and_resize_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """The boxes get the gradient of bilinear crops with either method, as in TensorFlow: that of the nearest is 0."""
@@ -303,7 +214,7 @@ def _crop_and_resize_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def _crop_and_resize_grad_image_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     """It is linear in the gradient that it gets, and its transpose is the cropping itself."""
     grads, boxes, numbers, _ = op.inputs
-    crops = make("CropAndResize", grad, boxes, numbers, _image_size(grads), method=op.attrs["method"])
+    crops = make("CropAndResize", grad, boxes, numbers, image_size(grads), method=op.attrs["method"])
     return [crops, make("CropAndResizeGradBoxes", grads, grad, boxes, numbers), None, None]
 
 
@@ -471,106 +382,7 @@ def encode_jpeg(
     )
 
 
-# ── sizes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class ResizeMethod:
-    """How `resize_images` works out pixels. Bicubic and area are not implemented."""
-
-    BILINEAR = 0
-    NEAREST_NEIGHBOR = 1
-    BICUBIC = 2
-    AREA = 3
-
-
-def resize_bilinear(
-    images: TensorLike,
-    size: TensorLike,
-    align_corners: bool = False,
-    name: str | None = None,
-    half_pixel_centers: bool = False,
-) -> Tensor:
-    """Images in another size, by bilinear interpolation: float32.
-
-    Args:
-        images: [batch, height, width, channels].
-        size: The new height and width.
-        align_corners: The corner pixels stay corner pixels.
-        half_pixel_centers: A pixel's value is that at its centre, which makes resizing symmetric.
-    """
-    return make(
-        "ResizeBilinear",
-        images,
-        size,
-        align_corners=align_corners,
-        half_pixel_centers=half_pixel_centers,
-        name=name,
-    )
-
-
-def resize_nearest_neighbor(
-    images: TensorLike,
-    size: TensorLike,
-    align_corners: bool = False,
-    name: str | None = None,
-    half_pixel_centers: bool = False,
-) -> Tensor:
-    """Images in another size, where each pixel is one of the old ones. See `resize_bilinear`."""
-    return make(
-        "ResizeNearestNeighbor",
-        images,
-        size,
-        align_corners=align_corners,
-        half_pixel_centers=half_pixel_centers,
-        name=name,
-    )
-
-
-def resize_images(
-    images: TensorLike,
-    size: TensorLike,
-    method: int = ResizeMethod.BILINEAR,
-    align_corners: bool = False,
-    preserve_aspect_ratio: bool = False,
-    name: str | None = None,
-) -> Tensor:
-    """An image, or a batch of images, in another size. Images that have it already are given back as they are.
-
-    Args:
-        method: `ResizeMethod.BILINEAR` (float32) or `NEAREST_NEIGHBOR` (the images' dtype).
-        preserve_aspect_ratio: `size` is the largest that the images may get.
-
-    Raises:
-        InvalidArgumentError: the rank of the images is not 3 or 4.
-        UnimplementedError: the method is not supported.
-    """
-    op_type = {0: "ResizeBilinear", 1: "ResizeNearestNeighbor"}.get(method)
-    if op_type is None:
-        raise UnimplementedError("unknown resize method", expected="BILINEAR or NEAREST_NEIGHBOR", actual=method)
-    with name_scope(name, "resize"):
-        given = convert_to_tensor(images)
-        if given.dims is None or len(given.dims) not in (3, 4):
-            raise InvalidArgumentError("images have the wrong rank", expected="3 or 4", actual=format_dims(given.dims))
-        many = given if len(given.dims) == 4 else make("ExpandDims", given, 0)
-        target = convert_to_tensor(size, dtypes.int32)
-        if preserve_aspect_ratio:
-            target = _fitting(many, target)
-        known = constant_value(target)
-        if known is not None and many.dims is not None and tuple(known.tolist()) == many.dims[1:3]:
-            return given
-        made = make(op_type, many, target, align_corners=align_corners)
-        return made if len(given.dims) == 4 else make("Squeeze", made, squeeze_dims=[0])
-
-
-def _fitting(images: Tensor, size: Tensor) -> Tensor:
-    """The largest size within `size` that has the images' proportions."""
-    known, dims = constant_value(size), images.dims
-    if known is not None and dims is not None and dims[1] and dims[2]:
-        sizes = np.array(dims[1:3], np.float32)
-        return convert_to_tensor(np.round(sizes * (known.astype(np.float32) / sizes).min()).astype(np.int32))
-    current = make("Cast", _image_size(images), DstT=dtypes.float32)
-    scale = make("Min", make("RealDiv", make("Cast", size, DstT=dtypes.float32), current), 0)
-    return make("Cast", make("Round", make("Mul", current, scale)), DstT=dtypes.int32)
+# ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def crop_and_resize(

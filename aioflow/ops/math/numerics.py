@@ -5,7 +5,7 @@ from __future__ import annotations
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient
-from aioflow.graph.traits import state_change
+from aioflow.graph.traits import Effect, opaque
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 
@@ -17,7 +17,7 @@ define_op(
     "output: T",
     ["T: {floats}", "message: string"],
     shape=unchanged,
-    traits=state_change(),
+    traits=opaque(effect=Effect.FAILS),
 )
 
 

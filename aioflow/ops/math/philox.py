@@ -5,9 +5,20 @@ These are what Keras's seed generators draw by. The older stateless ops are in `
 
 from __future__ import annotations
 
-from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.costs import Cost, written
+from aioflow.graph.dtypes import DTypeLike, as_dtype
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, random
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
+from aioflow.ops.math.random import shape_tensor
+from aioflow.ops.scoping import name_scope
 
 __all__: list[str] = []
 
@@ -50,6 +61,18 @@ define_op(
     shape=_given_shape,
     traits=random(effect=Effect.NONE),
 )
+define_op(
+    "StatelessRandomGammaV3",
+    "shape: shape_dtype, key: uint64, counter: uint64, alg: int32, alpha: dtype",
+    "output: dtype",
+    ["dtype: {float16, float32, float64}", "shape_dtype: {index} = int32"],
+    shape=_given_shape,
+    traits=random(
+        effect=Effect.NONE,
+        cost=Cost("transcendental", written, 20.0),
+        on_host="each number is tried again until it is taken",
+    ),
+)
 
 not_differentiable(
     "StatelessRandomGetKeyCounter",
@@ -57,3 +80,42 @@ not_differentiable(
     "StatelessRandomNormalV2",
     "StatelessRandomUniformIntV2",
 )
+
+
+@gradient("StatelessRandomGammaV3")
+def _gamma_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """As that of `RandomGamma`. The sample has the dimensions of alpha at its end."""
+    alpha = op.inputs[4]
+    leading = make("Sub", make("Size", op.inputs[0]), make("Rank", alpha))
+    slope = make("Mul", grad, make("RandomGammaGrad", alpha, op.outputs[0]))
+    return [None, None, None, None, make("Sum", slope, make("Range", 0, leading, 1), keep_dims=False)]
+
+
+def stateless_gamma(
+    shape: Any,
+    seed: TensorLike,
+    alpha: TensorLike,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
+    name: str | None = None,
+) -> Tensor:
+    """Numbers from gamma distributions, made of a seed: the same ones for the same seed, as TensorFlow draws them.
+
+    Args:
+        shape: Of the result. It ends with that of alpha and beta, broadcast.
+        seed: Two integers.
+        alpha: The shape parameters, > 0.
+        beta: The inverse scales, > 0; None is 1.
+        dtype: float16, float32 or float64, also that of alpha and beta.
+    """
+    wanted = as_dtype(dtype)
+    with name_scope(name, "stateless_random_gamma"):
+        concentration = convert_to_tensor(alpha, wanted)
+        rate = convert_to_tensor(1 if beta is None else beta, wanted)
+        sizes = make("BroadcastArgs", make("Shape", concentration), make("Shape", rate))
+        key, counter = make_list("StatelessRandomGetKeyCounter", seed)
+        drawn = make(
+            "StatelessRandomGammaV3", shape_tensor(shape), key, counter, 3, make("BroadcastTo", concentration, sizes)
+        )
+        least = constant(np.finfo(wanted.np_dtype).tiny, wanted)
+        return make("Maximum", least, make("RealDiv", drawn, rate))

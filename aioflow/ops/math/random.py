@@ -181,7 +181,7 @@ def _random_gamma_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 # -- builders --------------------------------------------------------------------------------------
 
 
-def _shape_tensor(shape: Any) -> Tensor:
+def shape_tensor(shape: Any) -> Tensor:
     if isinstance(shape, TensorShape):
         shape = shape.as_list()
     if isinstance(shape, int):
@@ -232,7 +232,7 @@ def random_uniform(
             )
         maxval = 1
     with name_scope(name, "random_uniform", [shape, minval, maxval]) as scope:
-        sizes = _shape_tensor(shape)
+        sizes = shape_tensor(shape)
         result: Tensor
         if kind.is_integer:
             low, high = convert_to_tensor(minval, kind, name="min"), convert_to_tensor(maxval, kind, name="max")
@@ -272,7 +272,7 @@ def _normal(
 ) -> Tensor:
     kind = as_dtype(dtype)
     with name_scope(name, default, [shape, mean, stddev]) as scope:
-        sizes = _shape_tensor(shape)
+        sizes = shape_tensor(shape)
         centre, spread = _as_given(mean, kind), _as_given(stddev, kind)
         sample = make(op_type, sizes, dtype=kind, name=op_type, **_seeds(seed))
         return _scaled(sample, centre, spread, scope)
@@ -369,7 +369,7 @@ def random_gamma(
     """
     kind = as_dtype(dtype)
     with name_scope(name, "random_gamma", [shape, alpha, beta]):
-        sizes = _shape_tensor(shape)
+        sizes = shape_tensor(shape)
         concentration = convert_to_tensor(alpha, kind, name="alpha")
         rate = convert_to_tensor(1 if beta is None else beta, kind, name="beta")
         if beta is not None:
@@ -399,7 +399,7 @@ def random_poisson(
 ) -> Tensor:
     """For each element of lam, `shape` numbers from the Poisson distribution of that mean: shape + lam.shape."""
     with name_scope(name, "random_poisson", [lam, shape]) as scope:
-        sizes = _shape_tensor(shape)
+        sizes = shape_tensor(shape)
         rate = convert_to_tensor(lam, name="lam")
         return make("RandomPoissonV2", sizes, rate, dtype=as_dtype(dtype), name=scope, **_seeds(seed))
 
@@ -419,7 +419,7 @@ def stateless_random_uniform(
     kind = as_dtype(dtype)
     with name_scope(name, "stateless_random_uniform", [shape, seed, minval, maxval]) as scope:
         low, high = _as_given(minval, kind), _as_given(1 if maxval is None else maxval, kind)
-        sample = make("StatelessRandomUniform", _shape_tensor(shape), seed, dtype=kind)
+        sample = make("StatelessRandomUniform", shape_tensor(shape), seed, dtype=kind)
         return _scaled(sample, low, high - low, scope)
 
 
@@ -452,5 +452,5 @@ def _stateless(
 ) -> Tensor:
     kind = as_dtype(dtype)
     with name_scope(name, default, [shape, seed, mean, stddev]) as scope:
-        sample = make(op_type, _shape_tensor(shape), seed, dtype=kind)
+        sample = make(op_type, shape_tensor(shape), seed, dtype=kind)
         return _scaled(sample, _as_given(mean, kind), _as_given(stddev, kind), scope)

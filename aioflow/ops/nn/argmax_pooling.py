@@ -15,7 +15,7 @@ from aioflow.graph.traits import opaque
 from aioflow.graph.windows import Window, pool_dims
 from aioflow.ops.apply import TensorLike, make, make_list
 from aioflow.ops.nn.activations import renamed
-from aioflow.ops.nn.convolution import Ints, four
+from aioflow.ops.nn.windows import Ints, per_axis
 
 __all__ = ["max_pool_with_argmax"]
 
@@ -27,17 +27,13 @@ _HOW: Final = [
 ]
 
 
-def _window(attrs: Mapping[str, Any]) -> Window:
-    return Window.of({**attrs, "data_format": "NHWC"})
-
-
 def _windows(attrs: Mapping[str, Any], inputs: Sequence[Operand], _: Sequence[Operand]) -> float:
     """Bytes read, some passes over each."""
     return 4.0 * inputs[0].size * math.prod(attrs["ksize"]) / math.prod(attrs["strides"]) if inputs[0].size else 0.0
 
 
 def _shape(ctx: ShapeContext) -> list[Dims]:
-    pooled = pool_dims(_window(ctx.attrs), ctx.attrs["ksize"], ctx.dims("input"))
+    pooled = pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], ctx.dims("input"))
     return [pooled, pooled]
 
 
@@ -100,8 +96,8 @@ def max_pool_with_argmax(
     values, places = make_list(
         "MaxPoolWithArgmax",
         input,
-        ksize=four(ksize, data_format, "ksize"),
-        strides=four(strides, data_format, "strides"),
+        ksize=per_axis(ksize, 2, data_format, "ksize"),
+        strides=per_axis(strides, 2, data_format, "strides"),
         padding=padding,
         include_batch_in_index=include_batch_in_index,
         Targmax=as_dtype("int64" if kind is None else kind),

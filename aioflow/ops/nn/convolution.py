@@ -6,21 +6,27 @@ four.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.graph.argument_kinds import whole_numbers
-from aioflow.graph.costs import Cost, Operand
-from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
-from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import ShapeContext, define_op
+from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import product
-from aioflow.graph.windows import Window, conv2d_dims, depthwise_dims
+from aioflow.graph.windows import Window, conv_dims, depthwise_dims
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.array.static_shapes import shape_of
 from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.windows import (
+    Ints,
+    Padding,
+    conv_shape,
+    convolution,
+    depthwise,
+    differentiate_convolution,
+    given_shape,
+    padding_attrs,
+    per_axis,
+)
 from aioflow.ops.scoping import name_scope
 
 __all__ = [
@@ -42,65 +48,9 @@ _DENSE = ["strides: list(int)", "use_cudnn_on_gpu: bool = True", *_REST]
 _DEPTHWISE = ["strides: list(int)", *_REST]
 _ONES = (1, 1, 1, 1)
 
-Ints: TypeAlias = int | Sequence[int]  # see `four`
-Padding: TypeAlias = str | Sequence[Sequence[int]]  # see `padding_attrs`
-
-
-def _conv_shape(ctx: ShapeContext) -> Dims:
-    return conv2d_dims(Window.of(ctx.attrs), ctx.dims("input"), ctx.dims("filter"))
-
 
 def _depthwise_shape(ctx: ShapeContext) -> Dims:
     return depthwise_dims(Window.of(ctx.attrs), ctx.dims("input"), ctx.dims("filter"))
-
-
-def _given_shape(name: str) -> Any:
-    """Shape function of a gradient: the shape is what the input `name` holds."""
-
-    def shape(ctx: ShapeContext) -> Dims:
-        Window.of(ctx.attrs)
-        ctx.require_rank(name, 1)
-        for arg in ctx.op_def.inputs:
-            if arg.name != name:
-                ctx.require_rank(arg.name, 4)
-        dims = ctx.partial_shape(name)
-        if dims is None:
-            dims = (None,) * 4
-        if len(dims) != 4:
-            raise InvalidArgumentError(
-                f"{name} must be the shape of a 4-D tensor", expected="4 sizes", actual=format_dims(dims)
-            )
-        if name == "filter_sizes":
-            return dims
-        out = ctx.require_rank("out_backprop", 4)  # which has as many images
-        return dims if out is None else merge_dims(dims, (out[0], None, None, None))
-
-    return shape
-
-
-def convolution(image: int, kernel: int) -> Cost:
-    """Multiply-adds of a convolution: each position and output channel costs the filter's elements per channel.
-
-    Args:
-        image: Which operand has a value for each output position, counted through the inputs and then the outputs.
-        kernel: Which one is the filter.
-    """
-
-    def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-        operands = [*inputs, *outputs]
-        return float(operands[image].elements * math.prod(operands[kernel].dims[:-1]))
-
-    return Cost("convolution", work)
-
-
-def depthwise(image: int, kernel: int) -> Cost:
-    """As `convolution`, where each output channel reads one input channel."""
-
-    def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-        operands = [*inputs, *outputs]
-        return float(operands[image].elements * math.prod(operands[kernel].dims[:2]))
-
-    return Cost("convolution", work, 4.0)
 
 
 define_op(
@@ -108,7 +58,7 @@ define_op(
     "input: T, filter: T",
     "output: T",
     ["T: {floats, int32}", *_DENSE],
-    shape=_conv_shape,
+    shape=conv_shape,
     traits=product(cost=convolution(2, 1), row_major=True),
 )
 define_op(
@@ -116,7 +66,7 @@ define_op(
     "input_sizes: int32, filter: T, out_backprop: T",
     "output: T",
     ["T: {floats, int32}", *_DENSE],
-    shape=_given_shape("input_sizes"),
+    shape=given_shape("input_sizes", "out_backprop"),
     traits=product(cost=convolution(2, 1)),
 )
 define_op(
@@ -124,7 +74,7 @@ define_op(
     "input: T, filter_sizes: int32, out_backprop: T",
     "output: T",
     ["T: {floats}", *_DENSE],
-    shape=_given_shape("filter_sizes"),
+    shape=given_shape("filter_sizes", "out_backprop"),
     traits=product(cost=convolution(2, 3)),
 )
 define_op(
@@ -140,7 +90,7 @@ define_op(
     "input_sizes: int32, filter: T, out_backprop: T",
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
-    shape=_given_shape("input_sizes"),
+    shape=given_shape("input_sizes", "out_backprop"),
     traits=product(cost=depthwise(2, 1)),
 )
 define_op(
@@ -148,82 +98,18 @@ define_op(
     "input: T, filter_sizes: int32, out_backprop: T",
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
-    shape=_given_shape("filter_sizes"),
+    shape=given_shape("filter_sizes", "out_backprop"),
     traits=product(cost=depthwise(2, 3)),
 )
 
 
-# The convolution is linear in each of image, filter and result, so the three ops are one another's gradients.
-
-
-def _how(op: Operation) -> dict[str, Any]:
-    return {k: v for k, v in op.attrs.items() if k != "T" and not k.startswith("_")}
-
-
-def _family(op: Operation) -> str:
-    return "DepthwiseConv2dNative" if op.type.startswith("Depthwise") else "Conv2D"
-
-
-@gradient("Conv2D", "DepthwiseConv2dNative")
-def _conv_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    image, kernel = op.inputs
-    family, how = _family(op), _how(op)
-    return [
-        make(f"{family}BackpropInput", shape_of(image), kernel, grad, **how),
-        make(f"{family}BackpropFilter", image, shape_of(kernel), grad, **how),
-    ]
-
-
-@gradient("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput")
-def _backprop_input_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    _, kernel, out = op.inputs
-    family, how = _family(op), _how(op)
-    return [
-        None,
-        make(f"{family}BackpropFilter", grad, shape_of(kernel), out, **how),
-        make(family, grad, kernel, **how),
-    ]
-
-
-@gradient("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
-def _backprop_filter_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    image, _, out = op.inputs
-    family, how = _family(op), _how(op)
-    return [
-        make(f"{family}BackpropInput", shape_of(image), grad, out, **how),
-        None,
-        make(family, image, grad, **how),
-    ]
+differentiate_convolution("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")
+differentiate_convolution(
+    "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter"
+)
 
 
 # -- builders --------------------------------------------------------------------------------------
-
-
-def four(values: Ints | None, data_format: str, name: str) -> list[int]:
-    """A list of one value per axis from one value, (rows, columns), or four values.
-
-    Raises:
-        InvalidArgumentError: the number of values is wrong.
-    """
-    given = [1] if values is None else [values] if isinstance(values, int) else whole_numbers(values, name)
-    if len(given) == 4:
-        return given
-    if len(given) not in (1, 2):
-        raise InvalidArgumentError(f"{name} needs 1, 2 or 4 values", expected="1, 2 or 4 values", actual=given)
-    rows, columns = given[0], given[-1]
-    return [1, 1, rows, columns] if data_format == "NCHW" else [1, rows, columns, 1]
-
-
-def padding_attrs(padding: Padding | None) -> dict[str, Any]:
-    """The attributes for "SAME", "VALID", or [[before, after]] per axis."""
-    if isinstance(padding, str):
-        return {"padding": padding.upper()}
-    if not isinstance(padding, list | tuple):
-        raise DTypeError(
-            "not a padding", expected="'SAME', 'VALID', or [[before, after]] for each axis", actual=repr(padding)
-        )
-    edges = [edge for pair in padding for edge in whole_numbers(pair, "a pair of paddings")]
-    return {"padding": "EXPLICIT", "explicit_paddings": edges}
 
 
 def _attrs(
@@ -231,8 +117,8 @@ def _attrs(
 ) -> dict[str, Any]:
     layout = data_format or "NHWC"
     return {
-        "strides": four(strides, layout, "strides"),
-        "dilations": four(dilations, layout, "dilations"),
+        "strides": per_axis(strides, 2, layout, "strides"),
+        "dilations": per_axis(dilations, 2, layout, "dilations"),
         "data_format": layout,
         **padding_attrs(padding),
     }
@@ -342,7 +228,7 @@ def conv2d_transpose(
 
 
 def _check_transposed(window: Window, made: Dims, kernel: Dims, given: Dims) -> None:
-    expected = conv2d_dims(window, made, kernel)
+    expected = conv_dims(window, made, kernel)
     if not is_compatible(expected, given):
         raise InvalidArgumentError(
             f"value does not fit output_shape {format_dims(made)}",

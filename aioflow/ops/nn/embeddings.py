@@ -292,7 +292,7 @@ def safe_embedding_lookup_sparse(
         [d0, …, dn-1, …row shape].
 
     Raises:
-        As `embedding_lookup_sparse`.
+        InvalidArgumentError, …: As `embedding_lookup_sparse`.
     """
     _checked_combiner(combiner)
     tables = _tables(embedding_weights)

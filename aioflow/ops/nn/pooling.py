@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from aioflow.errors import InvalidArgumentError
-from aioflow.graph.costs import Cost, Operand
-from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
-from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import opaque
-from aioflow.graph.windows import Window, pool_dims
 from aioflow.ops.apply import TensorLike, make
-from aioflow.ops.array.static_shapes import shape_of
-from aioflow.ops.nn.activations import renamed, zeros_like
-from aioflow.ops.nn.convolution import Ints, Padding, four, padding_attrs
+from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.windows import (
+    POOLING,
+    Ints,
+    Padding,
+    differentiate_average,
+    differentiate_maximum,
+    given_shape,
+    max_pool_grad_grad_shape,
+    max_pool_grad_shape,
+    padding_attrs,
+    per_axis,
+    pool_shape,
+)
 
 __all__ = ["avg_pool", "avg_pool2d", "max_pool", "max_pool2d"]
 
@@ -25,42 +30,6 @@ _EXPLICIT = ["padding: {'SAME', 'VALID', 'EXPLICIT'}", "explicit_paddings: list(
 _IMPLICIT = ["padding: {'SAME', 'VALID'}"]
 _FORMAT = ["data_format: {'NHWC', 'NCHW'} = 'NHWC'"]
 
-
-def _pool_shape(name: str) -> Any:
-    def shape(ctx: ShapeContext) -> Dims:
-        return pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], ctx.dims(name))
-
-    return shape
-
-
-def _max_pool_grad_shape(ctx: ShapeContext) -> Dims:
-    pooled = pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], ctx.dims("orig_input"))
-    merge_dims(merge_dims(pooled, ctx.dims("orig_output")), ctx.dims("grad"))
-    return ctx.require_rank("orig_input", 4) or (None,) * 4
-
-
-def _max_pool_grad_grad_shape(ctx: ShapeContext) -> Dims:
-    image = merge_dims(ctx.dims("orig_input"), ctx.dims("grad"))
-    return merge_dims(pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], image), ctx.dims("orig_output"))
-
-
-def _avg_pool_grad_shape(ctx: ShapeContext) -> Dims:
-    ctx.require_rank("orig_input_shape", 1)
-    dims = ctx.partial_shape("orig_input_shape")
-    if dims is not None and len(dims) != 4:
-        raise InvalidArgumentError(
-            "orig_input_shape must be the shape of a 4-D tensor", expected="4 sizes", actual=format_dims(dims)
-        )
-    return (None,) * 4 if dims is None else dims
-
-
-def _windows(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Bytes read: a window for every element of the smaller side."""
-    window = math.prod(attrs.get("ksize", (1,)))
-    return float(min([o.size for o in [*inputs[:1], *outputs] if o.size] or [0]) * window)
-
-
-_POOLING: Final = Cost("elementwise", _windows)
 
 define_op(
     "MaxPool",
@@ -72,73 +41,45 @@ define_op(
         *_EXPLICIT,
         "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'",
     ],
-    shape=_pool_shape("input"),
-    traits=opaque(cost=_POOLING, row_major=True),
+    shape=pool_shape("input"),
+    traits=opaque(cost=POOLING, row_major=True),
 )
 define_op(
     "MaxPoolGrad",
     "orig_input: T, orig_output: T, grad: T",
     "output: T",
     [*_WINDOW, *_EXPLICIT, *_FORMAT, "T: {reals} = float32"],
-    shape=_max_pool_grad_shape,
-    traits=opaque(cost=_POOLING),
+    shape=max_pool_grad_shape,
+    traits=opaque(cost=POOLING),
 )
 define_op(
     "MaxPoolGradGrad",
     "orig_input: T, orig_output: T, grad: T",
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {reals}"],
-    shape=_max_pool_grad_grad_shape,
-    traits=opaque(cost=_POOLING),
+    shape=max_pool_grad_grad_shape,
+    traits=opaque(cost=POOLING),
 )
 define_op(
     "AvgPool",
     "value: T",
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"],
-    shape=_pool_shape("value"),
-    traits=opaque(cost=_POOLING, row_major=True),
+    shape=pool_shape("value"),
+    traits=opaque(cost=POOLING, row_major=True),
 )
 define_op(
     "AvgPoolGrad",
     "orig_input_shape: int32, grad: T",
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"],
-    shape=_avg_pool_grad_shape,
-    traits=opaque(cost=_POOLING),
+    shape=given_shape("orig_input_shape", "grad"),
+    traits=opaque(cost=POOLING),
 )
 
 
-def _how(op: Operation, *without: str) -> dict[str, Any]:
-    return {k: v for k, v in op.attrs.items() if k != "T" and k not in without and not k.startswith("_")}
-
-
-@gradient("MaxPool")
-def _max_pool_gradient(op: Operation, grad: Tensor) -> Tensor:
-    return make("MaxPoolGrad", op.inputs[0], op.outputs[0], grad, **_how(op))
-
-
-@gradient("MaxPoolGrad")
-def _max_pool_grad_gradient(op: Operation, grad: Tensor) -> list[Tensor]:
-    image, pooled, _ = op.inputs
-    how = _how(op, "explicit_paddings")
-    return [zeros_like(image), zeros_like(pooled), make("MaxPoolGradGrad", image, pooled, grad, **how)]
-
-
-@gradient("MaxPoolGradGrad")
-def _max_pool_grad_grad_gradient(op: Operation, grad: Tensor) -> list[Tensor]:
-    image, pooled, _ = op.inputs
-    return [zeros_like(image), zeros_like(pooled), make("MaxPoolGrad", image, pooled, grad, **_how(op))]
-
-
-@gradient("AvgPool")
-def _avg_pool_gradient(op: Operation, grad: Tensor) -> Tensor:
-    return make("AvgPoolGrad", shape_of(op.inputs[0]), grad, **_how(op))
-
-
-@gradient("AvgPoolGrad")
-def _avg_pool_grad_gradient(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    return [None, make("AvgPool", grad, **_how(op))]
+differentiate_maximum("MaxPool", "MaxPoolGrad", "MaxPoolGradGrad")
+differentiate_average("AvgPool", "AvgPoolGrad")
 
 
 def max_pool(
@@ -201,8 +142,8 @@ def avg_pool2d(
 def _attrs(ksize: Ints, strides: Ints, padding: Padding, data_format: str | None) -> dict[str, Any]:
     layout = data_format or "NHWC"
     return {
-        "ksize": four(ksize, layout, "ksize"),
-        "strides": four(strides, layout, "strides"),
+        "ksize": per_axis(ksize, 2, layout, "ksize"),
+        "strides": per_axis(strides, 2, layout, "strides"),
         "data_format": layout,
         **padding_attrs(padding),
     }

@@ -6,22 +6,27 @@ five.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from aioflow.errors import InvalidArgumentError
-from aioflow.graph.argument_kinds import whole_numbers
-from aioflow.graph.costs import Cost, Operand
-from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
-from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.graph import Tensor
+from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import opaque, product
-from aioflow.graph.volumes import VolumeWindow, conv3d_dims, pool3d_dims
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.array.static_shapes import shape_of
-from aioflow.ops.nn.activations import renamed, zeros_like
-from aioflow.ops.nn.convolution import Ints, convolution
+from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.windows import (
+    POOLING,
+    Ints,
+    conv_shape,
+    convolution,
+    differentiate_average,
+    differentiate_convolution,
+    differentiate_maximum,
+    given_shape,
+    max_pool_grad_grad_shape,
+    max_pool_grad_shape,
+    per_axis,
+    pool_shape,
+)
 from aioflow.ops.scoping import name_scope
 
 __all__ = ["avg_pool3d", "conv3d", "conv3d_backprop_filter_v2", "conv3d_transpose", "max_pool3d"]
@@ -32,61 +37,12 @@ _POOL: Final = ["ksize: list(int) >= 5", "strides: list(int) >= 5", *_HOW]
 _ONES: Final = (1, 1, 1, 1, 1)
 
 
-def _conv_shape(ctx: ShapeContext) -> Dims:
-    return conv3d_dims(VolumeWindow.of(ctx.attrs), ctx.dims("input"), ctx.dims("filter"))
-
-
-def _given_shape(name: str) -> Any:
-    """Shape function of a gradient: the shape is what the input `name` holds."""
-
-    def shape(ctx: ShapeContext) -> Dims:
-        VolumeWindow.of(ctx.attrs)
-        ctx.require_rank(name, 1)
-        for arg in ctx.op_def.inputs:
-            if arg.name != name:
-                ctx.require_rank(arg.name, 5)
-        dims = ctx.partial_shape(name)
-        if dims is None:
-            return (None,) * 5
-        if len(dims) != 5:
-            raise InvalidArgumentError(
-                f"{name} must be the shape of a 5-D tensor", expected="5 sizes", actual=format_dims(dims)
-            )
-        return dims
-
-    return shape
-
-
-def _pool_shape(ctx: ShapeContext) -> Dims:
-    return pool3d_dims(VolumeWindow.of(ctx.attrs), ctx.attrs["ksize"], ctx.dims("input"))
-
-
-def _max_grad_shape(ctx: ShapeContext) -> Dims:
-    pooled = pool3d_dims(VolumeWindow.of(ctx.attrs), ctx.attrs["ksize"], ctx.dims("orig_input"))
-    merge_dims(merge_dims(pooled, ctx.dims("orig_output")), ctx.dims("grad"))
-    return ctx.require_rank("orig_input", 5) or (None,) * 5
-
-
-def _max_grad_grad_shape(ctx: ShapeContext) -> Dims:
-    image = merge_dims(ctx.dims("orig_input"), ctx.dims("grad"))
-    pooled = pool3d_dims(VolumeWindow.of(ctx.attrs), ctx.attrs["ksize"], image)
-    return merge_dims(pooled, ctx.dims("orig_output"))
-
-
-def _windows(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Bytes read: a window for every element of the smaller side."""
-    window = math.prod(attrs.get("ksize", (1,)))
-    return float(min([o.size for o in [*inputs[:1], *outputs] if o.size] or [0]) * window)
-
-
-_POOLING: Final = Cost("elementwise", _windows)
-
 define_op(
     "Conv3D",
     "input: T, filter: T",
     "output: T",
     _CONV,
-    shape=_conv_shape,
+    shape=conv_shape,
     traits=product(cost=convolution(2, 1)),
 )
 define_op(
@@ -94,7 +50,7 @@ define_op(
     "input_sizes: Tshape, filter: T, out_backprop: T",
     "output: T",
     [*_CONV, "Tshape: {index} = int32"],
-    shape=_given_shape("input_sizes"),
+    shape=given_shape("input_sizes", "out_backprop"),
     traits=product(cost=convolution(2, 1)),
 )
 define_op(
@@ -102,7 +58,7 @@ define_op(
     "input: T, filter_sizes: int32, out_backprop: T",
     "output: T",
     _CONV,
-    shape=_given_shape("filter_sizes"),
+    shape=given_shape("filter_sizes", "out_backprop"),
     traits=product(cost=convolution(2, 3)),
 )
 define_op(
@@ -110,123 +66,49 @@ define_op(
     "input: T",
     "output: T",
     [*_POOL, "T: {floats}"],
-    shape=_pool_shape,
-    traits=opaque(cost=_POOLING),
+    shape=pool_shape("input"),
+    traits=opaque(cost=POOLING),
 )
 define_op(
     "MaxPool3DGrad",
     "orig_input: TInput, orig_output: TInput, grad: T",
     "output: T",
     [*_POOL, "T: {floats} = float32", "TInput: {floats} = float32"],
-    shape=_max_grad_shape,
-    traits=opaque(cost=_POOLING),
+    shape=max_pool_grad_shape,
+    traits=opaque(cost=POOLING),
 )
 define_op(
     "MaxPool3DGradGrad",
     "orig_input: T, orig_output: T, grad: T",
     "output: T",
     [*_POOL, "T: {reals}"],
-    shape=_max_grad_grad_shape,
-    traits=opaque(cost=_POOLING),
+    shape=max_pool_grad_grad_shape,
+    traits=opaque(cost=POOLING),
 )
 define_op(
     "AvgPool3D",
     "input: T",
     "output: T",
     [*_POOL, "T: {floats}"],
-    shape=_pool_shape,
-    traits=opaque(cost=_POOLING),
+    shape=pool_shape("input"),
+    traits=opaque(cost=POOLING),
 )
 define_op(
     "AvgPool3DGrad",
     "orig_input_shape: int32, grad: T",
     "output: T",
     [*_POOL, "T: {floats}"],
-    shape=_given_shape("orig_input_shape"),
-    traits=opaque(cost=_POOLING),
+    shape=given_shape("orig_input_shape", "grad"),
+    traits=opaque(cost=POOLING),
 )
 
 
-# The convolution is linear in each of image, filter and result, so the three ops are one another's gradients.
-
-
-def _how(op: Operation) -> dict[str, Any]:
-    kept = ("strides", "padding", "data_format", "dilations", "ksize")
-    return {name: op.attrs[name] for name in kept if name in op.attrs}
-
-
-@gradient("Conv3D")
-def _conv_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    image, kernel = op.inputs
-    return [
-        make("Conv3DBackpropInputV2", shape_of(image), kernel, grad, **_how(op)),
-        make("Conv3DBackpropFilterV2", image, shape_of(kernel), grad, **_how(op)),
-    ]
-
-
-@gradient("Conv3DBackpropInputV2")
-def _backprop_input_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    _, kernel, out = op.inputs
-    return [
-        None,
-        make("Conv3DBackpropFilterV2", grad, shape_of(kernel), out, **_how(op)),
-        make("Conv3D", grad, kernel, **_how(op)),
-    ]
-
-
-@gradient("Conv3DBackpropFilterV2")
-def _backprop_filter_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    image, _, out = op.inputs
-    return [
-        make("Conv3DBackpropInputV2", shape_of(image), grad, out, **_how(op)),
-        None,
-        make("Conv3D", image, grad, **_how(op)),
-    ]
-
-
-@gradient("MaxPool3D")
-def _max_pool_grad(op: Operation, grad: Tensor) -> Tensor:
-    return make("MaxPool3DGrad", op.inputs[0], op.outputs[0], grad, **_how(op))
-
-
-@gradient("MaxPool3DGrad")
-def _max_pool_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    image, pooled, _ = op.inputs
-    return [zeros_like(image), zeros_like(pooled), make("MaxPool3DGradGrad", image, pooled, grad, **_how(op))]
-
-
-@gradient("MaxPool3DGradGrad")
-def _max_pool_third_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    image, pooled, _ = op.inputs
-    return [zeros_like(image), zeros_like(pooled), make("MaxPool3DGrad", image, pooled, grad, **_how(op))]
-
-
-@gradient("AvgPool3D")
-def _avg_pool_grad(op: Operation, grad: Tensor) -> Tensor:
-    return make("AvgPool3DGrad", shape_of(op.inputs[0]), grad, **_how(op))
-
-
-@gradient("AvgPool3DGrad")
-def _avg_pool_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    return [None, make("AvgPool3D", grad, **_how(op))]
+differentiate_convolution("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2")
+differentiate_maximum("MaxPool3D", "MaxPool3DGrad", "MaxPool3DGradGrad")
+differentiate_average("AvgPool3D", "AvgPool3DGrad")
 
 
 # -- builders --------------------------------------------------------------------------------------
-
-
-def _five(values: Ints | None, data_format: str, name: str) -> list[int]:
-    """A list of one value per axis from one value, (depth, rows, columns), or five values.
-
-    Raises:
-        InvalidArgumentError: the number of values is wrong.
-    """
-    given = [1] if values is None else [values] if isinstance(values, int) else whole_numbers(values, name)
-    if len(given) == 5:
-        return given
-    if len(given) not in (1, 3):
-        raise InvalidArgumentError(f"{name} needs 1, 3 or 5 values", expected="1, 3 or 5 values", actual=given)
-    three = given * 3 if len(given) == 1 else given
-    return [1, 1, *three] if data_format == "NCDHW" else [1, *three, 1]
 
 
 def conv3d(
@@ -301,8 +183,8 @@ def conv3d_transpose(
 def _attrs(strides: Ints | None, padding: str | None, data_format: str, dilations: Ints | None) -> dict[str, Any]:
     layout = data_format or "NDHWC"
     return {
-        "strides": _five(strides, layout, "strides"),
-        "dilations": _five(dilations, layout, "dilations"),
+        "strides": per_axis(strides, 3, layout, "strides"),
+        "dilations": per_axis(dilations, 3, layout, "dilations"),
         "data_format": layout,
         "padding": padding,
     }
@@ -334,8 +216,8 @@ def avg_pool3d(
 def _pool_attrs(ksize: Ints, strides: Ints, padding: str, data_format: str) -> dict[str, Any]:
     layout = data_format or "NDHWC"
     return {
-        "ksize": _five(ksize, layout, "ksize"),
-        "strides": _five(strides, layout, "strides"),
+        "ksize": per_axis(ksize, 3, layout, "ksize"),
+        "strides": per_axis(strides, 3, layout, "strides"),
         "data_format": layout,
         "padding": padding,
     }

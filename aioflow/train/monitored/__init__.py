@@ -21,6 +21,7 @@ from aioflow.train.monitored.session_run_hook import SessionRunHook as SessionRu
 from aioflow.train.monitored.session_run_hook import SessionRunValues as SessionRunValues
 from aioflow.train.monitored.stopping import GlobalStepWaiterHook as GlobalStepWaiterHook
 from aioflow.train.monitored.stopping import StopAtStepHook as StopAtStepHook
+from aioflow.train.monitored.summaries import SummarySaverHook as SummarySaverHook
 from aioflow.train.monitored.supervisor import Supervisor as Supervisor
 from aioflow.train.monitored.timers import SecondOrStepTimer as SecondOrStepTimer
 from aioflow.train.monitored.training_session import MonitoredTrainingSession as MonitoredTrainingSession
@@ -56,6 +57,7 @@ __all__ = [
     "SingularMonitoredSession",
     "StepCounterHook",
     "StopAtStepHook",
+    "SummarySaverHook",
     "Supervisor",
     "WorkerSessionCreator",
 ]

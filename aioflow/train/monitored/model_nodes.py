@@ -9,7 +9,7 @@ __all__ = ["ModelNodes"]
 
 
 class ModelNodes:
-    """Initializers, readiness, a saver."""
+    """Initializers, readiness, summaries, a saver."""
 
     _init_op: Any
     _init_feed_dict: Mapping[Any, Any] | None
@@ -40,7 +40,7 @@ class ModelNodes:
 
     @property
     def summary_op(self) -> Any:
-        """What was given."""
+        """Makes the summaries; None where there are none."""
         return self._summary_op
 
     @property

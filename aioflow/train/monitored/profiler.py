@@ -12,7 +12,9 @@ from aioflow.errors import UnimplementedError
 from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url, joined, local_path, store_of
 from aioflow.graph.default_graph import default_graph
-from aioflow.train.monitored.chrome_trace import chrome_trace
+from aioflow.observe.chrome_trace import chrome_trace
+from aioflow.observe.file_writer import FileWriter
+from aioflow.runtime.stats import RunMetadata
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
@@ -30,6 +32,8 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 
 class ProfilerHook(SessionRunHook):
     """Traces a run every so many steps or seconds, and writes "timeline-STEP.json" for chrome://tracing or Perfetto.
+
+    The same goes into an event file, as "step_STEP", which TensorBoard shows with the graph.
 
     Args:
         save_steps, save_secs: How often; exactly one is given. The first run is not traced.
@@ -55,6 +59,8 @@ class ProfilerHook(SessionRunHook):
     def begin(self) -> None:
         """Find the global step."""
         self._next_step: int | None = None
+        self._writer = FileWriter(self._folder)
+        self._in_events: set[int] = set()
         self._graph = default_graph()
         self._step = required_global_step(self)
 
@@ -75,7 +81,19 @@ class ProfilerHook(SessionRunHook):
                 self._timer.update_last_triggered_step(step)
                 place = joined(self._folder, f"timeline-{step}.json")
                 await in_thread(self._write, place, run_values.run_metadata.step_stats)
+                await self._add(step, run_values.run_metadata)
         self._next_step = step + 1
+
+    async def end(self, session: Any) -> None:
+        """Wait until all is written. Raises what the disk refuses."""
+        await self._writer.flush()
+
+    async def _add(self, step: int, run_metadata: RunMetadata) -> None:
+        if not self._in_events:
+            self._writer.add_graph(self._graph)
+        if step not in self._in_events:  # a lost peer may lead back to it
+            self._in_events.add(step)
+            await self._writer.add_run_metadata(run_metadata, f"step_{step}", step)
 
     def _write(self, place: str, step_stats: Any) -> None:
         trace = chrome_trace(step_stats, self._graph if self._show_dataflow else None)

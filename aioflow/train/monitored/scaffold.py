@@ -11,6 +11,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.graph.tensor_like import NodeLike
 from aioflow.ops.core import group
+from aioflow.ops.summary.summaries import merge_all
 from aioflow.ops.variables.collections import (
     global_variables,
     global_variables_initializer,
@@ -33,7 +34,7 @@ class Scaffold(ModelNodes):
         ready_op: A vector of strings, empty when everything has a value.
         ready_for_local_init_op: The same, of what `local_init_op` needs.
         local_init_op: Run in every new session; by default an initializer of local variables and tables.
-        summary_op: Kept for whoever asks for it: there are no summaries.
+        summary_op: Makes the summaries; by default a merge of all in the collection of summaries, if there are any.
         saver: Saves and restores the variables.
         copy_from_scaffold: What is not given is taken from this one.
         local_init_feed_dict: Fed to `local_init_op`.
@@ -141,6 +142,6 @@ _MISSING: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {
         lambda: report_uninitialized_variables(global_variables(), "report_uninitialized_variables_1"),
     ),
     "local_init_op": (GraphKeys.LOCAL_INIT_OP, Scaffold.default_local_init_op),
-    "summary_op": (GraphKeys.SUMMARY_OP, lambda: None),
+    "summary_op": (GraphKeys.SUMMARY_OP, merge_all),
     "saver": (GraphKeys.SAVERS, lambda: Saver(allow_empty=True)),
 }

@@ -11,11 +11,13 @@ from typing import Any, Final
 
 from aioflow.checks.numbers import check_number
 from aioflow.config import RunOptions, SessionConfig
-from aioflow.errors import FailedPreconditionError, OpError, UnimplementedError
+from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.formats.stores import joined
 from aioflow.graph.argument_kinds import check_callable
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph, GraphKeys
+from aioflow.observe.file_writer import FileWriter
+from aioflow.ops.summary.summaries import merge_all
 from aioflow.ops.variables.collections import (
     global_variables,
     global_variables_initializer,
@@ -29,6 +31,8 @@ from aioflow.train.monitored.model_nodes import ModelNodes
 from aioflow.train.monitored.scaffold import Scaffold
 from aioflow.train.monitored.session_manager import SessionManager
 from aioflow.train.monitored.session_run_hook import called
+from aioflow.train.monitored.summaries import add_status
+from aioflow.train.monitored.supervisor_services import Speed, Summaries, begin_summaries
 from aioflow.train.queue_runner import QueueRunner
 from aioflow.train.saver import Saver
 from aioflow.train.step import get_global_step
@@ -47,16 +51,18 @@ class Supervisor(ModelNodes):
         ready_op, ready_for_local_init_op, init_op, init_feed_dict, local_init_op, init_fn: As for `Scaffold`;
             USE_DEFAULT for what is in the standard collection, or made.
         is_chief: Whether this gives the variables values and saves them, or waits until somebody else has.
-        logdir: Folder of the checkpoints; without it there are none, and no services.
+        logdir: Folder of the checkpoints and event files; without it there are none, and no services.
         saver: USE_DEFAULT for one of all variables; None for no checkpoints.
         global_step: USE_DEFAULT for that of the graph; None to number no checkpoints.
-        save_summaries_secs: Seconds between two logs of the speed; 0 for none.
+        save_summaries_secs: Seconds from one summary and log of the speed to the next; 0 for none.
         save_model_secs: Seconds between two checkpoints; 0 for none.
         recovery_wait_secs, local_init_run_options: As for `SessionManager`.
         stop_grace_secs: Seconds that tasks have to end by themselves.
         checkpoint_basename: Checkpoints are called "BASENAME-STEP".
         session_manager: Makes the sessions.
-        summary_op, summary_writer: There are no summaries: `summary_op` is kept, a writer is refused.
+        summary_op: Makes the summaries, without feeds; USE_DEFAULT for that of the standard collection, or a merge of
+            all in the collection of summaries.
+        summary_writer: USE_DEFAULT for a `summary.FileWriter` of `logdir`; None for none.
 
     Use it as `async with supervisor.managed_session() as sess: while not supervisor.should_stop(): ...`.
     """
@@ -86,8 +92,6 @@ class Supervisor(ModelNodes):
         init_fn: Callable[[Any], Any] | None = None,
         local_init_run_options: RunOptions | None = None,
     ) -> None:
-        if summary_writer is not self.USE_DEFAULT and summary_writer is not None:
-            raise UnimplementedError("there are no summaries", expected="summary_writer=None", actual=summary_writer)
         for seconds in (save_summaries_secs, save_model_secs, stop_grace_secs):
             check_number(seconds, "a time of a supervisor", "a number of seconds")
         self._graph = default_graph() if graph is None else graph
@@ -100,7 +104,7 @@ class Supervisor(ModelNodes):
             self._init_op = self._given(init_op, keys.INIT_OP, global_variables_initializer)
             self._local_init_op = self._given(local_init_op, keys.LOCAL_INIT_OP, Scaffold.default_local_init_op)
             self._saver = self._given(saver, keys.SAVERS, lambda: Saver() if global_variables() else None)
-            self._summary_op = self._given(summary_op, keys.SUMMARY_OP, lambda: None)
+            self._summary_op = self._given(summary_op, keys.SUMMARY_OP, merge_all)
             self._global_step = get_global_step() if global_step is self.USE_DEFAULT else global_step
         self._is_chief = is_chief
         self._init_feed_dict = init_feed_dict
@@ -109,6 +113,10 @@ class Supervisor(ModelNodes):
         self._stop_grace_secs = stop_grace_secs
         self._logdir = logdir if is_chief else None
         self._save_path = None if self._logdir is None else joined(self._logdir, checkpoint_basename)
+        if summary_writer is self.USE_DEFAULT:
+            summary_writer = None if self._logdir is None else FileWriter(self._logdir)
+        self._summary_writer = summary_writer if is_chief else None
+        self._stopped = True  # its writer, or not begun yet
         self._save_model_secs = save_model_secs if is_chief else None
         self._save_summaries_secs = save_summaries_secs if is_chief else None
         self._session_manager = session_manager or SessionManager(
@@ -196,6 +204,10 @@ class Supervisor(ModelNodes):
         try:
             if self._logdir is not None:
                 await in_thread(write_graph, self._graph, self._logdir, "graph.pbtxt")
+            if self._summary_writer is not None:
+                self._stopped = False
+                starts = start_standard_services and self._logdir is not None
+                await begin_summaries(self._summary_writer, self._graph, session, self._global_step if starts else None)
             if start_standard_services:
                 if self._is_chief:
                     self.start_standard_services(session)
@@ -208,7 +220,7 @@ class Supervisor(ModelNodes):
     # -- services -----------------------------------------------------------------------------------------------------
 
     def start_standard_services(self, sess: Any) -> list[asyncio.Task[None]]:
-        """Start what logs the speed and what writes checkpoints; the tasks.
+        """Start what writes summaries, what logs the speed and what writes checkpoints; the tasks.
 
         Raises:
             FailedPreconditionError: this is no chief, or `coord` is not entered.
@@ -219,8 +231,12 @@ class Supervisor(ModelNodes):
             _LOGGER.warning("services need a logdir")
             return []
         tasks = []
+        writer = self._summary_writer
+        if self._save_summaries_secs and self._summary_op is not None and writer is not None:
+            summaries = Summaries(sess, self._summary_op, self._global_step, writer)
+            tasks.append(self.loop(self._save_summaries_secs, summaries.write))
         if self._save_summaries_secs and self._global_step is not None:
-            tasks.append(self.loop(self._save_summaries_secs, _Speed(sess, self._global_step).log))
+            tasks.append(self.loop(self._save_summaries_secs, Speed(sess, self._global_step, writer).tell))
         if self._saver is not None and self._save_model_secs:
             tasks.append(self.loop(self._save_model_secs, self._save, [sess]))
         return tasks
@@ -270,9 +286,22 @@ class Supervisor(ModelNodes):
         close_summary_writer: bool = True,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Stop the services and wait for them; the session stays open. Raises what a task has failed with."""
+        """Stop the services and wait for them; the session stays open.
+
+        Args:
+            close_summary_writer: Close the writer, too, when all is written.
+
+        Raises: what a task has failed with, or what the disk refuses.
+        """
         self._coord.request_stop()
-        await self._coord.join(threads, self._stop_grace_secs, ignore_live_threads)
+        try:
+            await self._coord.join(threads, self._stop_grace_secs, ignore_live_threads)
+        finally:
+            if close_summary_writer and self._summary_writer is not None:
+                if not self._stopped:
+                    await add_status(self._summary_writer, "STOP")
+                self._stopped = True
+                await called(self._summary_writer.close)
 
     def request_stop(self, ex: BaseException | Sequence[Any] | None = None) -> None:
         """Ask all tasks to stop; see `Coordinator.request_stop`."""
@@ -290,9 +319,22 @@ class Supervisor(ModelNodes):
         """Wait until a stop is requested."""
         await self._coord.wait_for_stop()
 
-    def summary_computed(self, sess: Any, summary: Any, global_step: int | None = None) -> None:
-        """There are no summaries. Raises FailedPreconditionError."""
-        raise FailedPreconditionError("a summary needs a writer, and there are none", expected="none", actual=summary)
+    async def summary_computed(self, sess: Any, summary: Any, global_step: int | None = None) -> None:
+        """Write a summary that a step has given.
+
+        Args:
+            global_step: Of that step; by default what it is now, in `sess`.
+
+        Raises:
+            FailedPreconditionError: there is no writer.
+        """
+        if self._summary_writer is None:
+            raise FailedPreconditionError(
+                "a summary needs a writer", expected="logdir or summary_writer", actual="none"
+            )
+        if global_step is None and self._global_step is not None:
+            global_step = int(await sess.run(self._global_step))
+        await called(self._summary_writer.add_summary, summary, global_step)
 
     # -- what it has --------------------------------------------------------------------------------------------------
 
@@ -312,13 +354,13 @@ class Supervisor(ModelNodes):
         return self._coord
 
     @property
-    def summary_writer(self) -> None:
-        """None: there are no summaries."""
-        return
+    def summary_writer(self) -> Any:
+        """Writes the event files; None where there are none."""
+        return self._summary_writer
 
     @property
     def save_summaries_secs(self) -> float | None:
-        """Seconds between two logs of the speed; None if this is no chief."""
+        """Seconds from one summary and log of the speed to the next; None if this is no chief."""
         return self._save_summaries_secs
 
     @property
@@ -347,23 +389,6 @@ class Supervisor(ModelNodes):
     StopOnException = stop_on_exception
     WaitForStop = wait_for_stop
     SummaryComputed = summary_computed
-
-
-class _Speed:
-    """Logs steps a second."""
-
-    def __init__(self, session: Any, global_step: Any) -> None:
-        self._session = session
-        self._global_step = global_step
-        self._last: tuple[float, int] | None = None
-
-    async def log(self) -> None:
-        """Since the last time; the first time there is nothing to say."""
-        step, now = int(await self._session.run(self._global_step)), asyncio.get_running_loop().time()
-        if self._last is not None and now > self._last[0]:
-            speed = (step - self._last[1]) / (now - self._last[0])
-            _LOGGER.info("%s/sec: %g", self._global_step.op.name, speed)
-        self._last = now, step
 
 
 async def _close(session: Session) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.checks.numbers import check_number
-from aioflow.errors import InvalidArgumentError, UnimplementedError, UnknownNameError
+from aioflow.errors import InvalidArgumentError, UnknownNameError
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph
@@ -20,8 +20,10 @@ from aioflow.train.monitored.session_run_hook import (
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
+    called,
 )
 from aioflow.train.monitored.step_of_graph import required_global_step
+from aioflow.train.monitored.summaries import add_number, writer_for
 from aioflow.train.monitored.timers import HookTimer, NeverTriggerTimer, SecondOrStepTimer
 from aioflow.train.monitored.updates import trains_without
 
@@ -151,12 +153,12 @@ class NanTensorHook(SessionRunHook):
 
 
 class StepCounterHook(SessionRunHook):
-    """Logs steps a second, as INFO of the logger "aioflow.train".
+    """Logs steps a second, as INFO of the logger "aioflow.train", and as a summary with the tag "global_step/sec".
 
     Args:
         every_n_steps, every_n_secs: How often; exactly one is given.
-        output_dir: Accepted as TensorFlow does; there are no summaries.
-        summary_writer: Not supported: there are no summaries.
+        output_dir: Folder of the event files, or the URL of one in a store.
+        summary_writer: A `summary.FileWriter`, instead of the folder. Without either nothing is written.
     """
 
     def __init__(
@@ -166,15 +168,16 @@ class StepCounterHook(SessionRunHook):
         output_dir: Any = None,
         summary_writer: Any = None,
     ) -> None:
-        if summary_writer is not None:
-            raise UnimplementedError("there are no summaries", expected="summary_writer=None", actual=summary_writer)
         self._timer = SecondOrStepTimer(every_steps=every_n_steps, every_secs=every_n_secs)
+        self._folder = output_dir
+        self._writer = summary_writer
         self._before: int | None = None
         self._standing = 0
         self._warned = 0
 
     def begin(self) -> None:
-        """Find the global step."""
+        """Find the global step, and the writer."""
+        self._writer = writer_for(self._writer, self._folder)
         self._step = required_global_step(self)
         self._trained: dict[Hashable, Variable | None] = {}  # what runs change that leave the step as it is
 
@@ -190,9 +193,19 @@ class StepCounterHook(SessionRunHook):
             if self._timer.should_trigger_for_step(step):
                 seconds, steps = self._timer.update_last_triggered_step(step)
                 if seconds is not None and steps is not None:
-                    speed = steps / seconds if seconds > 0 else float("inf")
-                    _LOGGER.info("%s/sec: %g", self._step.op.name, speed)
+                    await self._tell(steps / seconds if seconds > 0 else float("inf"), step)
         self._watch(stale, run_context.original_args.fetches)
+
+    async def _tell(self, speed: float, step: int) -> None:
+        tag = f"{self._step.op.name}/sec"
+        _LOGGER.info("%s: %g", tag, speed)
+        if self._writer is not None:
+            await add_number(self._writer, tag, speed, step)
+
+    async def end(self, session: Any) -> None:
+        """Wait until all is written. Raises what the disk refuses."""
+        if self._writer is not None:
+            await called(self._writer.flush)
 
     def _watch(self, step: int, fetches: Any) -> None:
         """Warn where run after run trains and the step stands still. Others may grow it: see `trains_without`."""

@@ -20,6 +20,8 @@ on_gpu = evaluator(PlainDevice(), lambda node, waited: RAN.append(node.op))
 X: Final = np.linspace(-2, 2, 24, dtype=np.float32).reshape(2, 3, 4)
 M: Final = X.reshape(4, 6)
 IMAGES: Final = np.linspace(0, 1, 2 * 4 * 5 * 3, dtype=np.float32).reshape(2, 4, 5, 3)
+PAIR: Final = np.array([1.4, 0.6], np.float32)
+TURNED: Final = np.array([[0.8, -0.6, 1.2, 0.6, 0.8, -0.7, 0, 0.01]], np.float32)
 INDICES: Final = np.array([[1], [0], [1]])
 HALF: Final = M.astype(ml_dtypes.bfloat16)
 
@@ -61,6 +63,22 @@ CASES: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     *[(op, (np.sort(M), M[:, :2]), {}) for op in ("LowerBound", "UpperBound")],
     *[(op, (IMAGES, np.array([7, 3], np.int32)), {}) for op in ("ResizeBilinear", "ResizeNearestNeighbor")],
     ("ResizeBilinearGrad", (IMAGES, np.ones((2, 7, 3, 3), np.float32)), {"half_pixel_centers": True}),
+    *[(op, (IMAGES, np.array([7, 3], np.int32)), {}) for op in ("ResizeBicubic", "ResizeArea")],
+    ("ResizeBicubicGrad", (IMAGES, np.ones((2, 7, 3, 3), np.float32)), {"half_pixel_centers": True}),
+    ("ScaleAndTranslate", (IMAGES, np.array([7, 3], np.int32), PAIR, PAIR), {"kernel_type": "lanczos3"}),
+    ("ScaleAndTranslateGrad", (IMAGES, np.ones((2, 7, 3, 3), np.float32), PAIR, PAIR), {"kernel_type": "box"}),
+    *[(op, (IMAGES,), {}) for op in ("RGBToHSV", "HSVToRGB")],
+    *[(op, (IMAGES, np.float32(0.3)), {}) for op in ("AdjustHue", "AdjustSaturation")],
+    *[
+        (
+            "ImageProjectiveTransformV3",
+            (IMAGES, transforms, np.array([3, 4], np.int32), np.float32(0.5)),
+            {"interpolation": method, "fill_mode": fill},
+        )
+        for transforms in (TURNED, np.repeat(TURNED, 2, axis=0))
+        for method in ("NEAREST", "BILINEAR")
+        for fill in ("CONSTANT", "NEAREST", "REFLECT", "WRAP")
+    ],
     ("ResizeNearestNeighborGrad", (IMAGES, np.array([7, 3], np.int32)), {"align_corners": True}),
 )
 

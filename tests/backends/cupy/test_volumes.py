@@ -197,7 +197,7 @@ def test_a_tap_meets_what_its_windows_read(size: int) -> None:
     for kernel, stride, dilation, before, count in itertools.product(
         (1, 2, 5, 9), (1, 3), (1, 2), (0, 1, 4), (1, 2, 4)
     ):
-        taps = Taps((size,), (kernel,), (stride,), (dilation,), (before,), (count,))
+        taps = Taps((size,), (kernel,), (stride,), (dilation,), ((before, 0),), (count,))
         expected = {
             (tap, window, window * stride + tap * dilation - before)
             for tap in range(kernel)

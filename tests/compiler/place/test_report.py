@@ -142,6 +142,8 @@ def test_devices_of_several_tasks_are_told_apart() -> None:
 
 def test_times_and_sizes_have_units() -> None:
     assert [time_text(s) for s in (2.5, 0.0025, 2.5e-6, 0.0)] == ["2.5 s", "2.5 ms", "2.5 µs", "0 µs"]
+    assert [time_text(s) for s in (0.9994, 0.9996, 0.0009996)] == ["999 ms", "1 s", "1 ms"]
+    assert [byte_text(s) for s in (999_400, 999_600)] == ["999 kB", "1 MB"]
     assert [byte_text(s) for s in (0, 999, 1000, 2.5e6, 3e9)] == ["0 B", "999 B", "1 kB", "2.5 MB", "3 GB"]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from aioflow.interop import onnx
-from aioflow.interop.unsupported import UnsupportedError
 from tests.interop.onnx.one_node import one_node, run_model
 
 
@@ -73,19 +72,29 @@ async def test_an_image_of_one_element_is_the_first_one() -> None:
         np.testing.assert_array_equal(y, [[[1]]])
 
 
-def test_padding_that_no_size_tells_is_refused() -> None:
-    options: dict[str, Any] = {"kernel_shape": [2, 2], "dilations": [2, 1], "auto_pad": "SAME_UPPER"}
-    model = one_node("MaxPool", {"x": np.zeros((1, 1, 4, 4), np.float32)}, known_shapes=False, **options)
-    with pytest.raises(UnsupportedError, match="images of unknown size"):
-        onnx.load(model)
+@pytest.mark.parametrize("known_shapes", [False, True])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+async def test_a_padding_that_only_the_step_tells(mode: str, known_shapes: bool) -> None:
+    """Windows of two elements, two apart, of which each third begins one."""
+    for size in (1, 4, 6, 7):
+        x = np.random.default_rng(size).standard_normal((1, 1, size)).astype(np.float32)
+        count = -(-size // 3)
+        total = max(0, 3 * (count - 1) + 3 - size)
+        before = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        framed = np.pad(x, [(0, 0), (0, 0), (before, total - before)], constant_values=-np.inf)
+        expected = [max(framed[0, 0, 3 * i], framed[0, 0, 3 * i + 2]) for i in range(count)]
+        options: dict[str, Any] = {"kernel_shape": [2], "dilations": [2], "strides": [3], "auto_pad": mode}
+        [y] = await given("MaxPool", {"x": x}, known_shapes=known_shapes, **options)
+        np.testing.assert_array_equal(y, [[expected]])
 
 
-async def test_groups_of_channels_that_only_the_filter_tells() -> None:
-    x = np.arange(10, dtype=np.float32).reshape(1, 2, 5)
-    w = np.array([[[1, 2]], [[3, 4]]], np.float32)
+@pytest.mark.parametrize("spatial", [(5,), (4, 5), (3, 4, 5)])
+async def test_groups_of_channels_that_only_the_filter_tells(spatial: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 4, *spatial)).astype(np.float32)
+    w = np.arange(1, 7, dtype=np.float32).reshape(6, 1, *[1] * len(spatial)).repeat(2, 1)
     model = one_node("Conv", {"x": x, "w": w}, weights=("w",), known_shapes=False, group=2)
-    expected = np.stack([x[:, i, :-1] * w[i, 0, 0] + x[:, i, 1:] * w[i, 0, 1] for i in range(2)], 1)
-    np.testing.assert_allclose((await run_model(model, {"x": x}))[0], expected)
+    sums = [x[:, 2 * (i // 3) : 2 * (i // 3) + 2].sum(1) * (i + 1) for i in range(6)]
+    np.testing.assert_allclose((await run_model(model, {"x": x}))[0], np.stack(sums, 1), rtol=1e-5)
     exported = await onnx.export(onnx.load(model))
     assert [a.i for node in exported.graph.node for a in node.attribute if a.name == "group"] == [2]
 

@@ -385,11 +385,26 @@ case("linspace", lambda a, b: af.linspace(a, b, 5), np.float32(1), np.float32(3)
 case("zeros", lambda x: af.zeros([af.shape(x)[0], 2], af.int64), floats(3))
 
 _cube = floats(4, 5, 6)
+for _kind in ("uint16", "int16", "uint32", "uint64", "bfloat16"):
+    case(
+        f"extremes_of_nothing_{_kind}",
+        lambda x, to=_kind: [af.cast(f(af.cast(x, to), [1]), af.float32) for f in (af.reduce_max, af.reduce_min)],
+        floats(3, 0),
+    )
+case("diagonal_of_nothing", lambda x: af.linalg.diag_part(x[:, 9:]), _cube)
+case(
+    "segments_of_nothing",
+    lambda x, i: [af.math.unsorted_segment_sum(x[..., 9:], i, 3), af.dynamic_stitch([i], [x[..., 9:]])],
+    floats(2, 2, 3),
+    ints(2, 2, low=0, high=3),
+    static_only=True,
+)
 case("slice_plain", lambda x: [x[1:3], x[:, 1:-1, ::2], x[..., -2:]], _cube, reference=True)
 case("slice_numbers", lambda x: [x[1], x[:, -1], x[0, 1, 2], x[..., 3]], _cube, reference=True)
 case("slice_back", lambda x: [x[::-1], x[3:0:-1], x[:, ::-2], x[-1:-3:-1]], _cube)
 case("slice_new", lambda x: [x[None], x[:, None, 1], x[..., None], x[1, ..., None, 2:4]], _cube)
 case("slice_outside", lambda x: [x[2:99], x[-99:2], x[9:], x[3:1]], _cube)
+case("slice_back_outside", lambda x: [x[-99::-1], x[:, -99:-100:-2], x[99::-1], x[0:-99:-1], x[1::-1, ::-1]], _cube)
 case("slice_fed", lambda x, i: [x[i], x[i:], x[:i], x[:, i : i + 2], x[..., i]], _cube, np.int32(1))
 case("slice_fed_last", lambda x, i: [x[i], x[:, i]], _cube, np.int32(-1))
 case("slice", lambda x: af.slice(x, [1, 0, 2], [2, -1, 3]), _cube, reference=True)
@@ -461,6 +476,17 @@ case(
 case("split", lambda x: af.split(x, 3, axis=1), floats(2, 6), reference=True)
 case("split_sizes", lambda x: af.split(x, [1, -1, 2], axis=1), floats(2, 6))
 case("split_fed", lambda x, n: af.split(x, n, axis=1, num=2), floats(2, 6), array("int64", [2, -1]))
+case("slice_back_fed", lambda x, i: [x[i::-1], x[:, i::-2], x[0, i:-9:-1]], floats(3, 4), np.int32(-4))
+case(
+    "slice_fed_steps",
+    lambda x, s: [
+        af.strided_slice(x, [-9, 1], [2, 9], s, begin_mask=2),
+        af.strided_slice(x, [2, -1], [0, -9], s, end_mask=3),
+        af.strided_slice(x, [1, -9, 3], [9, -9, 4], af.concat([s, [1]], 0), new_axis_mask=1, shrink_axis_mask=4),
+    ],
+    floats(4, 6),
+    array("int32", [2, -1]),
+)
 case("slice_fed_strides", lambda x, s: af.strided_slice(x, [0, 1], [4, 5], s), floats(4, 6), array("int32", [2, 3]))
 case("stack", lambda x, y: [af.stack([x, y]), af.stack([x, y], axis=-1)], floats(2, 3), floats(2, 3), reference=True)
 case("unstack", lambda x: af.unstack(x, 3, axis=1), floats(2, 3), reference=True)

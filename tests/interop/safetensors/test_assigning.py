@@ -162,6 +162,60 @@ async def test_all_that_does_not_fit_is_listed_at_once(file: Path) -> None:
         assert shown in str(error)
 
 
+@pytest.mark.parametrize("pattern", [r"layr_(\d+)/kernel", r"layer_(\d+)/k.*"])
+async def test_a_pattern_that_gives_no_variable_its_name_is_named(pattern: str, file: Path) -> None:
+    """One that nothing fits, and one after another that all it fits have their names by."""
+    layers()
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        with pytest.raises(WeightsError) as caught:
+            await safetensors.assign(session, file, {**BY_PATTERN, pattern: "h.0.weight"})
+    error = caught.value
+    assert (error.missing, error.unexpected, error.unused) == ([], [], [pattern])
+    assert pattern in str(error)
+
+
+async def test_a_pattern_with_a_slip_is_named_beside_what_it_leaves_over(file: Path) -> None:
+    layers()
+    names = {r"layr_(\d+)/kernel": r"h.\1.weight", r"layer_(\d+)/bias": r"h.\1.bias"}
+    async with af.Session() as session:
+        with pytest.raises(WeightsError) as caught:
+            await safetensors.assign(session, file, names)
+    error = caught.value
+    assert error.missing == ["layer_0/kernel", "layer_1/kernel"]
+    assert error.unexpected == ["h.0.weight", "h.1.weight"]
+    assert error.unused == [r"layr_(\d+)/kernel"]
+
+
+async def test_a_name_that_the_file_has_not_is_named_with_its_variable(file: Path) -> None:
+    layers(3)
+    async with af.Session() as session:
+        with pytest.raises(WeightsError, match=r"h\.2\.bias for layer_2/bias, h\.2\.weight for layer_2/kernel"):
+            await safetensors.assign(session, file, BY_PATTERN)
+
+
+async def test_what_is_left_over_may_be_told_instead(file: Path) -> None:
+    made = layers(1)
+    other = af.get_variable("other", [2], initializer=af.constant_initializer(7.0))
+    async with af.Session() as session:
+        await session.run(other.initializer)
+        left = await safetensors.assign(session, file, {**BY_PATTERN, "none": "x"}, strict=False)
+        assert left == (["other"], ["h.1.bias", "h.1.weight"], ["none"])
+        values = await session.run(made)
+        assert (await session.run(other)).tolist() == [7.0, 7.0], "it keeps what it has"
+    stored = library.load_file(file)
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, stored[name])
+
+
+async def test_what_does_not_fit_is_an_error_in_any_case(file: Path) -> None:
+    af.get_variable("h.0.bias", [4])
+    async with af.Session() as session:
+        with pytest.raises(WeightsError) as caught:
+            await safetensors.assign(session, file, strict=False)
+    assert [misfit.name for misfit in caught.value.misfits] == ["h.0.bias"]
+
+
 async def test_what_nobody_takes_may_be_ignored(file: Path) -> None:
     made = layers(1)
     async with af.Session() as session:

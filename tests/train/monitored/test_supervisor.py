@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, UnimplementedError
+from aioflow.errors import FailedPreconditionError, NotFoundError, OutOfRangeError
 from aioflow.runtime.worker import Worker
 from aioflow.testing.virtual_clock import run_virtual
 from tests.train.monitored.lost_peers import NoSession
@@ -180,7 +180,7 @@ async def test_a_service_that_fails_ends_the_training(tmp_path: Path) -> None:
         await train()
 
 
-def test_what_is_given_is_used(graph: af.Graph) -> None:
+async def test_what_is_given_is_used(graph: af.Graph) -> None:
     step, _ = counter()
     saver, node = af.train.Saver(), af.no_op()
     supervisor = af.train.Supervisor(
@@ -195,10 +195,8 @@ def test_what_is_given_is_used(graph: af.Graph) -> None:
     assert isinstance(supervisor.session_manager, af.train.SessionManager)
     assert supervisor.coord is not None
     assert step is not None
-    with pytest.raises(UnimplementedError):
-        af.train.Supervisor(summary_writer=object())
     with pytest.raises(FailedPreconditionError, match="a summary"):
-        supervisor.summary_computed(None, b"")
+        await supervisor.summary_computed(None, b"")
 
 
 def test_older_names() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.testing.virtual_clock import run_virtual
 from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
 
@@ -187,8 +187,3 @@ async def test_a_loss_that_is_not_a_number_is_not_retried() -> None:
             await session.run(loss, {loss: [1, np.nan]})
     assert "loss:0" in str(raised.value)
     assert script.created == 1
-
-
-def test_there_are_no_summaries() -> None:
-    with pytest.raises(UnimplementedError):
-        af.train.StepCounterHook(summary_writer=object())

@@ -21,6 +21,7 @@ from aioflow.graph.graph import Graph, Tensor
 from aioflow.interop.model import Model
 from aioflow.interop.onnx.exporting.assembly import assembled
 from aioflow.interop.onnx.exporting.frozen import changing, frozen, handles, optimized, values_of
+from aioflow.interop.onnx.exporting.fusing import fused
 from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.fetches import FetchMapper
@@ -182,7 +183,7 @@ def _made(
     external_data: bool | None,
 ) -> ModelProto:
     """The model, written if it is to be. It takes its time: in a thread."""
-    graph = optimized(frozen(step, values))
+    graph = optimized(fused(frozen(step, values), opset))
     args = {int(n.attrs["index"]): Edge(n.name, 0) for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}
     scope, made = walk(

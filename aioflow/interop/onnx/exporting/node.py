@@ -42,6 +42,10 @@ class Node:
         """Of the first output."""
         return self.outputs[0].dtype
 
+    def within(self, name: str) -> Node:
+        """Of a node that stands for a pattern, one that is named in it."""
+        return Node(self.attrs[name], self.scope)
+
     @property
     def opset(self) -> int:
         """The version of ONNX's ops."""

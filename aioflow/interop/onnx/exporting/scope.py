@@ -199,6 +199,8 @@ class Scope:
     def _add(
         self, op: str, name: str, inputs: Sequence[Value | None], kinds: Sequence[DType], attrs: dict[str, Any]
     ) -> tuple[Value, ...]:
+        while inputs and inputs[-1] is None:  # an empty name keeps runtimes from fusing the node
+            inputs = inputs[:-1]
         names = ["" if value is None else value.name for value in inputs]
         key = None if any(isinstance(a, Body) for a in attrs.values()) else (op, *names, len(kinds), _key(attrs))
         found = None if key is None else self._find(key)

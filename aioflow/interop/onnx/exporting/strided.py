@@ -5,11 +5,11 @@ may be known only when the model runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 
-from aioflow.graph.arrays import Array
-from aioflow.graph.dtypes import bool_
+from aioflow.graph.dtypes import bool_, int64
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.values import Value
 
@@ -36,31 +36,44 @@ class _Plan:
 
 def strided_slice(node: Node, x: Value, begin: Value, end: Value, strides: Value) -> Value:
     """The slice: one Slice, then axes are dropped and added."""
-    count = _count(node, begin, end, strides)
-    plan = _plan(node, x, count)
+    plan = _plan(node, x, _count(node, begin, end, strides))
     if plan.entries:
-        if strides.constant is None:
-            return _by_fed_strides(node, x, begin, end, strides, plan)
-        steps = strides.constant.reshape(-1).astype(np.int64)
-        starts = _bounds(node, begin, plan, steps, "begin_mask", first=True)
-        ends = _bounds(node, end, plan, steps, "end_mask", first=False)
-        starts, ends = _of_dropped(node, plan, starts, ends, begin)
-        steps = np.array([1 if a in plan.dropped else steps[e] for e, a in zip(plan.entries, plan.axes, strict=True)])
-        nothing = all(steps == 1) and _is_all(starts, 0) and _is_all(ends, _FAR)
-        if not nothing:
-            x = node.make("Slice", x, starts, ends, node.const(plan.axes), node.const(steps))
+        x = _sliced(node, x, plan, *(_entries(node, vector, plan) for vector in (begin, end, strides)))
     return node.unsqueezed(node.squeezed(x, plan.dropped), plan.added)
 
 
-def _by_fed_strides(node: Node, x: Value, begin: Value, end: Value, strides: Value, plan: _Plan) -> Value:
-    """A slice whose direction is known only when the model runs: it must say itself where it begins and ends."""
-    if plan.dropped or plan.added or int(node.attr("begin_mask")) or int(node.attr("end_mask")):
-        node.refuse("strides that are not constant")
-    return node.make("Slice", x, node.vector(begin), node.vector(end), node.const(plan.axes), node.vector(strides))
+def _sliced(node: Node, x: Value, plan: _Plan, begin: Value, end: Value, strides: Value) -> Value:
+    """The input, along the axes of the entries."""
+    flags = node.const([axis in plan.dropped for axis in plan.axes], bool_)
+    zero, far = node.const(0), node.const(_FAR)
+    forwards = _of_two(node, "Greater", strides, zero)
+    starts = _chosen(node, _masked(node, plan, "begin_mask"), _chosen(node, forwards, zero, far), begin)
+    ends = _chosen(node, _masked(node, plan, "end_mask"), _chosen(node, forwards, far, node.const(-_FAR)), end)
+    ends = _chosen(node, _before_first(node, x, plan, starts, forwards), far, ends)
+    # An axis that is dropped is cut to the one element where it begins, whatever the masks say.
+    after = _of_two(node, "Add", begin, node.const(1))
+    starts = _chosen(node, flags, begin, starts)
+    ends = _chosen(node, flags, _chosen(node, _of_two(node, "Equal", begin, node.const(-1)), far, after), ends)
+    steps = _chosen(node, flags, node.const(1), strides)
+    if _is_all(steps, 1) and _is_all(starts, 0) and _is_all(ends, _FAR):
+        return x
+    starts, ends, steps = (_whole(node, plan, v) for v in (starts, ends, steps))
+    return node.make("Slice", x, starts, ends, node.const(plan.axes), steps)
 
 
-def _is_all(bounds: Value, value: int) -> bool:
-    return bounds.constant is not None and bool((bounds.constant == value).all())
+def _before_first(node: Node, x: Value, plan: _Plan, starts: Value, forwards: Value) -> Value:
+    """Where a slice goes back from before the first element: ours has nothing then, ONNX's has the first element."""
+    if _is_all(forwards, True) or (starts.constant is not None and bool((starts.constant >= 0).all())):
+        return node.const(False, bool_)
+    parts = [node.size_of(x, axis) if x.rank is not None else node.const([0]) for axis in plan.axes]
+    if x.rank is None:
+        sizes = node.make("Gather", node.shape_of(x), node.const(plan.axes))
+    elif all(part.constant is not None for part in parts):
+        sizes = node.const([int(part.constant[0]) for part in parts if part.constant is not None])
+    else:
+        sizes = node.joined(parts)
+    outside = _of_two(node, "Less", _of_two(node, "Add", starts, sizes), node.const(0))
+    return _of_two(node, "And", outside, _inverse(node, forwards))
 
 
 def _count(node: Node, *vectors: Value) -> int:
@@ -97,45 +110,53 @@ def _plan(node: Node, x: Value, count: int) -> _Plan:
     return plan
 
 
-def _bounds(node: Node, given: Value, plan: _Plan, steps: Array, mask: str, first: bool) -> Value:
-    """Where slices begin or end; what is masked begins and ends with the axis."""
+def _entries(node: Node, vector: Value, plan: _Plan) -> Value:
+    """Of begins, ends or strides those that slice an axis."""
+    if vector.constant is not None:
+        return node.const(vector.constant.reshape(-1)[plan.entries].astype(np.int64))
+    given = node.vector(vector)
+    count = vector.dims[0] if vector.dims else None
+    return given if plan.entries == list(range(count or 0)) else node.make("Gather", given, node.const(plan.entries))
+
+
+def _masked(node: Node, plan: _Plan, mask: str) -> Value:
     bits = int(node.attr(mask))
-    masked = np.array([bool(bits & (1 << i)) for i in plan.entries])
-    forwards = steps[plan.entries] > 0
-    outermost = np.where(forwards == first, 0 if first else -_FAR, _FAR)
-    if not first:
-        outermost = np.where(forwards, _FAR, -_FAR)
-    if given.constant is not None:
-        values = given.constant.reshape(-1)[plan.entries].astype(np.int64)
-        return node.const(np.where(masked, outermost, values))
-    vector = node.vector(given)
-    if plan.entries != list(range(given.dims[0] if given.dims and given.dims[0] is not None else -1)):
-        vector = node.make("Gather", vector, node.const(plan.entries))
-    if not masked.any():
-        return vector
-    return node.make("Where", _flags(node, masked), node.const(outermost), vector)
+    return node.const([bool(bits & (1 << i)) for i in plan.entries], bool_)
 
 
-def _of_dropped(node: Node, plan: _Plan, starts: Value, ends: Value, begin: Value) -> tuple[Value, Value]:
-    """An axis that is dropped is cut to the one element where it begins, whatever the masks say."""
-    flags = np.array([axis in plan.dropped for axis in plan.axes])
-    if not flags.any():
-        return starts, ends
-    if begin.constant is not None:
-        own = begin.constant.reshape(-1)[plan.entries].astype(np.int64)
-        after = np.where(own == -1, _FAR, own + 1)
-        first = node.make("Where", _flags(node, flags), node.const(own), starts)
-        if starts.constant is not None:
-            first = node.const(np.where(flags, own, starts.constant))
-        if ends.constant is not None:
-            return first, node.const(np.where(flags, after, ends.constant))
-        return first, node.make("Where", _flags(node, flags), node.const(after), ends)
-    given = node.make("Gather", node.vector(begin), node.const(plan.entries))
-    last = node.make("Equal", given, node.const(-1))
-    beyond = node.make("Where", last, node.const(_FAR), node.make("Add", given, node.const(1)))
-    which = _flags(node, flags)
-    return node.make("Where", which, given, starts), node.make("Where", which, beyond, ends)
+# -- elementwise work that is done here where everything is known ------------------------------------------------------
+
+_FUNCTIONS: Final = {"Add": np.add, "And": np.logical_and, "Equal": np.equal, "Greater": np.greater, "Less": np.less}
 
 
-def _flags(node: Node, flags: Array) -> Value:
-    return node.const(flags, bool_)
+def _of_two(node: Node, op: str, x: Value, y: Value) -> Value:
+    if x.constant is not None and y.constant is not None:
+        return _as_const(node, _FUNCTIONS[op](x.constant, y.constant))
+    return node.make(op, x, y)
+
+
+def _inverse(node: Node, flags: Value) -> Value:
+    return node.make("Not", flags) if flags.constant is None else _as_const(node, ~flags.constant)
+
+
+def _chosen(node: Node, flags: Value, x: Value, y: Value) -> Value:
+    if _is_all(flags, False):
+        return y
+    if flags.constant is not None and x.constant is not None and y.constant is not None:
+        return _as_const(node, np.where(flags.constant, x.constant, y.constant))
+    return node.make("Where", flags, x, y)
+
+
+def _as_const(node: Node, array: Any) -> Value:
+    return node.const(array, bool_ if np.asarray(array).dtype == bool else int64)
+
+
+def _whole(node: Node, plan: _Plan, numbers: Value) -> Value:
+    """One number an axis, also if it is the same for all."""
+    if numbers.constant is None:
+        return numbers
+    return node.const(np.broadcast_to(numbers.constant, len(plan.axes)))
+
+
+def _is_all(values: Value, value: int) -> bool:
+    return values.constant is not None and bool((values.constant == value).all())

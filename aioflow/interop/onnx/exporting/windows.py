@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aioflow.graph.shapes import Dims
+from aioflow.graph.windows import Window, same_padding
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.values import Value
 
@@ -19,30 +20,28 @@ __all__ = ["Windows", "windows_of"]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The attributes of a node with windows, along its spatial axes.
+    """The attributes of a node with windows, along its spatial axes."""
 
-    Attributes:
-        channels_first: Our graph has the channels in the second axis.
-        spatial: The places of the spatial axes in our graph.
-        scheme: "SAME", "VALID" or "EXPLICIT".
-        explicit: Paddings before and after, for the last.
-    """
+    window: Window
 
-    channels_first: bool
-    spatial: tuple[int, ...]
-    strides: list[int]
-    dilations: list[int]
-    scheme: str
-    explicit: list[tuple[int, int]]
+    @property
+    def channels_first(self) -> bool:
+        """Our graph has the channels in the second axis."""
+        return self.window.layout.channel == 1
 
-    def pads_of(self, axis: int, size: int, kernel: int) -> tuple[int, int]:
-        """The paddings of an image of `size`, before and after; of two that differ the greater is after."""
-        if self.scheme != "SAME":
-            return self.explicit[axis]
-        stride = self.strides[axis]
-        span = (kernel - 1) * self.dilations[axis] + 1
-        total = max(0, (-(-size // stride) - 1) * stride + span - size)
-        return total // 2, total - total // 2
+    @property
+    def strides(self) -> list[int]:
+        """How far apart windows are."""
+        return list(self.window.strides)
+
+    @property
+    def dilations(self) -> list[int]:
+        """How far apart taps are."""
+        return list(self.window.dilations)
+
+    def spatial(self, values: Sequence[Any]) -> list[Any]:
+        """What `values`, given an axis of our graph, says of the spatial ones."""
+        return list(self.window.layout.spatial(values))
 
     def padding(self, node: Node, images: Value, kernel: Sequence[int | None] | None) -> dict[str, Any]:
         """The attribute that says how to pad.
@@ -51,11 +50,10 @@ class Windows:
             images: With its channels first.
             kernel: The sizes of the kernel.
         """
-        if self.scheme != "SAME":
-            pairs = self.explicit
-        else:
+        pairs: Sequence[tuple[int, int]] = self.window.explicit
+        if self.window.padding == "SAME":
             sizes: Dims = None if images.dims is None else images.dims[2:]
-            known = [self._same(axis, sizes, kernel) for axis in range(len(self.strides))]
+            known = [self._same(axis, sizes, kernel) for axis in range(self.window.layout.axes)]
             if None in known:
                 self._check_spans(node, kernel)
                 return {"auto_pad": "SAME_UPPER"}
@@ -71,24 +69,15 @@ class Windows:
     def _same(self, axis: int, sizes: Dims, kernel: Sequence[int | None] | None) -> tuple[int, int] | None:
         own = None if kernel is None else kernel[axis]
         size = None if sizes is None else sizes[axis]
+        stride, dilation = self.window.strides[axis], self.window.dilations[axis]
         if own == 1:
             return 0, 0
-        if own is None or (size is None and self.strides[axis] != 1):
+        if own is None or (size is None and stride != 1):
             return None
-        if size is None:  # every position has its window, whatever the size
-            total = (own - 1) * self.dilations[axis]
-            return total // 2, total - total // 2
-        return self.pads_of(axis, size, own)
+        # With a stride of 1 every position has its window, whatever the size.
+        return same_padding(1 if size is None else size, own, stride, dilation)
 
 
-def windows_of(node: Node, rank: int) -> Windows:
-    """The windows of a node on images of that rank."""
-    layout = str(node.attr("data_format", "NHWC"))
-    channels_first = layout.startswith("NC")
-    spatial = tuple(range(2, rank)) if channels_first else tuple(range(1, rank - 1))
-    strides = [int(node.attr("strides")[axis]) for axis in spatial]
-    dilations = [int(node.attr("dilations", (1,) * rank)[axis]) for axis in spatial]
-    explicit = node.attr("explicit_paddings", ())
-    pairs = [(int(explicit[2 * axis]), int(explicit[2 * axis + 1])) if explicit else (0, 0) for axis in spatial]
-    scheme = node.attr("padding")
-    return Windows(channels_first, spatial, strides, dilations, scheme if isinstance(scheme, str) else "", pairs)
+def windows_of(node: Node) -> Windows:
+    """The windows of a node."""
+    return Windows(Window.of(node.attrs))

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.geometry import Windows, windows_of
+from aioflow.interop.onnx.geometry import Windows, framed, positive, quotient, windows_of
 from aioflow.interop.onnx.layout import channels_first, channels_last
-from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of, with_dims
+from aioflow.interop.onnx.sizes import int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
@@ -25,7 +25,13 @@ def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     rank = _rank(node, x, w)
     if rank_of(node, w) != rank or rank < 3:
         raise node.wrong("the filter", f"rank {rank}, at least 3", rank_of(node, w))
-    windows = windows_of(node, x, _kernel(node, w))
+    per_group, groups = (w.dims or ())[1], node.attr("group", 1)
+    if groups > 1 and per_group is not None and (x.dims or ())[1] is None:
+        # How many groups there are follows from the channels, so nothing may forget how many of these there are.
+        x = ops.ensure_shape(x, [None, per_group * groups, *[None] * (rank - 2)])
+    windows = windows_of(node, x, _kernel(node, w), keeps_same=True)
+    if windows.is_fed:
+        x, windows = framed(x, windows, 0), windows.bare()
     if rank == 3:
         image = ops.expand_dims(channels_last(x, 3), 1)
         y = _convolved(node, image, ops.expand_dims(w, 2), b, _in_two_axes(windows))
@@ -77,8 +83,6 @@ def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Wind
     channels, per_group, groups = (x.dims or ())[3], (w.dims or ())[1], node.attr("group", 1)
     if channels is not None and per_group is not None and channels != per_group * groups:
         raise node.wrong("the channels", f"{per_group} × {groups} groups", channels)
-    if channels is None and per_group is not None:  # how many groups there are follows from the channels
-        x = with_dims(ops.identity(x), (None, None, None, per_group * groups))
     y = convolution.conv2d(
         x,
         ops.transpose(w, [2, 3, 1, 0]),
@@ -108,20 +112,20 @@ class _SpreadAxis(NamedTuple):
 
     Attributes:
         full: The size that all windows cover, a number or a tensor.
-        before, after: What is cut off; less than nothing is added.
+        before, after: What is cut off, numbers or tensors; less than nothing is added.
     """
 
     kernel: int
     stride: int
     dilation: int
     full: Any
-    before: int
-    after: int
+    before: Any
+    after: Any
 
     @property
     def size(self) -> Any:
         """What is made, before anything is added."""
-        return self.full - max(self.before, 0) - max(self.after, 0)
+        return self.full - positive(self.before) - positive(self.after)
 
 
 def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
@@ -135,10 +139,9 @@ def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
         full = (size - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1
         before, after = pads[i], pads[i + count]
         if wanted or mode.startswith("SAME"):
-            if isinstance(full, Tensor):
-                return node.refuse("a wanted size of the output of images of unknown size")
-            total = full + more[i] - (wanted[-count:][i] if wanted else size * strides[i])
-            less = total // 2
+            reach = (kernel[i] - 1) * dilations[i] + 1 + more[i] - strides[i]  # more than what keeps the size
+            total = full + more[i] - wanted[-count:][i] if wanted else reach
+            less = quotient(total, 2)
             before, after = (less, total - less) if mode == "SAME_UPPER" else (total - less, less)
         elif mode == "VALID":
             before, after = 0, 0
@@ -147,42 +150,52 @@ def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
 
 
 def _spread(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
-    channels = (w.dims or ())[1]
-    if channels is None:
-        return node.refuse("a filter of unknown size")
+    """Over images. The kernel itself cuts off what is known."""
+    is_fed = any(isinstance(edge, Tensor) for axis in axes for edge in (axis.before, axis.after))
     y = convolution.conv2d_backprop_input(
-        _shape([sizes_of(x)[0], *(axis.size for axis in axes), channels * node.attr("group", 1)]),
+        _shape([sizes_of(x)[0], *(axis.full if is_fed else axis.size for axis in axes), _channels(node, w)]),
         ops.transpose(w, [2, 3, 1, 0]),
         channels_last(x, 4),
         strides=[axis.stride for axis in axes],
-        padding=[[0, 0], *([max(axis.before, 0), max(axis.after, 0)] for axis in axes), [0, 0]],
+        padding="VALID"
+        if is_fed
+        else [[0, 0], *([positive(axis.before), positive(axis.after)] for axis in axes), [0, 0]],
         dilations=[axis.dilation for axis in axes],
     )
-    missing = [[max(-axis.before, 0), max(-axis.after, 0)] for axis in axes]
-    if any(map(any, missing)):
-        y = ops.pad(y, [[0, 0], *missing, [0, 0]])
+    y = _extended(_cut(y, axes) if is_fed else y, axes)
     return channels_first(y if b is None else activations.bias_add(y, b), 4)
 
 
 def _spread_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
-    channels = (w.dims or ())[1]
-    if channels is None:
-        return node.refuse("a filter of unknown size")
     y = volumes.conv3d_transpose(
         channels_last(x, 5),
         ops.transpose(w, [2, 3, 4, 1, 0]),
-        _shape([sizes_of(x)[0], *(axis.full for axis in axes), channels * node.attr("group", 1)]),
+        _shape([sizes_of(x)[0], *(axis.full for axis in axes), _channels(node, w)]),
         strides=[axis.stride for axis in axes],
         padding="VALID",
         dilations=[axis.dilation for axis in axes],
     )
-    begin = [0, *(max(axis.before, 0) for axis in axes), 0]
-    end = [0, *(-max(axis.after, 0) for axis in axes), 0]
-    y = ops.strided_slice(y, begin, end, end_mask=sum(1 << i for i, e in enumerate(end) if e == 0))
-    missing = [[max(-axis.before, 0), max(-axis.after, 0)] for axis in axes]
-    if any(map(any, missing)):
-        y = ops.pad(y, [[0, 0], *missing, [0, 0]])
+    y = _extended(_cut(y, axes), axes)
     return channels_first(y if b is None else activations.bias_add(y, b), 5)
+
+
+def _channels(node: Node, w: Tensor) -> int:
+    channels = (w.dims or ())[1]
+    return node.refuse("a filter of unknown size") if channels is None else channels * int(node.attr("group", 1))
+
+
+def _cut(y: Tensor, axes: list[_SpreadAxis]) -> Tensor:
+    """Without what is cut off."""
+    begin = [0, *(positive(axis.before) for axis in axes), 0]
+    return ops.slice(y, _shape(begin), _shape([-1, *(axis.size for axis in axes), -1]))
+
+
+def _extended(y: Tensor, axes: list[_SpreadAxis]) -> Tensor:
+    """With what is added."""
+    missing = [[positive(-axis.before), positive(-axis.after)] for axis in axes]
+    if any(isinstance(edge, Tensor) or edge for pair in missing for edge in pair):
+        return ops.pad(y, [[0, 0], *missing, [0, 0]])
+    return y
 
 
 def _shape(sizes: list[Any]) -> Tensor:

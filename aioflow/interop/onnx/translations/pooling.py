@@ -12,8 +12,8 @@ import numpy as np
 
 from aioflow.errors import UnimplementedError
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.geometry import Windows, windows_of
-from aioflow.interop.onnx.layout import channels_first, channels_last, in_last, keeps_last, padded
+from aioflow.interop.onnx.geometry import Windows, framed, windows_of
+from aioflow.interop.onnx.layout import channels_first, channels_last, in_last, keeps_last
 from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, shape_vector, sizes_of
 from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
@@ -28,16 +28,17 @@ _MOST_PARTS: Final = 1024  # nodes that a window of dilations becomes
 @translation("MaxPool")
 def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     rank = rank_of(node, x)
-    windows = windows_of(node, x, node.required("kernel_shape"))
-    if windows.pads is None and (rank > 4 or max(windows.dilations) > 1):
-        return node.refuse("auto_pad of images of unknown size")
+    is_dilated = max(node.attr("dilations", []) or [1]) > 1
+    windows = windows_of(node, x, node.required("kernel_shape"), not (rank > 4 or is_dilated or node.wants(1)))
     if node.wants(1):
         return _max_and_places(node, x, windows)
-    if rank == 5 and max(windows.dilations) == 1 and x.dtype.is_floating:
-        framed = channels_last(_framed(x, windows, _least(x)), 5)
-        return channels_first(volumes.max_pool3d(framed, list(windows.kernel), list(windows.strides), "VALID"), 5)
-    if rank > 4 or max(windows.dilations) > 1:
-        return _combined(_framed(x, windows, _least(x)), windows, ops.maximum)
+    if rank == 5 and not is_dilated and x.dtype.is_floating:
+        volume = channels_last(framed(x, windows, _least(x)), 5)
+        return channels_first(volumes.max_pool3d(volume, list(windows.kernel), list(windows.strides), "VALID"), 5)
+    if rank > 4 or is_dilated:
+        return _combined(framed(x, windows, _least(x)), windows, ops.maximum)
+    if windows.is_fed:
+        x, windows = framed(x, windows, _least(x)), windows.bare()
     image, windows = _as_image(x, windows)
     pads: Any = "SAME" if windows.pads is None else "VALID"
     if windows.pads is not None and windows.padded:
@@ -63,13 +64,6 @@ def _from_image(y: Tensor, rank: int) -> Tensor:
 def _least(x: Tensor) -> Any:
     """What no element is less than."""
     return -np.inf if x.dtype.is_floating else x.dtype.min
-
-
-def _framed(x: Tensor, windows: Windows, fill: Any) -> Tensor:
-    """The images with what the windows need around them."""
-    if not windows.padded:
-        return x
-    return padded(x, [[0, 0], [0, 0], *windows.whole_pads()], constant(fill, x.dtype))
 
 
 def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
@@ -102,8 +96,6 @@ def _combined(x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], T
 
 def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
     """The maxima and where they are in the flattened input; of equal ones the first."""
-    if windows.pads is None:
-        return node.refuse("places of maxima in images of unknown size")
     rank = rank_of(node, x)
     shape = shape_vector(x)
     every = ops.range(int64(0), ops.size(x, out_type="int64"), int64(1))
@@ -112,8 +104,8 @@ def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Te
         order = [0, 1, *reversed(range(2, rank))]
     places = ops.transpose(ops.reshape(every, ops.gather(shape, order)), order)
     values, found = None, None
-    of_values = _parts(_framed(x, windows, _least(x)), windows)
-    of_places = _parts(_framed(places, windows, 0), windows)
+    of_values = _parts(framed(x, windows, _least(x)), windows)
+    of_places = _parts(framed(places, windows, 0), windows)
     for value, place in zip(of_values, of_places, strict=True):
         if values is None or found is None:
             values, found = value, place
@@ -127,18 +119,16 @@ def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Te
 
 @translation("AveragePool")
 def average_pool(node: Node, x: Tensor) -> Tensor:
-    windows = windows_of(node, x, node.required("kernel_shape"))
+    rank, whole = rank_of(node, x), bool(node.attr("count_include_pad", 0))
+    is_plain = rank <= 4 and not whole and max(node.attr("dilations", []) or [1]) == 1
+    windows = windows_of(node, x, node.required("kernel_shape"), keeps_same=is_plain)
     if windows.pads is None:
-        if max(windows.dilations) > 1 or node.attr("count_include_pad", 0):
-            return node.refuse("auto_pad of images of unknown size")
         image, windows = _as_image(x, windows)
-        y = pooling.avg_pool(image, list(windows.kernel), list(windows.strides), "SAME")
-        return _from_image(y, rank_of(node, x))
-    sums = _mean(_framed(x, windows, 0), windows)
-    whole = bool(node.attr("count_include_pad", 0))
-    if not windows.padded or (whole and not any(windows.extra)):
+        return _from_image(pooling.avg_pool(image, list(windows.kernel), list(windows.strides), "SAME"), rank)
+    sums = _mean(framed(x, windows, 0), windows)
+    if not windows.padded or (whole and not windows.grown):
         return sums
-    counts, rank = _mean(_counted(x, windows, whole), windows), rank_of(node, x)
+    counts = _mean(_counted(x, windows, whole), windows)
     if keeps_last(sums):
         return in_last(sums, lambda image: ops.divide(image, channels_last(counts, rank)))
     return ops.divide(sums, counts)
@@ -152,7 +142,7 @@ def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
     around = windows.whole_pads()
     if with_padding:
         around = [[0, extra] for extra in windows.extra]
-    if all(isinstance(size, int) for size in inside):
+    if all(isinstance(size, int) for size in inside) and not windows.is_fed:
         return constant(np.pad(np.ones((1, 1, *inside), x.dtype.np_dtype), [(0, 0), (0, 0), *map(tuple, around)]))
     ones = ops.fill(ops.stack([int64(size) for size in (1, 1, *inside)]), constant(1, x.dtype))
     return ops.pad(ones, [[0, 0], [0, 0], *around])
@@ -174,10 +164,8 @@ def _mean(x: Tensor, windows: Windows) -> Tensor:
 @translation("LpPool")
 def lp_pool(node: Node, x: Tensor) -> Tensor:
     windows = windows_of(node, x, node.required("kernel_shape"))
-    if windows.pads is None:
-        return node.refuse("auto_pad of images of unknown size")
     p = constant(float(node.attr("p", 2)), x.dtype)
-    mean = _mean(_framed(ops.pow(ops.abs(x), p), windows, 0), windows)
+    mean = _mean(framed(ops.pow(ops.abs(x), p), windows, 0), windows)
     return ops.pow(mean * constant(float(np.prod(windows.kernel)), x.dtype), 1 / p)
 
 

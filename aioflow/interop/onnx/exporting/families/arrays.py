@@ -103,9 +103,10 @@ def concat(node: Node, handle: Value, flow: Value) -> tuple[Value, Value]:
     stack = _stack(node, flow)
     if stack.dims is None or len(stack.dims) < 2 or stack.dims[1] is None:
         node.refuse("rows of lengths that are not known")
-    rest = node.joined([node.const([-1]), node.make("Shape", stack, start=2)])
-    lengths = node.make("Expand", node.const(stack.dims[1]), node.make("Shape", stack, start=0, end=1))
-    return node.reshaped(stack, rest), lengths
+    count = node.make("Shape", stack, start=0, end=1)
+    whole = node.make("Mul", count, node.const([stack.dims[1]]))
+    lengths = node.make("Expand", node.const(stack.dims[1]), count)
+    return node.reshaped(stack, node.joined([whole, node.make("Shape", stack, start=2)])), lengths
 
 
 @exporter("TensorArraySizeV3")

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.node import Node
-from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.patterns import Found
+from aioflow.interop.onnx.exporting.rules import composed, exporter
+from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.windows import Windows, windows_of
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 
 @exporter("Conv2D", "Conv3D", any_layout=True)
-def convolution(node: Node, x: Value, kernel: Value) -> Value:
+def convolution(node: Node, x: Value, kernel: Value, bias: Value | None = None) -> Value:
     """A convolution, grouped if the kernel has a part of the channels."""
-    windows = windows_of(node, node.rank(kernel))
+    windows = windows_of(node)
     images = node.first(x, windows.channels_first)
     rank = node.rank(kernel)
     weights = node.transposed(node.rows(kernel), (rank - 1, rank - 2, *range(rank - 2)))
-    group = _groups(node, images, weights)
-    return _convolved(node, windows, images, weights, group)
+    group = groups_of(node, images, weights)
+    return convolved(node, windows, images, weights, bias, group)
 
 
-def _groups(node: Node, images: Value, weights: Value) -> int:
+def groups_of(node: Node, images: Value, weights: Value) -> int:
+    """How many groups of channels there are, by images and filters as ONNX has them."""
     channels = None if images.dims is None else images.dims[1]
     own = None if weights.dims is None else weights.dims[1]
     if channels is None or own is None:
@@ -32,9 +37,9 @@ def _groups(node: Node, images: Value, weights: Value) -> int:
 
 
 @exporter("DepthwiseConv2dNative", any_layout=True)
-def depthwise(node: Node, x: Value, kernel: Value) -> Value:
+def depthwise(node: Node, x: Value, kernel: Value, bias: Value | None = None) -> Value:
     """A convolution of every channel by kernels of its own."""
-    windows = windows_of(node, 4)
+    windows = windows_of(node)
     images = node.first(x, windows.channels_first)
     dims = node.rows(kernel).dims
     if dims is None or dims[2] is None or dims[3] is None:
@@ -44,10 +49,10 @@ def depthwise(node: Node, x: Value, kernel: Value) -> Value:
         node.refuse("the size of the kernel is not known")
     turned = node.transposed(node.rows(kernel), (2, 3, 0, 1))
     weights = node.reshaped(turned, [dims[2] * dims[3], 1, height, width]).of((dims[2] * dims[3], 1, height, width))
-    return _convolved(node, windows, images, weights, dims[2])
+    return convolved(node, windows, images, weights, bias, dims[2])
 
 
-def _convolved(node: Node, windows: Windows, images: Value, weights: Value, group: int) -> Value:
+def convolved(node: Node, windows: Windows, images: Value, weights: Value, bias: Value | None, group: int) -> Value:
     if images.dtype is dtypes.float64:
         node.refuse("onnxruntime convolves no float64")
     sizes = None if weights.dims is None else weights.dims[2:]
@@ -55,6 +60,7 @@ def _convolved(node: Node, windows: Windows, images: Value, weights: Value, grou
         "Conv",
         images,
         weights,
+        bias,
         group=group,
         strides=windows.strides,
         dilations=windows.dilations,
@@ -64,40 +70,80 @@ def _convolved(node: Node, windows: Windows, images: Value, weights: Value, grou
 
 
 @exporter("Conv2DBackpropInput", "Conv3DBackpropInputV2", any_layout=True)
-def transposed_convolution(node: Node, sizes: Value, kernel: Value, x: Value) -> Value:
+def transposed_convolution(node: Node, sizes: Value, kernel: Value, x: Value, bias: Value | None = None) -> Value:
     """The image that a convolution has made `x` of, as if it was linear: ONNX's ConvTranspose."""
     rank = node.rank(kernel)
-    windows = windows_of(node, rank)
+    windows = windows_of(node)
     images = node.first(x, windows.channels_first)
     weights = node.transposed(node.rows(kernel), (rank - 1, rank - 2, *range(rank - 2)))
     dims = node.outputs[0].dims
-    spatial = None if dims is None else [dims[axis] for axis in windows.spatial]
-    given = None if images.dims is None else images.dims[2:]
-    own = None if weights.dims is None else weights.dims[2:]
-    if _unknown(spatial) or _unknown(given) or _unknown(own):
-        node.refuse("the size of the image that it gives is not known")
-    begins, ends, more = [], [], []
-    for axis in range(rank - 2):
-        stride, span = windows.strides[axis], (_at(own, axis) - 1) * windows.dilations[axis] + 1
-        before, after = windows.pads_of(axis, _at(spatial, axis), _at(own, axis))
-        full = (_at(given, axis) - 1) * stride + span - before - after
-        begins.append(before)
-        ends.append(after)
-        more.append(_at(spatial, axis) - full)
+    spatial = _known(node, None if dims is None else windows.spatial(dims))
+    given = _known(node, None if images.dims is None else images.dims[2:])
+    own = _known(node, None if weights.dims is None else weights.dims[2:])
+    pads = windows.window.pads(spatial, own)
+    more = []
+    for axis, (before, after) in enumerate(pads):
+        span = (own[axis] - 1) * windows.dilations[axis] + 1
+        more.append(spatial[axis] - (given[axis] - 1) * windows.strides[axis] - span + before + after)
     made = node.make(
         "ConvTranspose",
         images,
         weights,
-        group=_groups_of(node, windows, weights),
+        bias,
+        group=_groups_of_image(node, windows, weights),
         strides=windows.strides,
         dilations=windows.dilations,
-        pads=[*begins, *ends],
+        pads=[before for before, _ in pads] + [after for _, after in pads],
         output_padding=more,
     )
     return node.last(made, windows.channels_first)
 
 
-def _groups_of(node: Node, windows: Windows, weights: Value) -> int:
+def _goes_with_channels(found: Found, opset: int) -> bool:
+    bias, product = found.spec("bias").dims, found.node("product")
+    if computed_in("Conv", product.outputs[0].dtype) is None:
+        return False
+    channels_first = str(product.attrs.get("data_format", "N")).startswith("NC")
+    if found.root.op.startswith("BiasAdd"):
+        return str(found.root.attrs.get("data_format", "N")).startswith("NC") is channels_first
+    dims = product.outputs[0].dims
+    return not channels_first and bias is not None and dims is not None and len(bias) == 1 and bias[0] == dims[-1]
+
+
+def with_bias(op: str, *inputs: str) -> Callable[[_Function], _Function]:
+    """ONNX's convolutions add a bias themselves."""
+    product = f"(product := {op}({', '.join(inputs)}))"
+    return composed(
+        f"{op}+bias",
+        f"BiasAdd({product}, bias)",
+        f"BiasAddV1({product}, bias)",
+        f"{product} + bias",
+        where=_goes_with_channels,
+        any_layout=True,
+    )
+
+
+@with_bias("Conv2D", "x", "kernel")
+@with_bias("Conv3D", "x", "kernel")
+def convolution_with_bias(node: Node, x: Value, kernel: Value, bias: Value) -> Value:
+    """A convolution, and a number for each channel."""
+    return convolution(node.within("product"), x, kernel, bias)
+
+
+@with_bias("DepthwiseConv2dNative", "x", "kernel")
+def depthwise_with_bias(node: Node, x: Value, kernel: Value, bias: Value) -> Value:
+    """Kernels of each channel's own, and a number for each."""
+    return depthwise(node.within("product"), x, kernel, bias)
+
+
+@with_bias("Conv2DBackpropInput", "sizes", "kernel", "x")
+@with_bias("Conv3DBackpropInputV2", "sizes", "kernel", "x")
+def transposed_with_bias(node: Node, sizes: Value, kernel: Value, x: Value, bias: Value) -> Value:
+    """The image that a convolution made `x` of, and a number for each channel."""
+    return transposed_convolution(node.within("product"), sizes, kernel, x, bias)
+
+
+def _groups_of_image(node: Node, windows: Windows, weights: Value) -> int:
     """How many groups of channels of the image there are."""
     dims = node.outputs[0].dims
     own = None if weights.dims is None else weights.dims[1]
@@ -105,9 +151,8 @@ def _groups_of(node: Node, windows: Windows, weights: Value) -> int:
     return 1 if channels is None or not own else channels // own
 
 
-def _unknown(sizes: Sequence[int | None] | None) -> bool:
-    return sizes is None or None in sizes
-
-
-def _at(sizes: Any, axis: int) -> int:
-    return int(sizes[axis])
+def _known(node: Node, sizes: Sequence[int | None] | None) -> list[int]:
+    known = [size for size in sizes or () if size is not None]
+    if sizes is None or len(known) != len(sizes):
+        node.refuse("the size of the image that it gives is not known")
+    return known

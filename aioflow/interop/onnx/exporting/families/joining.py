@@ -92,7 +92,8 @@ def dynamic_stitch(node: Node, *inputs: Value) -> Value:
         elif dims is None or None in dims[own:]:
             node.refuse("rows of a shape that is not known")
         else:
-            rows.append(node.reshaped(data, [-1, *(d for d in dims[own:] if d is not None)]))
+            sizes = [node.make("Shape", node.vector(number)), node.const([d for d in dims[own:] if d is not None])]
+            rows.append(node.reshaped(data, node.joined(sizes)))
     data = node.joined(rows)
     numbers = node.joined([node.vector(n) for n in inputs[:half]])
     greatest = node.make("ReduceMax", node.joined([node.const([-1]), numbers]), node.const([0]), keepdims=1)

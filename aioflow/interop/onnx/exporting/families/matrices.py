@@ -50,7 +50,7 @@ def diagonal_part(node: Node, x: Value) -> Value:
     rows, columns = node.size_of(x, rank - 2), node.size_of(x, rank - 1)
     count = node.make("Min", rows, columns)
     places = node.make("Range", node.const(0), node.squeezed(count, [0]), node.const(1))
-    flat = node.reshaped(x, node.joined([node.make("Shape", x, end=rank - 2), node.const([-1])]))
+    flat = node.reshaped(x, node.joined([node.make("Shape", x, end=rank - 2), node.make("Mul", rows, columns)]))
     return node.make(
         "Gather", flat, node.make("Mul", places, node.make("Add", columns, node.const([1]))), axis=rank - 2
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aioflow.graph.windows import pool_kernel
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.values import Value
@@ -23,12 +24,8 @@ def average_pool(node: Node, x: Value) -> Value:
 
 
 def _pooled(node: Node, x: Value, op: str, attrs: dict[str, Any]) -> Value:
-    rank = node.rank(x)
-    windows = windows_of(node, rank)
-    ksize = node.attr("ksize")
-    if any(ksize[axis] != 1 or node.attr("strides")[axis] != 1 for axis in range(rank) if axis not in windows.spatial):
-        node.refuse("windows over the batch or the channels")
-    sizes = [int(ksize[axis]) for axis in windows.spatial]
+    windows = windows_of(node)
+    sizes = list(pool_kernel(windows.window, node.attr("ksize")))
     images = node.first(x, windows.channels_first)
     made = node.make(
         op, images, kernel_shape=sizes, strides=windows.strides, **windows.padding(node, images, sizes), **attrs

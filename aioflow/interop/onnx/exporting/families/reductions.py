@@ -10,6 +10,7 @@ from typing import Any
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.node import Node
 from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.values import Value, channels_first_order
 
 
@@ -60,13 +61,25 @@ def mean(node: Node, x: Value, axes: Value) -> Value:
 @exporter("Max", any_layout=True)
 def greatest(node: Node, x: Value, axes: Value) -> Value:
     """The greatest value."""
-    return _reduced(node, "ReduceMax", x, axes)
+    return _extreme(node, "ReduceMax", x, axes)
 
 
 @exporter("Min", any_layout=True)
 def least(node: Node, x: Value, axes: Value) -> Value:
     """The least value."""
-    return _reduced(node, "ReduceMin", x, axes)
+    return _extreme(node, "ReduceMin", x, axes)
+
+
+def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
+    """Of none that of the dtype, also where another one is computed in."""
+    wide = computed_in(op, x.dtype)
+    if wide is None or wide is x.dtype or (x.is_static and 0 not in (x.dims or ())):
+        return _reduced(node, op, x, axes)
+    made = _reduced(node, op, node.cast(node.rows(x), wide), axes)
+    of_none = wide.min if op == "ReduceMax" else wide.max
+    own = x.dtype.min if op == "ReduceMax" else x.dtype.max
+    is_none = node.make("Equal", made, node.const(of_none, wide))
+    return node.make("Where", is_none, node.const(own, x.dtype), node.cast(made, x.dtype))
 
 
 @exporter("All", any_layout=True)

@@ -29,7 +29,7 @@ def _combined(node: Node, data: Value, ids: Value, count: Value, reduction: str,
     rows = data
     tail = node.make("Shape", data, start=own)
     if own != 1:
-        rows = node.reshaped(data, node.joined([node.const([-1]), tail]))
+        rows = node.reshaped(data, node.joined([node.make("Shape", numbers), tail]))
     beyond = node.make("Where", node.make("Less", numbers, node.const(0)), count, numbers)
     one_more = node.make("Add", count, node.const([1]))
     blank = node.make("Expand", start, node.joined([one_more, tail]))

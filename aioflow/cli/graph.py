@@ -1,0 +1,102 @@
+"""`aioflow graph`: a picture of a model of any format, with its scopes collapsed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Final
+
+# The whole package: that is what registers the ops and the portable kernels.
+import aioflow as af
+from aioflow.cli import tables
+from aioflow.cli.arguments import add_imports, count, output_file, stored_file
+from aioflow.cli.progress import progress
+from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
+from aioflow.formats.files import file_errors
+from aioflow.interop.model import Model, Signature
+from aioflow.observe.picture.outline import Outline, outline
+from aioflow.observe.picture.svg import as_svg
+from aioflow.observe.picture.texts import as_dot, as_json
+from aioflow.saved.opening import open_model
+
+__all__ = ["add_parser"]
+
+_FORMS: Final[Mapping[str, Callable[[Outline, str], str]]] = {".svg": as_svg, ".dot": as_dot, ".json": as_json}
+_MOST_BOXES: Final = 4000  # a picture of more takes minutes, and nobody sees anything in it
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "graph",
+        help="draw the graph of a model",
+        description="Draw the graph of a model: an ONNX file, a SavedModel, a graph definition, or a folder of"
+        " aioflow.saved. Weights, and what follows from them alone, are counted where they are read.",
+    )
+    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
+    parser.add_argument(
+        "-o", "--output", type=_picture, required=True, metavar="FILE", help=f"one of {', '.join(_FORMS)}"
+    )
+    parser.add_argument("--depth", type=count, metavar="N", help="open so many levels of scopes; 0: all of them")
+    parser.add_argument(
+        "--fetch", nargs="+", action="extend", default=[], metavar="NAME", help="draw what these need, and no more"
+    )
+    parser.add_argument("--signature", metavar="NAME", help="draw what this call needs")
+    parser.add_argument("--all", action="store_true", help="draw also what no call needs")
+    add_imports(parser)
+    parser.set_defaults(run=_run)
+
+
+def _picture(text: str) -> Path:
+    path = output_file(text)
+    if path.suffix not in _FORMS:
+        raise argparse.ArgumentTypeError(f"{text!r} ends with none of {', '.join(_FORMS)}")
+    return path
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with progress(f"loading {arguments.model}"):
+        model = open_model(arguments.model)
+    inputs = [tensor for signature in _signatures(model, arguments) for tensor in signature.inputs.values()]
+    found = outline(model.graph, inputs, _fetches(model, arguments), arguments.depth)
+    if len(found.boxes) > _MOST_BOXES:
+        raise InvalidArgumentError(
+            f"the picture would have {len(found.boxes):,} boxes", expected="--depth, or --fetch", actual=found.depth
+        )
+    path: Path = arguments.output
+    picture = _FORMS[path.suffix](found, PurePath(arguments.model).name)
+    with file_errors(path):
+        path.write_text(picture, encoding="utf-8")
+    nodes = tables.plural(sum(box.nodes for box in found.boxes.values()), "node")
+    boxes, edges = tables.plural(len(found.boxes), "box", "boxes"), tables.plural(len(found.edges), "edge")
+    print(f"{nodes} in {boxes}, {edges}, scopes opened to depth {found.depth}: written to {path}")
+    return 0
+
+
+def _fetches(model: Model, arguments: argparse.Namespace) -> Sequence[af.Tensor | af.Operation]:
+    if arguments.fetch:
+        return [_element(model.graph, name) for name in arguments.fetch]
+    if arguments.all:
+        return []
+    signatures = _signatures(model, arguments)
+    outputs = [tensor for signature in signatures for tensor in signature.outputs.values()]
+    fed = {tensor.op for signature in signatures for tensor in signature.inputs.values()}
+    for op in model.graph.get_operations():  # each after what it reads, but where a loop closes
+        if any(tensor.op in fed for tensor in op.inputs):
+            fed.add(op)
+    return [tensor for tensor in outputs if tensor.op in fed] or outputs
+
+
+def _signatures(model: Model, arguments: argparse.Namespace) -> Sequence[Signature]:
+    return [model.signature(arguments.signature)] if arguments.signature else list(model.signatures.values())
+
+
+def _element(graph: af.Graph, name: str) -> af.Tensor | af.Operation:
+    try:
+        found = graph.as_graph_element(name)
+    except (KeyError, ValueError, DTypeError) as error:
+        raise NotFoundError(f"no such node: {name}", expected="a name such as y, or y:0", actual=str(error)) from error
+    if not isinstance(found, af.Tensor | af.Operation):
+        raise NotFoundError(f"no such node: {name}", expected="a name such as y, or y:0", actual=repr(found))
+    return found

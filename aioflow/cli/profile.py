@@ -1,0 +1,184 @@
+"""`aioflow profile`: where the time of a model goes, by op and by node, over some traced steps."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+# The whole package: that is what registers the ops and the portable kernels.
+import aioflow as af
+from aioflow.cli import program, tables
+from aioflow.cli.arguments import add_imports, output_file, positive, stored_file
+from aioflow.cli.estimates import node_flops
+from aioflow.cli.model_inputs import add_inputs, all_inputs
+from aioflow.cli.progress import progress
+from aioflow.compiler.place.timeline_svg import time_text
+from aioflow.errors import OpError
+from aioflow.formats.files import file_errors
+from aioflow.graph.boundary import BOUNDARY
+from aioflow.interop.model import Model, Signature
+from aioflow.observe import chrome_trace
+from aioflow.runtime.stats import NodeStats, RunMetadata
+from aioflow.saved.opening import open_model
+
+__all__ = ["add_parser"]
+
+_STEPS: Final = 10
+_WARM: Final = 3  # steps before: the first ones compile, and measure what runs inline
+_SLOWEST: Final = 20
+
+
+@dataclasses.dataclass(slots=True)
+class _Row:
+    """What was spent on one op, or on one node.
+
+    Attributes:
+        count: Executions a step.
+        seconds: A step.
+        share: Of all that was spent on nodes.
+        flops: A step; 0 where nobody knows.
+    """
+
+    name: str
+    op: str
+    count: float = 0.0
+    seconds: float = 0.0
+    share: float = 0.0
+    flops: float = 0.0
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "profile",
+        help="show where the time of a model goes, op by op",
+        description="Run some steps of a model of any format, with the time of every node, and show which ops and nodes"
+        " take it. Rates are by the operations that the shapes say.",
+    )
+    parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
+    add_inputs(parser)
+    parser.add_argument("--steps", type=positive, default=_STEPS, metavar="N", help=f"how many are traced ({_STEPS})")
+    parser.add_argument(
+        "--trace", type=output_file, metavar="FILE.json", help="write the last step for Perfetto and chrome://tracing"
+    )
+    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    add_imports(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return program.run(_profile(arguments))
+
+
+async def _profile(arguments: argparse.Namespace) -> int:
+    with progress(f"loading {arguments.model}"):
+        model = open_model(arguments.model)
+    signature = model.signature(arguments.signature)
+    values = all_inputs(signature, arguments)
+    feeds = {signature.inputs[name]: value for name, value in values.items()}
+    traced, seconds = await _traced(model, signature, feeds, arguments.steps)
+    nodes = [node for step in traced for device in step.step_stats for node in device.nodes]
+    flops = _flops(model, signature, values)
+    by_op, by_node = (_rows(nodes, flops, len(traced), key) for key in (lambda n: n.op, lambda n: n.node))
+    if arguments.trace is not None:
+        with file_errors(arguments.trace):
+            arguments.trace.write_text(json.dumps(chrome_trace(traced[-1], model.graph)), encoding="utf-8")
+    if arguments.json:
+        print(json.dumps(_document(arguments, seconds, by_op, by_node), indent=2))
+        return 0
+    for line in _report(model, seconds, by_op, by_node):
+        print(line)
+    if arguments.trace is not None:
+        print(f"\nthe last step: written to {arguments.trace}")
+    return 0
+
+
+async def _traced(
+    model: Model, signature: Signature, feeds: Mapping[Any, Any], steps: int
+) -> tuple[list[RunMetadata], list[float]]:
+    """What the steps have recorded, and how long each took."""
+    fetches, options = dict(signature.outputs), af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
+    found, seconds = [], []
+    async with af.Session(graph=model.graph) as session:
+        await model.initialize(session)
+        with progress("steps", _WARM + steps) as shown:
+            for number in range(_WARM + steps):
+                metadata = RunMetadata()
+                started = perf_counter()
+                await session.run(fetches, feeds, options=options, run_metadata=metadata)
+                if number >= _WARM:
+                    seconds.append(perf_counter() - started)
+                    found.append(metadata)
+                shown.advance()
+    return found, seconds
+
+
+def _flops(model: Model, signature: Signature, values: Mapping[str, Any]) -> Mapping[str, float]:
+    shapes = {name: getattr(value, "shape", ()) for name, value in values.items()}
+    try:
+        return node_flops(model, signature, shapes)
+    except OpError:  # there are shapes that only a run tells: the rest is told all the same
+        return {}
+
+
+def _rows(
+    nodes: Sequence[NodeStats], flops: Mapping[str, float], steps: int, key: Callable[[NodeStats], str]
+) -> list[_Row]:
+    """The slowest first."""
+    found: dict[str, _Row] = {}
+    total = sum(node.duration for node in nodes if node.op not in BOUNDARY) or 1.0
+    for node in nodes:
+        if node.op in BOUNDARY:
+            continue
+        row = found.setdefault(key(node), _Row(key(node), node.op))
+        row.count += 1 / steps
+        row.seconds += node.duration / steps
+        row.share += node.duration / total
+        row.flops += flops.get(node.node, 0.0) / steps
+    return sorted(found.values(), key=lambda row: (-row.seconds, row.name))
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _report(model: Model, seconds: Sequence[float], by_op: Sequence[_Row], by_node: Sequence[_Row]) -> Iterator[str]:
+    yield model.source
+    busy, middle = sum(row.seconds for row in by_op), median(seconds)
+    steps = tables.plural(len(seconds), "traced step")
+    yield f"{steps}: median {time_text(middle)}, of which nodes take {time_text(busy)}"
+    yield ""
+    yield from tables.rows([("op", *_HEADS), *((row.name, *_cells(row)) for row in by_op)], right=range(1, 6))
+    yield ""
+    some = by_node[:_SLOWEST]
+    yield f"the {len(some)} slowest of {tables.plural(len(by_node), 'node')}"
+    table = [(*_HEADS, "op", "node"), *((*_cells(row), row.op, row.name) for row in some)]
+    yield from tables.rows(table, right=range(5))
+
+
+_HEADS: Final = ("count", "total", "mean", "share", "GFLOP/s")
+
+
+def _cells(row: _Row) -> tuple[str, ...]:
+    rate = f"{row.flops / row.seconds / 1e9:,.2f}" if row.flops and row.seconds else ""
+    mean = row.seconds / row.count
+    return f"{row.count:,.6g}", time_text(row.seconds), time_text(mean), f"{row.share:.1%}", rate
+
+
+def _document(
+    arguments: argparse.Namespace, seconds: Sequence[float], by_op: Sequence[_Row], by_node: Sequence[_Row]
+) -> dict[str, Any]:
+    trace: Path | None = arguments.trace
+    return {
+        "path": arguments.model,
+        "steps": len(seconds),
+        "seconds": list(seconds),
+        "trace": None if trace is None else str(trace),
+        "ops": [{key: value for key, value in dataclasses.asdict(row).items() if key != "name"} for row in by_op],
+        "nodes": [dataclasses.asdict(row) for row in by_node],
+    }

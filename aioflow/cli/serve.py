@@ -1,0 +1,221 @@
+"""`aioflow serve`: models of any format behind the Open Inference Protocol, until a signal comes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aioflow.serve as service
+from aioflow.cli import program
+from aioflow.cli.arguments import add_imports, file, patience, port, positive, seconds, size
+from aioflow.errors import InvalidArgumentError, OpError
+from aioflow.formats.files import file_errors
+from aioflow.serve.backstop import keep_within
+from aioflow.serve.quiet import log_changes, log_no_garbage
+from aioflow.serve.sources import parse_source
+
+__all__ = ["add_parser"]
+
+T = TypeVar("T")
+
+_DRAIN_SECONDS: Final = 30.0
+_MOST_TOKEN: Final = 4096
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve models over HTTP and gRPC by the Open Inference Protocol",
+        description="Serve models over HTTP, and over gRPC with --grpc-port, by the Open Inference Protocol, version 2:"
+        " ONNX, SavedModels, graph definitions, and folders of aioflow.saved. Numbered folders in FOLDER are versions;"
+        " the newest is served, or :1,2, or :all.",
+    )
+    parser.add_argument("models", nargs="+", type=_model, metavar="NAME=FOLDER[:VERSION]", help="a model, or several")
+    where = parser.add_argument_group("where it listens, and for whom")
+    where.add_argument("--host", default="127.0.0.1", help="the address (127.0.0.1: this machine alone)")
+    where.add_argument("--port", type=port, default=8000, help="the port (8000); 0: any that is free")
+    where.add_argument("--grpc-port", type=port, metavar="PORT", help="the port for gRPC (none); 0: any that is free")
+    where.add_argument(
+        "--allow-host",
+        action="append",
+        metavar="NAME",
+        help="a name by which it may be asked, as by a proxy; once for each. Without one, and on 127.0.0.1 without a"
+        " token, those of this machine",
+    )
+    where.add_argument("--token-file", type=file, metavar="FILE", help="requests must bring what is in this file")
+    where.add_argument("--tls-cert", type=file, metavar="FILE", help="speak TLS with this certificate (PEM)")
+    where.add_argument("--tls-key", type=file, metavar="FILE", help="its key (PEM)")
+    how = parser.add_argument_group("how requests become steps")
+    how.add_argument("--max-batch-size", type=positive, default=64, metavar="N", help="rows of a step (64)")
+    how.add_argument("--batch-timeout", type=patience, default=0.0, metavar="SECONDS", help="to wait for more rows (0)")
+    how.add_argument("--max-enqueued-batches", type=positive, default=16, metavar="N", help="that may wait (16)")
+    how.add_argument("--max-concurrent-batches", type=positive, default=1, metavar="N", help="computed at once (1)")
+    how.add_argument("--no-batching", action="store_true", help="make each request a step of its own")
+    how.add_argument("--no-warmup", action="store_true", help="run no steps before a model is ready")
+    how.add_argument("--timeout", type=seconds, metavar="SECONDS", help="the most that a request may take")
+    how.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        default=[],
+        metavar="NAME=NUMBER",
+        help=f"what a request may ask: {', '.join(each.name for each in fields(service.Limits))}",
+    )
+    parser.add_argument(
+        "--memory-budget",
+        type=size,
+        metavar="SIZE",
+        help="of each process, such as 2GiB: for the weights of all models and what requests take; no more is loaded",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=patience,
+        default=_DRAIN_SECONDS,
+        metavar="SECONDS",
+        help=f"for requests that have begun, at SIGTERM ({_DRAIN_SECONDS:g})",
+    )
+    many = parser.add_argument_group("several processes")
+    many.add_argument("--processes", type=positive, default=1, metavar="N", help="that share the port (1)")
+    many.add_argument("--quorum", type=positive, metavar="N", help="that must be ready for the service to be (all)")
+    add_imports(parser)
+    parser.set_defaults(run=_run)
+
+
+def _model(text: str) -> tuple[str, service.ModelSource]:
+    return _checked(parse_source, text)
+
+
+def _limit(text: str) -> tuple[str, float]:
+    return _checked(_parsed_limit, text)
+
+
+def _checked(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except OpError as error:
+        raise argparse.ArgumentTypeError(f"{error.message}: expected {error.expected}, not {error.actual}") from error
+
+
+def _parsed_limit(text: str) -> tuple[str, float]:
+    known = {each.name: each.type for each in fields(service.Limits)}
+    name, _, number = text.partition("=")
+    try:
+        value = {"int": int, "float": float}[str(known[name])](number)
+        service.Limits(**{name: value})
+    except (KeyError, ValueError) as error:
+        raise InvalidArgumentError(
+            "--limit", expected=f"NAME=NUMBER, with one of {', '.join(known)}", actual=text
+        ) from error
+    return name, value
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return program.run(_serve(arguments, stop := _Stop()), stop, arguments.drain_seconds + 5.0)
+
+
+class _Stop:
+    """What SIGTERM calls: ends the service, once there is one."""
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+        self.action: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        self.is_wanted = True
+        if self.action is not None:
+            self.action()
+
+
+async def _serve(arguments: argparse.Namespace, stop: _Stop) -> int:
+    models: dict[str, service.ModelSource] = {}
+    for name, source in arguments.models:
+        if name in models:
+            raise InvalidArgumentError(f"model {name!r} is given twice", expected="once; FOLDER:1,2 for two versions")
+        models[name] = source
+    where = service.ServerOptions(
+        arguments.host,
+        arguments.port,
+        None if arguments.token_file is None else _token(arguments.token_file),
+        arguments.allow_host,
+        arguments.tls_cert,
+        arguments.tls_key,
+        arguments.drain_seconds,
+        arguments.grpc_port,
+    )
+    log_no_garbage()
+    gc.freeze()  # what was imported stays: to look for garbage among it would hold the event loop for longer each time
+    async with _service(arguments, models, where) as server:
+        stop.action = server.stop
+        if stop.is_wanted:
+            server.stop()
+        print(f"listening at {server.url}", flush=True)
+        if isinstance(server, service.Server) and server.grpc_address:
+            print(f"listening for gRPC at {server.grpc_address}", flush=True)
+        await server.ready()
+        for entry in server.index():
+            print(f"{entry.name} version {entry.version} is {entry.state.value.lower()}", flush=True)
+        log_changes()  # from here on: what was there at first has just been said
+        interrupted = await _until(server)
+    if interrupted is not None:
+        raise interrupted
+    return 0
+
+
+def _service(
+    arguments: argparse.Namespace, models: Mapping[str, service.ModelSource], where: service.ServerOptions
+) -> service.Server | service.Processes:
+    options, limits = _options(arguments), replace(service.Limits(), **dict(arguments.limit))
+    budget = arguments.memory_budget
+    if arguments.processes == 1:
+        if budget is not None:
+            keep_within(budget)
+            limits = limits.within(budget)
+        return service.Server(models, options, where, limits=limits, memory_budget=budget)
+    found = service.Processes(
+        models,
+        options,
+        where,
+        processes=arguments.processes,
+        limits=limits,
+        memory_budget=budget,
+        quorum=arguments.quorum,
+        imports=tuple(module.__name__ for module in arguments.imports or ()),
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, found.reload)
+    return found
+
+
+async def _until(server: service.Server | service.Processes) -> asyncio.CancelledError | None:
+    """Wait for the end; one that comes as a cancellation, by SIGINT, is to close the service in good order, too."""
+    try:
+        await server.stopped()
+    except asyncio.CancelledError as error:
+        return error
+    return None
+
+
+def _options(arguments: argparse.Namespace) -> service.ModelOptions:
+    return service.ModelOptions(
+        batch=not arguments.no_batching,
+        max_batch_size=arguments.max_batch_size,
+        batch_timeout=arguments.batch_timeout,
+        max_enqueued_batches=arguments.max_enqueued_batches,
+        max_concurrent_batches=arguments.max_concurrent_batches,
+        timeout=arguments.timeout,
+        warmup=not arguments.no_warmup,
+    )
+
+
+def _token(path: Path) -> str:
+    with file_errors(path):
+        found = path.read_bytes()[: _MOST_TOKEN + 1].strip()
+    if not found or len(found) > _MOST_TOKEN or not found.isascii() or any(byte <= 32 for byte in found):
+        raise InvalidArgumentError(f"{path} has no token", expected="printable ASCII without spaces, on one line")
+    return found.decode()

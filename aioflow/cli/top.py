@@ -1,0 +1,226 @@
+"""`aioflow top`: how the servers of a cluster are, again and again: steps, what they wait for, lag, memory."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Final
+
+from aioflow.cli import program, tables
+from aioflow.cli.arguments import seconds
+from aioflow.cli.cluster import parse_cluster
+from aioflow.cli.credentials import add_credentials, given_credentials
+from aioflow.cli.devices import readable_size
+from aioflow.compiler.place.timeline_svg import time_text
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+from aioflow.net.cluster_spec import ClusterSpec
+from aioflow.net.remote_cluster import RemoteCluster
+from aioflow.net.server_status import ServerStatus
+
+__all__ = ["add_parser"]
+
+_INTERVAL: Final = 2.0
+_ANSWER: Final = 3.0  # seconds in which a server must answer
+_STEPS: Final = 5  # of a server that are shown, those that have run longest first
+_WAITS: Final = 3  # of each
+_ESCAPE: Final = "\x1b["
+_CLEAR: Final = f"{_ESCAPE}H{_ESCAPE}J"
+_ENTER: Final = f"{_ESCAPE}?1049h{_ESCAPE}?25l"  # the other screen, without a cursor
+_LEAVE: Final = f"{_ESCAPE}?25h{_ESCAPE}?1049l"
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "top",
+        help="watch the servers of a cluster: steps, what they wait for, lag, memory",
+        description="Watch the servers of a cluster: clients, steps in flight and what they wait for, queues, how long"
+        " event loops keep others waiting, memory. Any one server knows the others. Ctrl-C ends it.",
+    )
+    parser.add_argument("target", nargs="?", metavar="HOST:PORT", help="a server of the cluster")
+    parser.add_argument(
+        "--cluster", action="append", metavar="JOB=HOST:PORT[,…]", help="instead: all servers, once per job"
+    )
+    parser.add_argument(
+        "--interval", type=seconds, default=_INTERVAL, metavar="SECONDS", help=f"between two looks ({_INTERVAL:g})"
+    )
+    parser.add_argument("--once", action="store_true", help="look once, and end")
+    parser.add_argument("--json", action="store_true", help="a JSON object for each look, one a line")
+    add_credentials(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    return program.run(_watch(arguments))
+
+
+async def _watch(arguments: argparse.Namespace) -> int:
+    cluster = await _reached(arguments)
+    try:
+        if arguments.once:
+            found = await _look(cluster)
+            _show(arguments, found, {}, 0.0)
+            return 0 if any(isinstance(each, ServerStatus) for each in found.values()) else 1
+        with _screen(arguments):
+            await _again_and_again(arguments, cluster)
+    finally:
+        await cluster.close()
+    return 0
+
+
+async def _reached(arguments: argparse.Namespace) -> RemoteCluster:
+    """The cluster, by the first of its servers that answers. Raises what the last one has failed with."""
+    credentials, error = given_credentials(arguments), None
+    for target in _targets(arguments):
+        cluster = RemoteCluster(target, timeout=_ANSWER, credentials=credentials)
+        try:
+            await cluster.connect(others=False)
+        except (UnavailableError, DeadlineExceededError) as away:
+            error = away
+            await cluster.close()
+        except BaseException:
+            await cluster.close()
+            raise
+        else:
+            return cluster
+    raise error or InvalidArgumentError(
+        "which cluster?", expected="HOST:PORT, or --cluster JOB=HOST:PORT", actual="none"
+    )
+
+
+def _targets(arguments: argparse.Namespace) -> Iterator[str]:
+    if arguments.target is not None:
+        yield arguments.target if "://" in arguments.target else f"aioflow://{arguments.target}"
+    spec = ClusterSpec(parse_cluster(arguments.cluster or []))
+    for task in spec.tasks():
+        yield f"aioflow://{spec.task_address(*task)}"
+
+
+async def _again_and_again(arguments: argparse.Namespace, cluster: RemoteCluster) -> None:
+    before: Mapping[str, ServerStatus | OpError] = {}
+    looked = monotonic()
+    while True:
+        found = await _look(cluster)
+        now = monotonic()
+        _show(arguments, found, before, now - looked)
+        before, looked = found, now
+        await asyncio.sleep(arguments.interval)
+
+
+async def _look(cluster: RemoteCluster) -> Mapping[str, ServerStatus | OpError]:
+    return await cluster.status(_ANSWER)
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _screen(arguments: argparse.Namespace) -> Iterator[None]:
+    """The other screen of a terminal, while it is looked at."""
+    if arguments.json or not sys.stdout.isatty():
+        yield
+        return
+    print(_ENTER, end="", flush=True)
+    try:
+        yield
+    finally:
+        print(_LEAVE, end="", flush=True)
+
+
+def _show(
+    arguments: argparse.Namespace,
+    found: Mapping[str, ServerStatus | OpError],
+    before: Mapping[str, ServerStatus | OpError],
+    passed: float,
+) -> None:
+    if arguments.json:
+        print(json.dumps(_document(found)), flush=True)
+        return
+    lines = [_printable(line) for line in _lines(found, before, passed)]
+    if arguments.once or not sys.stdout.isatty():
+        print("\n".join(lines) + ("" if arguments.once else "\n"), flush=True)
+        return
+    columns, height = shutil.get_terminal_size()
+    shown = "\n".join(line[: columns - 1] for line in lines[: height - 1])
+    print(_CLEAR + shown, end="", flush=True)
+
+
+def _printable(line: str) -> str:
+    """Clients name nodes: what they have written must not command the terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def _lines(
+    found: Mapping[str, ServerStatus | OpError], before: Mapping[str, ServerStatus | OpError], passed: float
+) -> Iterator[str]:
+    servers = {task: status for task, status in found.items() if isinstance(status, ServerStatus)}
+    running = sum(status.activity.running for status in servers.values())
+    yield f"{len(servers)} of {tables.plural(len(found), 'server')}, {tables.plural(running, 'step')} in flight"
+    yield ""
+    heads = ("task", "state", "up", "clients", "parts", "steps", "begun", "a second", "failed", "lag", "peak memory")
+    table = [heads, *(_row(task, status, before.get(task), passed) for task, status in found.items())]
+    yield from tables.rows(table, right=range(2, len(heads)), indent="")
+    for task, status in servers.items():
+        yield from _details(task, status)
+
+
+def _row(
+    task: str, status: ServerStatus | OpError, before: ServerStatus | OpError | None, passed: float
+) -> tuple[str, ...]:
+    if not isinstance(status, ServerStatus):
+        return (task, f"away: {status.message}"[:60], *[""] * 9)
+    activity = status.activity
+    rate = ""
+    if isinstance(before, ServerStatus) and passed and activity.begun >= before.activity.begun:
+        rate = f"{(activity.begun - before.activity.begun) / passed:,.1f}"
+    return (
+        task,
+        status.state,
+        _duration(status.seconds),
+        f"{activity.connections:,}",
+        f"{activity.parts:,}",
+        f"{activity.running:,}",
+        f"{activity.begun:,}",
+        rate,
+        f"{activity.failed:,}",
+        "" if status.lag is None else time_text(status.lag),
+        readable_size(activity.memory or None),
+    )
+
+
+def _duration(value: float) -> str:
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, hours = divmod(int(value) // 60, 60)[::-1]
+    return f"{hours}:{minutes:02} h" if hours else f"{minutes} min"
+
+
+def _details(task: str, status: ServerStatus) -> Iterator[str]:
+    activity = status.activity
+    steps = sorted(activity.steps, key=lambda step: -step.seconds)
+    if steps or activity.queues:
+        yield ""
+        yield task
+    for step in steps[:_STEPS]:
+        name = f"step {step.id}" if step.id else "a step of this task alone"
+        yield f"  {name}, for {_duration(step.seconds)}"
+        yield from (f"    {waiting}" for waiting in step.waiting[:_WAITS])
+        if len(step.waiting) > _WAITS:
+            yield f"    and {len(step.waiting) - _WAITS} more"
+    if activity.running > len(steps[:_STEPS]):
+        yield f"  and {tables.plural(activity.running - len(steps[:_STEPS]), 'step')} more"
+    yield from (f"  {queue}" for queue in activity.queues)
+
+
+def _document(found: Mapping[str, ServerStatus | OpError]) -> dict[str, Any]:
+    return {
+        task: dataclasses.asdict(status) if isinstance(status, ServerStatus) else {"error": status.message}
+        for task, status in found.items()
+    }

@@ -1,0 +1,150 @@
+"""The rules of TensorProto: in which field the elements of a dtype are, and what stands for those that are left out.
+
+Both of its readers follow them, of bytes (`formats.tensor_proto`) and of messages (`graph.published.tensors`).
+What a reader finds in a field comes here as an array of the field's own numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.work.stopping import batches
+
+__all__ = ["CONTENT", "STRINGS", "Field", "check_strangers", "cut_strings", "elements", "field_of", "strings"]
+
+CONTENT: Final = 4  # the number of the field with all elements as they lie in memory
+_STRING_BYTES: Final = 8  # that an element of strings takes, beside its own
+_LENGTH_BITS: Final = 63  # that all bytes of a varint but the last may have
+
+
+class Field(NamedTuple):
+    """A field with elements one by one.
+
+    Attributes:
+        number, name: Which it is.
+        stored: What its numbers are; uint8 stands for one piece of bytes, object for a piece an element.
+    """
+
+    number: int
+    name: str
+    stored: Any
+
+
+STRINGS: Final = Field(8, "string_val", np.dtype(object))
+_INTS: Final = Field(7, "int_val", np.dtype(np.int32))
+_HALVES: Final = Field(13, "half_val", np.dtype(np.int32))
+_BYTES: Final = Field(18, "float8_val", np.dtype(np.uint8))
+_FIELDS: Final = {
+    dtypes.float32: Field(5, "float_val", np.dtype("<f4")),
+    dtypes.float64: Field(6, "double_val", np.dtype("<f8")),
+    dtypes.string: STRINGS,
+    dtypes.complex64: Field(9, "scomplex_val", np.dtype("<f4")),
+    dtypes.int64: Field(10, "int64_val", np.dtype(np.int64)),
+    dtypes.bool_: Field(11, "bool_val", np.dtype(np.bool_)),
+    dtypes.complex128: Field(12, "dcomplex_val", np.dtype("<f8")),
+    dtypes.uint32: Field(16, "uint32_val", np.dtype(np.uint32)),
+    dtypes.uint64: Field(17, "uint64_val", np.dtype(np.uint64)),
+    **dict.fromkeys((dtypes.float16, dtypes.bfloat16), _HALVES),
+    **dict.fromkeys((t for t in dtypes.ALL if t.is_narrow and t.is_floating), _BYTES),
+    **dict.fromkeys((t for t in dtypes.ALL if t.is_narrow and t.is_integer), _INTS),
+    **dict.fromkeys((t for t in dtypes.ALL if t.is_quantized), _INTS),
+    **dict.fromkeys((dtypes.int32, dtypes.uint8, dtypes.int16, dtypes.int8, dtypes.uint16), _INTS),
+}
+_NUMBERS: Final = {field.number: field.name for field in _FIELDS.values()}
+_NAMES: Final = frozenset(_NUMBERS.values())
+
+
+def field_of(dtype: DType) -> Field:
+    """Where the elements of a dtype are. Raises DTypeError."""
+    found = _FIELDS.get(dtype)
+    if found is None:
+        raise DTypeError(
+            "not a dtype of constants", expected=f"one of {sorted(t.name for t in _FIELDS)}", actual=dtype.name
+        )
+    return found
+
+
+def check_strangers(dtype: DType, found: Sequence[int] | Sequence[str]) -> None:
+    """Raise InvalidArgumentError where one of the fields, by numbers or by names, has elements of another dtype."""
+    names = {name if isinstance(name, str) else _NUMBERS.get(name, "") for name in found}
+    strange = names & _NAMES - {field_of(dtype).name}
+    if strange:
+        raise InvalidArgumentError(
+            f"a tensor of {dtype.name} has elements of another dtype",
+            expected=f"elements in {field_of(dtype).name}",
+            actual=sorted(strange),
+        )
+
+
+def elements(listed: Any, dtype: DType, count: int, spread: Callable[[int], None]) -> Any:
+    """The `count` elements of a dtype, a flat array, of the numbers in its field; the last stands for all that follow.
+
+    Args:
+        spread: Gets the number of bytes where one element becomes many, before they are made; it may refuse.
+
+    Raises:
+        InvalidArgumentError: there are more elements, or half a complex number.
+    """
+    if dtype.is_complex:
+        if len(listed) % 2:
+            raise InvalidArgumentError("a complex number has half a pair", expected="pairs", actual=len(listed))
+        values = listed.view(dtype.np_dtype.newbyteorder("<"))
+    elif dtype.is_floating and dtype.size < 4:
+        values = listed.astype(np.uint16 if dtype.size == 2 else np.uint8).view(dtype.np_dtype)
+    else:
+        values = listed
+    _check_count(len(values), count)
+    if len(values) == count:
+        return values.astype(dtype.np_dtype)
+    spread(count * dtype.size)
+    made = np.empty(count, dtype.np_dtype)
+    made[: len(values)] = values.astype(dtype.np_dtype)
+    made[len(values) :] = made[len(values) - 1] if len(values) else np.zeros((), dtype.np_dtype)
+    return made
+
+
+def strings(listed: Sequence[bytes], content: bytes, count: int, spread: Callable[[int], None]) -> tuple[bytes, ...]:
+    """As `elements`, of strings: one by one, or all in one piece. Raises as `elements` and `cut_strings`."""
+    if content:
+        return cut_strings(content, count)
+    _check_count(len(listed), count)
+    if len(listed) < count:
+        spread(count * _STRING_BYTES)
+    return (*listed, *(listed[-1] if len(listed) else b"",) * (count - len(listed)))
+
+
+def _check_count(given: int, count: int) -> None:
+    if given > count:
+        raise InvalidArgumentError("a tensor has too many elements", expected=count, actual=given)
+
+
+def cut_strings(content: bytes, count: int) -> tuple[bytes, ...]:
+    """Strings in one piece: their lengths, each a varint, and then what is in them.
+
+    Raises:
+        InvalidArgumentError: it is not as long as they are, or a length does not end.
+    """
+    lengths: list[int] = []
+    value = shift = at = 0
+    for byte in batches(content):
+        if len(lengths) == count:
+            break
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if byte < 0x80:
+            lengths.append(value)
+            value = shift = 0
+        elif shift > _LENGTH_BITS:
+            raise InvalidArgumentError("a string has a length that does not end", actual=len(lengths))
+    ends = list(accumulate(lengths, initial=at))
+    if len(lengths) != count or ends[-1] != len(content):
+        raise InvalidArgumentError("strings in one piece are cut short", expected=ends[-1], actual=len(content))
+    return tuple(content[begin:end] for begin, end in pairwise(batches(ends)))

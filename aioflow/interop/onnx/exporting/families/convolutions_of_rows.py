@@ -1,0 +1,64 @@
+"""Convolutions along one axis. We have them as those of images of one row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from aioflow.graph.windows import Layout
+from aioflow.interop.onnx.exporting.families.convolutions import convolved, groups_of
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.patterns import Found
+from aioflow.interop.onnx.exporting.rules import composed
+from aioflow.interop.onnx.exporting.runnable import computed_in
+from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.windows import Windows, windows_of
+
+# The second is what becomes of ONNX's filters.
+_KERNELS: Final = ("ExpandDims(w, place)", "Transpose(ExpandDims(w, place), order)")
+_FORMS: Final = ("(cut := Squeeze({}))", "(cut := Squeeze(BiasAdd({}, bias)))", "BiasAdd((cut := Squeeze({})), bias)")
+
+
+def _is_of_rows(found: Found, opset: int) -> bool:
+    conv, axis, place = found.node("conv"), found.number("axis"), found.number("place")
+    if computed_in("Conv", conv.outputs[0].dtype) is None or len(found.spec("x").dims or ()) != 3:
+        return False
+    if str(conv.attrs["data_format"]) != "NHWC" or axis not in (1, -3):
+        return False
+    if [int(each) % 4 for each in found.node("cut").attrs["squeeze_dims"]] != [1]:
+        return False
+    if "bias" in found.edges and str(found.root.attrs.get("data_format", "NHWC")).startswith("NC"):
+        return False
+    if "order" not in found.edges:
+        return place in (0, -4)
+    order = found.constant("order")
+    return place in (2, -2) and order is not None and order.tolist() == [2, 3, 1, 0]
+
+
+@composed(
+    "Conv of rows",
+    *(form.format(f"(conv := Conv2D(ExpandDims(x, axis), {kernel}))") for form, kernel in product(_FORMS, _KERNELS)),
+    where=_is_of_rows,
+    any_layout=True,
+)
+def convolution_of_rows(
+    node: Node,
+    x: Value,
+    axis: Value,
+    w: Value,
+    place: Value,
+    order: Value | None = None,
+    bias: Value | None = None,
+) -> Value:
+    """A convolution of [batch, width, channels], and a number for each channel."""
+    inner = node.within("conv")
+    both = windows_of(inner).window
+    layout = Layout.of(1, channels_first=False)
+    along = replace(
+        both, layout=layout, strides=both.strides[1:], dilations=both.dilations[1:], explicit=both.explicit[1:]
+    )
+    images, kernel = node.first(x), node.rows(w)
+    weights = node.transposed(kernel, (2, 1, 0)) if order is None else kernel
+    made = convolved(inner, Windows(along), images, weights, bias, groups_of(inner, images, weights))
+    return Value(made.name, made.dtype, node.outputs[0].dims, None, True)

@@ -1,0 +1,130 @@
+"""Convolutions of bytes, as sums in int32 or as bytes again.
+
+Images and filters are as ONNX has them, turned to our order and back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aioflow.graph import dtypes
+from aioflow.interop.onnx.exporting.families.convolutions import groups_of
+from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.patterns import Found
+from aioflow.interop.onnx.exporting.rules import composed
+from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.windows import windows_of
+
+_BYTES: Final = (dtypes.int8, dtypes.uint8)
+_ORDERS: Final = {"to_last": [0, 2, 3, 1], "to_kernel": [2, 3, 1, 0], "to_first": [0, 3, 1, 2]}
+
+
+def _product(x: str, w: str) -> str:
+    return f"(product := Conv2D(Transpose({x}, to_last), Transpose({w}, to_kernel)))"
+
+
+def _is_of_bytes(found: Found, opset: int) -> bool:
+    for name, order in _ORDERS.items():
+        value = found.constant(name)
+        if value is None or value.tolist() != order:
+            return False
+    if str(found.node("product").attrs["data_format"]) != "NHWC":
+        return False
+    for name in ("x", "w"):
+        own = found.spec(name).dtype
+        if own not in _BYTES or (f"{name}_zero" in found.edges and found.spec(f"{name}_zero").dtype is not own):
+            return False
+    return "x_zero" not in found.edges or found.spec("x_zero").dims == ()
+
+
+def _gives_sums(found: Found, opset: int) -> bool:
+    return found.root.outputs[0].dtype is dtypes.int32 and _is_of_bytes(found, opset)
+
+
+@composed(
+    "ConvInteger",
+    *(
+        f"Cast(Transpose({_product(x, w)}, to_first))"
+        for x in ("Cast(x) - Cast(x_zero)", "Cast(x)")
+        for w in ("Cast(w) - Cast(w_zero)", "Cast(w)")
+    ),
+    where=_gives_sums,
+)
+def conv_integer(
+    node: Node,
+    x: Value,
+    w: Value,
+    to_last: Value,
+    to_kernel: Value,
+    to_first: Value,
+    x_zero: Value | None = None,
+    w_zero: Value | None = None,
+) -> Value:
+    """The exact sums."""
+    if x_zero is None and w_zero is not None:
+        x_zero = node.like(0, x)
+    return _convolved(node, "ConvInteger", x, w, x, w, x_zero, _vector(node, w_zero))
+
+
+def _gives_bytes(found: Found, opset: int) -> bool:
+    dtype, factor = found.root.outputs[0].dtype, found.spec("factor")
+    if dtype not in _BYTES or factor.dtype is not dtypes.float32 or factor.dims is None:
+        return False
+    if (found.number("least"), found.number("most")) != (dtype.min, dtype.max):
+        return False
+    if "bias" in found.edges and found.spec("bias").dtype is not dtypes.int32:
+        return False
+    return found.spec("y_zero").dtype is dtype and found.spec("y_zero").dims == () and _is_of_bytes(found, opset)
+
+
+_BOTH: Final = _product("Cast(x) - Cast(x_zero)", "Cast(w) - Cast(w_zero)")
+
+
+@composed(
+    "QLinearConv",
+    *(
+        f"Cast(Maximum(Minimum(Round(Cast[Transpose({sums}, to_first)] * Cast(factor)) + Cast(y_zero), most), least))"
+        for sums in (_BOTH, f"BiasAdd({_BOTH}, Cast(bias))")
+    ),
+    where=_gives_bytes,
+)
+def qlinear_conv(
+    node: Node,
+    x: Value,
+    x_zero: Value,
+    to_last: Value,
+    w: Value,
+    w_zero: Value,
+    to_kernel: Value,
+    to_first: Value,
+    factor: Value,
+    y_zero: Value,
+    most: Value,
+    least: Value,
+    bias: Value | None = None,
+) -> Value:
+    """The sums, times a number for all or for each filter. It stands for the three scales."""
+    one, of_filters = node.const(1, dtypes.float32), _vector(node, factor)
+    zeros = _vector(node, w_zero)
+    return _convolved(node, "QLinearConv", x, w, x, one, x_zero, w, of_filters, zeros, one, y_zero, bias)
+
+
+def _vector(node: Node, value: Value | None) -> Value | None:
+    """One for all as a scalar, one for each filter as a vector."""
+    if value is None or value.dims is None or len(value.dims) == 0:
+        return value
+    return node.reshaped(value, [-1])
+
+
+def _convolved(node: Node, op: str, x: Value, w: Value, *inputs: Value | None) -> Value:
+    inner = node.within("product")
+    windows = windows_of(inner)
+    sizes = None if w.dims is None else w.dims[2:]
+    return node.make(
+        op,
+        *inputs,
+        group=groups_of(inner, x, w),
+        strides=windows.strides,
+        dilations=windows.dilations,
+        **windows.padding(inner, x, sizes),
+    )

@@ -1,0 +1,68 @@
+"""Subgraphs that are one op of ONNX become one node, which the family translates that declared the pattern.
+
+It is done before anything is optimized: the graph is then as it was written, and what such a node reads stays as it is,
+weights of 8 bits among it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.interop.onnx.exporting.patterns import Found, Pattern, Search
+from aioflow.interop.onnx.exporting.rules import Composed, load_families, patterns_of
+
+__all__ = ["fused"]
+
+
+def fused(graph: ClientGraph, opset: int) -> ClientGraph:
+    """The graph with such nodes.
+
+    What lies within a pattern is read there alone, so that nothing is computed twice.
+    """
+    load_families()
+    return replace(graph, nodes=_Fusing(graph, opset).nodes())
+
+
+class _Fusing:
+    """One graph, from its end: the largest patterns hold the others."""
+
+    def __init__(self, graph: ClientGraph, opset: int) -> None:
+        self._graph = graph
+        self._search = Search(graph)
+        self._opset = opset
+        self._readers = graph.consumers()
+        self._within: set[str] = set()
+
+    def nodes(self) -> dict[str, Node]:
+        """All nodes, with the new ones in the places of those that give the results; nobody reads the rest any more."""
+        made: dict[str, Node] = {}
+        for node in list(self._graph.nodes.values())[::-1]:
+            if node.name in self._within or len(node.outputs) != 1:
+                continue
+            for rule, pattern in patterns_of(node.op):
+                found = self._search.at(node, pattern)
+                if found is not None and self._is_alone(found) and rule.where(found, self._opset):
+                    made[node.name] = _one(rule, pattern, found)
+                    self._within.update(found.nodes)
+                    break
+        return {name: made.get(name, node) for name, node in self._graph.nodes.items()}
+
+    def _is_alone(self, found: Found) -> bool:
+        _, *inner = found.nodes
+        if not self._within.isdisjoint(inner) or not set(inner).isdisjoint(self._graph.targets):
+            return False
+        return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
+
+
+def _one(rule: Composed, pattern: Pattern, found: Found) -> Node:
+    names = [name for name in pattern.captured if name in found.edges]
+    inner = {name: found.node(name) for name in found.edges if name not in names}
+    control = dict.fromkeys(name for node in found.nodes.values() for name in node.control)
+    return replace(
+        found.root,
+        op=rule.op,
+        inputs=tuple(found.edges[name] for name in names),
+        control=tuple(name for name in control if name not in found.nodes),
+        attrs={**inner, "inputs": tuple(names)},
+    )

@@ -1,0 +1,1 @@
+"""Kernels that make batches of what concurrent steps bring."""

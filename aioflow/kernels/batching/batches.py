@@ -1,0 +1,137 @@
+"""Kernels of batches that one step carries."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError
+from aioflow.kernels.batching.queues import BatchLine, Turn, check_rows, concatenated, line_finder
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.resources import resource_finder
+from aioflow.sync.batches import Piece
+from aioflow.sync.unbatch import CollectCore, Collecting, Share, ShareCore
+from aioflow.sync.waiting import Waiting, wake_all
+
+__all__: list[str] = []
+
+_COLUMNS: Final = 3  # of an index: the number of a step, and where its rows begin and end
+
+
+def _number() -> int:
+    """One that no other step has, in any process."""
+    return secrets.randbits(63)
+
+
+class CarriedLine(BatchLine):
+    """Rows that wait for others. A payload is the arrays and the step's number; the last step of a batch carries it."""
+
+    async def _results(self, pieces: list[Piece]) -> list[Any]:
+        rows = sum(piece.end - piece.begin for piece in pieces)
+        count = len(pieces[0].request.payload) - 1
+        return await concatenated(pieces, count, self._core.policy.padded(rows))
+
+    async def _is_repeatable(self, pieces: list[Piece]) -> bool:
+        return True
+
+    def _shares(self, results: list[Any], pieces: list[Piece]) -> Iterator[list[Any]]:
+        for piece in pieces[:-1]:
+            yield _carried([each[:0] for each in results], [], piece.request.payload[-1])
+        index, at = [], 0
+        for request, begin, end in pieces:
+            index.append((request.payload[-1], at, at + end - begin))
+            at += end - begin
+        yield _carried(results, index, pieces[-1].request.payload[-1])
+
+
+def _carried(arrays: Sequence[Any], index: Sequence[tuple[int, int, int]], number: int) -> list[Any]:
+    """The outputs of `Batch`."""
+    return [*arrays, np.array(index, np.int64).reshape(-1, _COLUMNS), np.int64(number)]
+
+
+@binder("Batch", device="CPU", is_async=True)
+def batch(binding: Binding) -> Callable[[Sequence[Any]], Any]:
+    find = line_finder(CarriedLine, binding)
+    most, queue = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
+
+    async def together(line: CarriedLine, rows: int, tensors: Sequence[Any]) -> Any:
+        kind = (queue, tuple(tensor.shape[1:] for tensor in tensors))
+        return tuple(await line.answer(rows, (*tensors, _number()), kind))
+
+    def call(tensors: Sequence[Any]) -> Any:
+        rows = check_rows(tensors, most)
+        if not rows:
+            number = _number()
+            return tuple(_carried(tensors, [(number, 0, 0)], number))
+        line = find()
+        return Turn(partial(together, line, rows, tensors), line.describe)
+
+    return call
+
+
+def _rows_of(index: Any) -> list[tuple[int, int, int]]:
+    """Number, begin and end of each step in a batch. Raises InvalidArgumentError."""
+    if index.ndim != 2 or index.shape[1] != _COLUMNS:
+        raise InvalidArgumentError("batch_index has the wrong shape", expected=f"[n, {_COLUMNS}]", actual=index.shape)
+    return [(int(number), int(begin), int(end)) for number, begin, end in index.tolist()]
+
+
+@binder("Unbatch", device="CPU", is_async=True, retains=True, host={"id": as_int})
+def unbatch(binding: Binding) -> Callable[[Any, Any, int], Turn]:
+    seconds = binding.attrs["timeout_micros"] * 1e-6
+    find = resource_finder(ShareCore, binding, lambda name: ShareCore(name, seconds))
+
+    async def wait(core: ShareCore, number: int) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                return await Waiting(core.submit, core.withdraw, partial(Share, number), core.describe)
+        except TimeoutError:
+            raise DeadlineExceededError(
+                "the batch did not come in time", expected=f"within {seconds} s", actual="nothing for this step"
+            ) from None
+
+    def call(batched: Any, index: Any, number: int) -> Any:
+        core = find()
+        rows = _rows_of(index)
+        if rows and (np.ndim(batched) == 0 or len(batched) < rows[-1][2]):
+            raise InvalidArgumentError(
+                "the batch has fewer rows than its index", expected=f">= {rows[-1][2]}", actual=np.shape(batched)
+            )
+        shares = {each: batched[begin:end] for each, begin, end in rows}
+        own = shares.pop(number, None)
+        wake_all(core.bring(shares, asyncio.get_running_loop().time()))
+        return own if own is not None else Turn(partial(wait, core, number), core.describe)
+
+    return call
+
+
+@binder("UnbatchGrad", device="CPU", is_async=True, retains=True, host={"id": as_int})
+def unbatch_grad(binding: Binding) -> Callable[[Any, Any, Any, int], Any]:
+    find = resource_finder(CollectCore, binding, CollectCore)
+
+    def call(original: Any, index: Any, grad: Any, number: int) -> Any:
+        core = find()
+        rows = _rows_of(index)
+        wake_all(core.bring(number, grad, asyncio.get_running_loop().time()))
+        if not rows:
+            return grad[:0]
+        finish = partial(_whole, len(original))
+        return Waiting(
+            core.submit, core.withdraw, partial(Collecting, tuple(r[0] for r in rows)), core.describe, finish
+        )
+
+    return call
+
+
+def _whole(rows: int, grads: Sequence[Any]) -> Any:
+    """The gradients of a batch; nothing flows to what it was filled up with."""
+    filled = rows - sum(len(grad) for grad in grads)
+    if filled <= 0:
+        return np.concatenate(grads)
+    return np.concatenate([*grads, np.zeros((filled, *grads[0].shape[1:]), grads[0].dtype)])

@@ -1,0 +1,105 @@
+"""The kernel of functions that run once for the rows of several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError
+from aioflow.kernels.batching.queues import BatchLine, Turn, check_rows, concatenated, line_finder
+from aioflow.kernels.registry import Binding, BodySteps, binder
+from aioflow.sync.batches import Piece
+
+__all__: list[str] = []
+
+_SMALL: Final = 64  # bytes of a captured value that is compared by what is in it
+
+
+class _Caller(NamedTuple):
+    """What stands behind the rows of one step.
+
+    Attributes:
+        body: The function.
+        captured: What it reads besides the rows.
+    """
+
+    body: BodySteps
+    captured: tuple[Any, ...]
+
+
+class FunctionLine(BatchLine):
+    """Rows that wait for a run of their function, which is that of the first of them: they are all the same."""
+
+    async def _results(self, pieces: list[Piece]) -> list[Any]:
+        *arrays, caller = pieces[0].request.payload
+        rows = sum(piece.end - piece.begin for piece in pieces)
+        padded = self._core.policy.padded(rows)
+        joined = await concatenated(pieces, len(arrays), padded)
+        results: list[Any] = await caller.body.run([*joined, *caller.captured])
+        for position, result in enumerate(results):
+            shape = np.shape(result)
+            if not shape or shape[0] != padded:
+                raise FailedPreconditionError(
+                    f"output {position} of the function does not have the rows of the batch",
+                    expected=f"{padded} along axis 0",
+                    actual=f"shape {shape}",
+                )
+        return results
+
+    async def _is_repeatable(self, pieces: list[Piece]) -> bool:
+        caller: _Caller = pieces[0].request.payload[-1]
+        return caller.body.is_repeatable
+
+    def _shares(self, results: Sequence[Any], pieces: list[Piece]) -> Iterator[list[Any]]:
+        at = 0
+        for piece in pieces:
+            until = at + piece.end - piece.begin
+            yield [result[at:until] for result in results]
+            at = until
+
+
+@binder("BatchFunction", device="CPU", is_async=True, opaque=True)
+def batch_function(binding: Binding) -> Callable[[Sequence[Any], Sequence[Any]], Turn]:
+    body = binding.body
+    if body is None:
+        raise InvalidArgumentError("the function of the node is not there", expected="a body", actual="none")
+    find = line_finder(FunctionLine, binding)
+    most, queue = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
+    known = binding.constants[len(binding.attrs["Tin"]) :]
+    constants = [None if value is None else _content(value) for value in known]
+
+    async def alone(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(await body.run(values))
+
+    async def together(line: FunctionLine, rows: int, tensors: Sequence[Any], captured: tuple[Any, ...]) -> Any:
+        pairs = zip(constants, captured, strict=True)
+        same = tuple(_same(value) if content is None else content for content, value in pairs)
+        kind = (body.digest, queue, same, tuple(tensor.shape[1:] for tensor in tensors))
+        return tuple(await line.answer(rows, (*tensors, _Caller(body, captured)), kind))
+
+    def call(tensors: Sequence[Any], captured: Sequence[Any]) -> Turn:
+        rows = check_rows(tensors, most)
+        if not rows:
+            return Turn(partial(alone, [*tensors, *captured]), lambda: "its function")
+        line = find()
+        return Turn(partial(together, line, rows, tensors, tuple(captured)), line.describe)
+
+    return call
+
+
+def _same(value: Any) -> Hashable:
+    """What is equal for captured values with which a function does the same. It holds as long as they are held."""
+    if isinstance(value, np.ndarray | np.generic) and value.nbytes <= _SMALL:
+        return _content(value)
+    return id(value)
+
+
+def _content(value: Any) -> Hashable:
+    """What is equal for equal arrays."""
+    if value.dtype.hasobject:
+        return value.shape, tuple(value.reshape(-1).tolist())
+    return value.dtype.str, value.shape, value.tobytes() if value.nbytes <= _SMALL else blake2b(value).digest()

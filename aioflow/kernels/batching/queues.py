@@ -1,0 +1,175 @@
+"""Where the rows of concurrent steps gather: a resource of a device, found by name, with a line for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.registry import Binding
+from aioflow.kernels.resources import resource_finder
+from aioflow.sync.background import Background
+from aioflow.sync.batch_driver import BatchDriver, Call
+from aioflow.sync.batches import BatchPolicy, Piece
+from aioflow.work.threads import in_thread
+
+__all__ = ["BatchLine", "BatchSettings", "Turn", "check_rows", "concatenated", "line_finder"]
+
+_LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """What nodes that share a line must agree on.
+
+    Attributes:
+        most: Rows that a step may bring.
+        concurrency: How many batches may be computed at once.
+    """
+
+    policy: BatchPolicy
+    most: int
+    concurrency: int
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any]) -> Self:
+        """The settings of a node. Raises InvalidArgumentError."""
+        most, allowed = attrs["max_batch_size"], tuple(attrs["allowed_batch_sizes"])
+        splits = attrs.get("enable_large_batch_splitting", False)
+        policy = BatchPolicy(
+            allowed[-1] if splits and allowed else most,
+            attrs["batch_timeout_micros"] * 1e-6,
+            attrs["max_enqueued_batches"],
+            allowed,
+        )
+        return cls(policy, most, max(1, attrs["num_batch_threads"]))
+
+
+class BatchLine(BatchDriver):
+    """The rows of the steps of one event loop."""
+
+    def __init__(self, name: str, settings: BatchSettings) -> None:
+        super().__init__(settings.policy, Background(), settings.concurrency, lingers=False)
+        self.name = name
+
+    async def answer(self, rows: int, payload: Any, kind: Hashable) -> Any:
+        """What comes of the rows. A caller that is cancelled leaves nothing running.
+
+        Raises:
+            ResourceExhaustedError: too much is waiting.
+            OpError: what made the batch fail.
+        """
+        loop = asyncio.get_running_loop()
+        call = Call(rows, payload, kind, 0, loop.create_future())
+        self._add(call, loop.time())
+        await self._begin_tasks()
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            for run in self._leave(call):
+                await run.ended()
+            raise
+
+    def describe(self) -> str:
+        """The state in words, for reports."""
+        running = sum(len(run.pieces) for run in self._runs)
+        return f"batches {self.name!r} (waiting: {self._core.requests} with {self._core.rows} rows; running: {running})"
+
+    def _joined(self, shares: Sequence[list[Any]]) -> list[Any]:
+        return [np.concatenate(each) for each in zip(*shares, strict=True)]
+
+
+class Turn:
+    """What a kernel returns whose rows are in a line: an awaitable that can say what it waits for."""
+
+    __slots__ = ("_ask", "describe")
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, Any]], describe: Callable[[], str]) -> None:
+        self._ask = ask
+        self.describe = describe
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._ask().__await__()
+
+
+class BatchQueue:
+    """The lines of one name."""
+
+    def __init__(self, name: str, kind: type[BatchLine], settings: BatchSettings) -> None:
+        self.name = name
+        self.kind = kind
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._lines: dict[asyncio.AbstractEventLoop, BatchLine] = {}
+
+    def here(self) -> BatchLine:
+        """The line of the running loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            found = self._lines.get(loop)
+            if found is None:
+                self._lines = {other: line for other, line in self._lines.items() if not other.is_closed()}
+                found = self._lines[loop] = self.kind(self.name, self.settings)
+            return found
+
+
+def line_finder(kind: type[BatchLine], binding: Binding) -> Callable[[], Any]:
+    """A function that finds the line of the running loop for a node.
+
+    The function raises InvalidArgumentError where the name stands for something else, or for other settings.
+    """
+    settings = BatchSettings.of(binding.attrs)
+    find = resource_finder(BatchQueue, binding, lambda name: BatchQueue(name, kind, settings))
+
+    def here() -> BatchLine:
+        queue = find()
+        if queue.settings != settings or queue.kind is not kind:
+            raise InvalidArgumentError(
+                f"batches {queue.name!r} have other settings", expected=queue.settings, actual=settings
+            )
+        return queue.here()
+
+    return here
+
+
+def check_rows(tensors: Sequence[Any], most: int) -> int:
+    """How many rows a step brings. Raises InvalidArgumentError."""
+    shapes = [np.shape(tensor) for tensor in tensors]
+    if not all(shapes):
+        raise InvalidArgumentError("a batch is made of rows", expected="rank >= 1", actual="a scalar")
+    rows: int = shapes[0][0]
+    if any(shape[0] != rows for shape in shapes):
+        raise InvalidArgumentError(
+            "the tensors of one step have different numbers of rows", expected=rows, actual=[s[0] for s in shapes]
+        )
+    if rows > most:
+        raise InvalidArgumentError("more rows than a batch may have", expected=f"at most {most}", actual=rows)
+    return rows
+
+
+async def concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Any]:
+    """The first `count` arrays of the payloads, each as one of so many rows: those at the end repeat the last one."""
+    first = pieces[0].request
+    if len(pieces) == 1 and first.rows == rows:
+        return list(first.payload[:count])
+    size = sum(array.nbytes for array in first.payload[:count]) * rows // first.rows
+    if size > _LARGE:
+        return await in_thread(_concatenated, pieces, count, rows, effects=False)
+    return _concatenated(pieces, count, rows)
+
+
+def _concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Any]:
+    filled = rows - sum(piece.end - piece.begin for piece in pieces)
+    made = []
+    for index in range(count):
+        parts = [request.payload[index][begin:end] for request, begin, end in pieces]
+        if filled:
+            last = parts[-1][-1:]
+            parts.append(np.broadcast_to(last, (filled, *last.shape[1:])))
+        made.append(np.concatenate(parts))
+    return made

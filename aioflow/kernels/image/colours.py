@@ -1,0 +1,112 @@
+"""Kernels of colours. All work on pixels: [pixels, 3], some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import BLOCK, on_host
+from aioflow.kernels.convert import as_number
+from aioflow.kernels.registry import Binding, binder
+from aioflow.work.stopping import blocks
+
+__all__: list[str] = []
+
+
+def _by_pixels(xp: Any, images: Any, convert: Callable[[Any], Any]) -> Any:
+    """New images, whose pixels `convert` makes of [some, 3], in single or double precision."""
+    if not images.ndim or images.shape[-1] != 3:
+        raise InvalidArgumentError("colours have three channels", expected="[..., 3]", actual=images.shape)
+    pixels = images.reshape(-1, 3)
+    made = xp.empty(pixels.shape, images.dtype)
+    wide = np.dtype(np.float64) if images.dtype == np.float64 else np.dtype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for part in blocks(len(pixels), BLOCK // 16 if on_host(xp) else max(1, len(pixels))):
+            made[part] = convert(pixels[part].astype(wide, copy=False))
+    return made.reshape(images.shape)
+
+
+def _hue(xp: Any, pixels: Any, value: Any, spread: Any) -> Any:
+    """From 0 to 1."""
+    red, green, blue = pixels.T
+    sixth = pixels.dtype.type(1 / 6)
+    norm = sixth / xp.where(spread > 0, spread, 1)
+    hue = xp.where(
+        red == value,
+        norm * (green - blue),
+        xp.where(green == value, norm * (blue - red) + 2 * sixth, norm * (red - green) + 4 * sixth),
+    )
+    hue = xp.where(spread > 0, hue, 0)
+    return xp.where(hue < 0, hue + 1, hue)
+
+
+def _coloured(xp: Any, hue: Any, white: Any, spread: Any) -> Any:
+    """`white` plus the part of `spread` that each channel has at that hue."""
+    turn = hue * 6
+    red = abs(turn - 3) - 1
+    parts = xp.stack([red, 2 - abs(turn - 2), 2 - abs(turn - 4)], axis=1)
+    return white[:, None] + spread[:, None] * xp.clip(parts, 0, 1)
+
+
+def _as_hsv(xp: Any, pixels: Any) -> tuple[Any, Any, Any]:
+    value = pixels.max(axis=1)
+    spread = value - pixels.min(axis=1)
+    saturation = xp.where(value > 0, spread / xp.where(value > 0, value, 1), 0)
+    return _hue(xp, pixels, value, spread), saturation, value
+
+
+@binder("RGBToHSV", fresh=True)
+def rgb_to_hsv(binding: Binding) -> Callable[[Any], Any]:
+    xp = binding.xp
+    return lambda images: _by_pixels(xp, images, lambda pixels: xp.stack(_as_hsv(xp, pixels), axis=1))
+
+
+@binder("HSVToRGB", fresh=True)
+def hsv_to_rgb(binding: Binding) -> Callable[[Any], Any]:
+    xp = binding.xp
+
+    def convert(pixels: Any) -> Any:
+        hue, saturation, value = pixels.T
+        return _coloured(xp, hue, (1 - saturation) * value, saturation * value)
+
+    return lambda images: _by_pixels(xp, images, convert)
+
+
+def _check_images(images: Any) -> None:
+    if images.ndim < 3:
+        raise InvalidArgumentError("an image has the wrong rank", expected=">= 3", actual=images.shape)
+
+
+@binder("AdjustHue", fresh=True, host={"delta": as_number})
+def adjust_hue(binding: Binding) -> Callable[[Any, float], Any]:
+    xp = binding.xp
+
+    def adjust(images: Any, delta: float) -> Any:
+        def convert(pixels: Any) -> Any:
+            value, white = pixels.max(axis=1), pixels.min(axis=1)
+            hue = _hue(xp, pixels, value, value - white) + pixels.dtype.type(delta)
+            return _coloured(xp, hue - xp.floor(hue), white, value - white)
+
+        _check_images(images)
+        return _by_pixels(xp, images, convert)
+
+    return adjust
+
+
+@binder("AdjustSaturation", fresh=True, host={"scale": as_number})
+def adjust_saturation(binding: Binding) -> Callable[[Any, float], Any]:
+    xp = binding.xp
+
+    def adjust(images: Any, scale: float) -> Any:
+        def convert(pixels: Any) -> Any:
+            hue, saturation, value = _as_hsv(xp, pixels)
+            saturation = xp.clip(saturation * pixels.dtype.type(scale), 0, 1)
+            return _coloured(xp, hue, (1 - saturation) * value, saturation * value)
+
+        _check_images(images)
+        return _by_pixels(xp, images, convert)
+
+    return adjust

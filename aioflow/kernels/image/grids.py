@@ -1,0 +1,58 @@
+"""What kernels that resize images share: where new pixels are among the old ones, and how the work is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import BLOCK, on_host
+from aioflow.kernels.registry import Binding
+from aioflow.work.stopping import blocks
+
+__all__ = ["checked_size", "positions", "scale_of", "scaling_flags", "some_lines"]
+
+
+def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width. Raises InvalidArgumentError unless images can be resized to them."""
+    if images.ndim != 4 or len(size) != 2:
+        raise InvalidArgumentError("images are resized in batches", expected="rank 4, 2 sizes", actual=images.shape)
+    if min(size) <= 0 or min(images.shape[1:3]) <= 0:
+        raise InvalidArgumentError("a size must be positive", expected="> 0", actual=(images.shape[1:3], size))
+    return size[0], size[1]
+
+
+def scale_of(old: int, new: int, corners: bool) -> Any:
+    """How many old pixels there are to a new one, float32."""
+    if corners and new > 1:
+        return np.float32(old - 1) / np.float32(new - 1)
+    return np.float32(old) / np.float32(new)
+
+
+def positions(old: int, new: int, corners: bool, centres: bool) -> Any:
+    """Where the new pixels are among the old ones, float32."""
+    numbers = np.arange(new, dtype=np.float32)
+    scale = scale_of(old, new, corners)
+    if centres:
+        return (numbers + np.float32(0.5)) * scale - np.float32(0.5)
+    return numbers * scale
+
+
+def scaling_flags(binding: Binding) -> tuple[bool, bool]:
+    """`align_corners` and `half_pixel_centers`. Raises InvalidArgumentError where both are set."""
+    corners, centres = binding.attrs["align_corners"], binding.attrs["half_pixel_centers"]
+    if corners and centres:
+        raise InvalidArgumentError(
+            "only one of align_corners and half_pixel_centers can be True",
+            expected="align_corners or half_pixel_centers",
+            actual="both",
+        )
+    return corners, centres
+
+
+def some_lines(xp: Any, shape: tuple[int, ...]) -> Iterator[slice]:
+    """Some lines of images at a time, on the CPU."""
+    batch, height, width, depth = shape
+    return blocks(height, max(1, BLOCK // max(1, batch * width * depth)) if on_host(xp) else max(1, height))

@@ -1,0 +1,237 @@
+"""Kernels that resize images by more than two neighbours of each pixel: bicubic, by area, and by a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import claim_array
+from aioflow.kernels.convert import as_array, as_ints
+from aioflow.kernels.image.grids import checked_size, positions, scale_of, scaling_flags
+from aioflow.kernels.image.taps import Taps, resampled, spans, transposed
+from aioflow.kernels.registry import Binding, binder
+
+__all__: list[str] = []
+
+_F32: Final = np.float32
+_LEAST: Final = _F32(1000) * np.finfo(np.float32).tiny  # what a sum of weights is divided by
+
+
+def _normalized(weights: Any, owners: Any, new: int) -> Any:
+    """Weights that sum up to 1 for each new pixel, or are 0 where their sum is."""
+    sums = np.bincount(owners, weights, new).astype(np.float32)
+    solid = np.abs(sums) >= _LEAST
+    return weights * np.where(solid, 1 / np.where(solid, sums, 1), 0)[owners].astype(np.float32)
+
+
+def _sized(images: Any, height: int, width: int) -> None:
+    claim_array((len(images), height, width, images.shape[3]), np.dtype(np.float32))
+
+
+# ── bicubic ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_STEPS: Final = 1024  # between two pixels: the weights come from a table
+
+
+def _cubic_table(sharpness: float) -> tuple[Any, Any]:
+    """Weights by distance, of the pixels within 1 and of those from 1 to 2, in so many steps: Keys's a is given."""
+    a, near = sharpness, np.arange(_STEPS + 1) / _STEPS
+    far = near + 1
+    within = ((a + 2) * near - (a + 3)) * near * near + 1
+    return within.astype(np.float32), (((far - 5) * a * far + 8 * a) * far - 4 * a).astype(np.float32)
+
+
+_TABLES: Final = {True: _cubic_table(-0.5), False: _cubic_table(-0.75)}
+
+
+def _cubic(old: int, new: int, flags: tuple[bool, bool]) -> Taps:
+    centres = flags[1]
+    at = positions(old, new, *flags)
+    below = np.floor(at)
+    step = np.rint((at - below) * _F32(_STEPS)).astype(np.int64)
+    near, far = _TABLES[centres]
+    weights = np.stack([far[step], near[step], near[_STEPS - step], far[_STEPS - step]], axis=1).reshape(-1)
+    places = (below.astype(np.int64)[:, None] + np.arange(-1, 3)).reshape(-1)
+    inside = np.clip(places, 0, old - 1)
+    if centres:  # what is outside does not count, otherwise the edge stands for it
+        weights = _normalized(np.where(inside == places, weights, _F32(0)), np.repeat(np.arange(new), 4), new)
+    return Taps(np.arange(new) * 4, np.full(new, 4), inside, weights)
+
+
+@binder("ResizeBicubic", fresh=True, host={"size": as_ints}, elastic=True)
+def resize_bicubic(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    xp, flags = binding.xp, scaling_flags(binding)
+
+    def resize(images: Any, size: tuple[int, ...]) -> Any:
+        height, width = checked_size(images, size)
+        _sized(images, height, width)
+        return resampled(xp, images, _cubic(images.shape[1], height, flags), _cubic(images.shape[2], width, flags))
+
+    return resize
+
+
+@binder("ResizeBicubicGrad", fresh=True)
+def resize_bicubic_grad(binding: Binding) -> Callable[[Any, Any], Any]:
+    xp, flags = binding.xp, scaling_flags(binding)
+
+    def back(grads: Any, image: Any) -> Any:
+        height, width = checked_size(grads, image.shape[1:3])
+        rows, columns = _cubic(height, grads.shape[1], flags), _cubic(width, grads.shape[2], flags)
+        made = resampled(xp, grads, transposed(rows, height), transposed(columns, width))
+        return made.astype(image.dtype, copy=False)
+
+    return back
+
+
+# ── by area ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _areas(old: int, new: int, corners: bool) -> Taps:
+    """How much of each old pixel is between the borders of a new one. Beyond the edge, the edge stands for it."""
+    scale = scale_of(old, new, corners)
+    begins = np.arange(new, dtype=np.float32) * scale
+    ends = np.arange(1, new + 1, dtype=np.float32) * scale
+    first = np.floor(begins).astype(np.int64)
+    counts = np.ceil(ends).astype(np.int64) - first
+    starts, owners, places = spans(first, counts)
+    # Where one old pixel holds all of the new one, the scale is its share.
+    after = (places + 1).astype(np.float32)
+    leading = np.where(after > ends[owners], scale, after - begins[owners])
+    trailing = np.where(after > ends[owners], ends[owners] - places.astype(np.float32), _F32(1))
+    share = np.where(places < begins[owners], leading, trailing)
+    return Taps(starts, counts, np.clip(places, 0, old - 1), (share / scale).astype(np.float32))
+
+
+@binder("ResizeArea", fresh=True, host={"size": as_ints}, elastic=True)
+def resize_area(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
+    xp, corners = binding.xp, binding.attrs["align_corners"]
+
+    def resize(images: Any, size: tuple[int, ...]) -> Any:
+        height, width = checked_size(images, size)
+        _sized(images, height, width)
+        return resampled(xp, images, _areas(images.shape[1], height, corners), _areas(images.shape[2], width, corners))
+
+    return resize
+
+
+# ── by a filter ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _lanczos(radius: float) -> Callable[[Any], Any]:
+    def weigh(x: Any) -> Any:
+        angle = np.where(x > 1e-3, x, 1) * np.float32(np.pi)
+        waves = _F32(radius) * np.sin(angle) * np.sin(angle / _F32(radius)) / (angle * angle)
+        return np.where(x > radius, 0, np.where(x > 1e-3, waves, 1))
+
+    return weigh
+
+
+def _gaussian(x: Any) -> Any:
+    return np.where(x >= 1.5, 0, np.exp(-x * x / _F32(2 * 0.5 * 0.5)))
+
+
+def _box(x: Any) -> Any:
+    return np.where(x < 0.5, 1, np.where(x == 0.5, 0.5, 0))
+
+
+def _triangle(x: Any) -> Any:
+    return np.maximum(1 - x, 0)
+
+
+def _keys(x: Any) -> Any:
+    near, far = ((1.5 * x - 2.5) * x) * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return np.where(x >= 2, 0, np.where(x >= 1, far, near))
+
+
+def _mitchell(x: Any) -> Any:
+    """Mitchell and Netravali, "Reconstruction filters in computer graphics", 1988, with B = C = 1/3."""
+    near, far = ((7 * x / 6 - 2) * x) * x + 8 / 9, ((-7 * x / 18 + 2) * x - 10 / 3) * x + 16 / 9
+    return np.where(x >= 2, 0, np.where(x >= 1, far, near))
+
+
+_FILTERS: Final[dict[str, tuple[float, Callable[[Any], Any]]]] = {  # each with its radius
+    "lanczos1": (1.0, _lanczos(1.0)),
+    "lanczos3": (3.0, _lanczos(3.0)),
+    "lanczos5": (5.0, _lanczos(5.0)),
+    "gaussian": (1.5, _gaussian),
+    "box": (0.5, _box),
+    "triangle": (1.0, _triangle),
+    "keyscubic": (2.0, _keys),
+    "mitchellcubic": (2.0, _mitchell),
+}
+
+
+class _Filter:
+    """The filter of a node. Where images get smaller and it is to be smooth, the filter becomes wider."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._radius, self._weigh = _FILTERS[binding.attrs["kernel_type"]]
+        self._antialias = binding.attrs["antialias"]
+
+    def taps(self, old: int, new: int, scale: Any, moved: Any) -> Taps:
+        """For new pixels that are at `scale * x + moved` of the old ones. One whose middle is outside is made of
+        nothing.
+        """
+        step = _F32(1) / scale
+        wide = max(step, _F32(1)) if self._antialias else _F32(1)
+        reach = _F32(self._radius) * wide
+        middles = (np.arange(new, dtype=np.float32) + _F32(0.5)) * step - step * moved
+        inside = (middles >= 0) & (middles <= old)
+        middles = np.where(inside, middles, _F32(0))
+        first = np.clip(np.ceil(middles - reach - _F32(0.5)).astype(np.int64), 0, old - 1)
+        last = np.clip(np.floor(middles + reach - _F32(0.5)).astype(np.int64), 0, old - 1)
+        counts = np.where(inside, last + 1 - first, 0)
+        claim_array((int(counts.sum()),), np.dtype(np.int64))
+        starts, owners, places = spans(first, counts)
+        away = np.abs(places.astype(np.float32) + _F32(0.5) - middles[owners]) * (_F32(1) / wide)
+        return Taps(starts, counts, places, _normalized(self._weigh(away).astype(np.float32), owners, new))
+
+
+def _pair(value: Any, what: str) -> tuple[Any, Any]:
+    numbers = as_array(value).reshape(-1)
+    if numbers.shape != (2,) or not np.isfinite(numbers).all():
+        raise InvalidArgumentError(f"{what} is not that of rows and columns", expected="2 numbers", actual=numbers)
+    return numbers[0], numbers[1]
+
+
+def _as_scale(value: Any) -> tuple[Any, Any]:
+    scale = _pair(value, "scale")
+    if min(scale) <= 0:
+        raise InvalidArgumentError("a scale must be positive", expected="> 0", actual=scale)
+    return scale
+
+
+def _as_translation(value: Any) -> tuple[Any, Any]:
+    return _pair(value, "translation")
+
+
+_PLACED: Final = {"scale": _as_scale, "translation": _as_translation}
+
+
+@binder("ScaleAndTranslate", fresh=True, host={"size": as_ints, **_PLACED}, elastic=True)
+def scale_and_translate(binding: Binding) -> Callable[..., Any]:
+    xp, filtering = binding.xp, _Filter(binding)
+
+    def resize(images: Any, size: tuple[int, ...], scale: tuple[Any, Any], moved: tuple[Any, Any]) -> Any:
+        height, width = checked_size(images, size)
+        _sized(images, height, width)
+        rows = filtering.taps(images.shape[1], height, scale[0], moved[0])
+        return resampled(xp, images, rows, filtering.taps(images.shape[2], width, scale[1], moved[1]))
+
+    return resize
+
+
+@binder("ScaleAndTranslateGrad", fresh=True, host=_PLACED)
+def scale_and_translate_grad(binding: Binding) -> Callable[..., Any]:
+    xp, filtering = binding.xp, _Filter(binding)
+
+    def back(grads: Any, image: Any, scale: tuple[Any, Any], moved: tuple[Any, Any]) -> Any:
+        height, width = checked_size(grads, image.shape[1:3])
+        rows = filtering.taps(height, grads.shape[1], scale[0], moved[0])
+        columns = filtering.taps(width, grads.shape[2], scale[1], moved[1])
+        return resampled(xp, grads, transposed(rows, height), transposed(columns, width))
+
+    return back

@@ -1,0 +1,64 @@
+"""What the kernels of convolutions and pools share on every device: their windows, worked out once for each shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.windows import Shape, Window, conv_dims, depthwise_dims, pool_dims, pool_kernel
+from aioflow.kernels.registry import Binding
+
+__all__ = ["Convolution", "Pool", "expect_shape"]
+
+T = TypeVar("T")
+_REMEMBERED = 16
+
+
+def expect_shape(name: str, actual: Shape, expected: Shape) -> None:
+    """Raise InvalidArgumentError where an argument has another shape."""
+    if actual != expected:
+        raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)
+
+
+class Convolution(Generic[T]):
+    """The windows of a convolution, of its gradient by the input or of that by the filter.
+
+    Args:
+        kind: What is made of the six fields of a `Fit`.
+    """
+
+    def __init__(self, binding: Binding, kind: Callable[..., T]) -> None:
+        self.window = Window.of(binding.attrs)
+        self.layout = self.window.layout
+        self.depthwise = binding.op_type.startswith("Depthwise")
+        self._dims, self._kind = depthwise_dims if self.depthwise else conv_dims, kind
+        self._of = lru_cache(maxsize=_REMEMBERED)(self._work_out)
+
+    def of(self, image: Shape, kernel: Shape) -> tuple[T, Shape]:
+        """The windows of a filter of shape `kernel`, and the result's shape. Raises InvalidArgumentError."""
+        return self._of(image, kernel)
+
+    def _work_out(self, image: Shape, kernel: Shape) -> tuple[T, Shape]:
+        made: Any = self._dims(self.window, image, kernel)
+        return self.window.fit(self._kind, image, kernel[:-2], made), made
+
+
+class Pool(Generic[T]):
+    """The windows of a pool or of its gradients; `kind` as for `Convolution`."""
+
+    def __init__(self, binding: Binding, kind: Callable[..., T]) -> None:
+        self.window = Window.of(binding.attrs)
+        self.layout = self.window.layout
+        self._ksize, self._kind = binding.attrs["ksize"], kind
+        self._kernel = pool_kernel(self.window, self._ksize)
+        self._of = lru_cache(maxsize=_REMEMBERED)(self._work_out)
+
+    def of(self, image: Shape) -> tuple[T, Shape]:
+        """The windows over an image of that shape, and the result's shape. Raises InvalidArgumentError."""
+        return self._of(image)
+
+    def _work_out(self, image: Shape) -> tuple[T, Shape]:
+        made: Any = pool_dims(self.window, self._ksize, image)
+        return self.window.fit(self._kind, image, self._kernel, made), made

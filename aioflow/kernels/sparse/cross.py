@@ -1,0 +1,194 @@
+"""Kernels that cross features. A row has as many results as its features can be chosen, the last input's fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.formats.farm_hash import fingerprint
+from aioflow.formats.string_hash import sip_hash
+from aioflow.graph import dtypes
+from aioflow.kernels.blockwise import BLOCK, claim_array
+from aioflow.kernels.convert import as_bool, as_bytes, as_int, as_ints
+from aioflow.kernels.registry import Binding, binder
+from aioflow.kernels.sparse.entries import check_entries, int64_array
+from aioflow.kernels.text.strings import as_strings, each
+from aioflow.work.stopping import batches, blocks
+
+__all__: list[str] = []
+
+_FACTOR: Final = np.uint64(0xC6A4A7935BD1E995)
+_MASK: Final = (1 << 64) - 1
+_SEPARATOR: Final = b"_X_"
+
+
+class _Column(NamedTuple):
+    """The features of one input: those of row i are the `counts[i]` from `starts[i]` on."""
+
+    values: Any
+    starts: Any
+    counts: Any
+
+
+def _columns(indices: Any, values: Any, shapes: Any, dense: Any) -> tuple[list[_Column], int]:
+    """All of them, and the number of rows."""
+    sizes = [int64_array(shape) for shape in shapes]
+    for part in zip(indices, values, sizes, strict=True):
+        check_entries(*part)
+    heights = {int(size[0]) if len(size) == 2 else -1 for size in sizes}
+    heights |= {len(one) if one.ndim == 2 else -1 for one in dense}
+    if len(heights) != 1 or -1 in heights:
+        raise InvalidArgumentError(
+            "features are crossed row by row",
+            expected="matrices of equally many rows",
+            actual=[*(size.tolist() for size in sizes), *(list(one.shape) for one in dense)],
+        )
+    (rows,) = heights
+    found = []
+    for places, held in zip(indices, values, strict=True):
+        owners = int64_array(places)[:, 0]
+        if len(owners) and (owners[0] < 0 or owners[-1] >= rows or (np.diff(owners) < 0).any()):
+            raise InvalidArgumentError("the features are out of order", expected=f"rows 0..{rows - 1}, ascending")
+        counts = np.bincount(owners, minlength=rows)
+        found.append(_Column(held, np.cumsum(counts) - counts, counts))
+    for one in dense:
+        width = one.shape[1]
+        found.append(_Column(one.reshape(-1), np.arange(rows) * width, np.full(rows, width)))
+    return found, rows
+
+
+def _choices(columns: Sequence[_Column], rows: int) -> tuple[Any, Any, Any]:
+    """The number of choices of each row, where each row's begin, and their sum claimed. No input makes none."""
+    counts = np.ones(rows, np.float64)
+    for column in columns:
+        counts *= column.counts
+    claim_array((int(counts.sum()),), np.dtype(object), 100.0)
+    whole = np.prod([column.counts for column in columns], axis=0, dtype=np.int64).reshape(rows)
+    return whole, np.cumsum(whole) - whole, int(whole.sum())
+
+
+def _crossed(
+    columns: Sequence[_Column], rows: int, dtype: Any, join: Callable[[list[Any]], Any]
+) -> tuple[Any, Any, Any]:
+    """The three parts of the result; `join` makes elements of the places of the features of each column."""
+    counts, starts, total = _choices(columns, rows)
+    indices, made = np.empty((total, 2), np.int64), np.empty(total, dtype)
+    for part in blocks(total, BLOCK // 16):
+        numbers = np.arange(part.start, part.stop)
+        owners = np.searchsorted(starts, numbers, side="right") - 1
+        indices[part, 0], left = owners, numbers - starts[owners]
+        indices[part, 1] = left
+        places = []
+        for column in reversed(columns):
+            left, chosen = np.divmod(left, column.counts[owners])
+            places.append(column.starts[owners] + chosen)
+        made[part] = join(places[::-1])
+    widest = int(counts.max()) if rows else 0
+    return indices, made, np.array([rows, widest], np.int64)
+
+
+# ── as text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _as_text(columns: Sequence[_Column], separator: bytes) -> Callable[[list[Any]], Any]:
+    texts = [_written(column.values) for column in columns]
+
+    def join(places: list[Any]) -> Any:
+        chosen = [text[place].tolist() for text, place in zip(texts, places, strict=True)]
+        return as_strings([separator.join(words) for words in batches(zip(*chosen, strict=True))])
+
+    return join
+
+
+def _written(values: Any) -> Any:
+    return values if values.dtype == object else each(lambda number: b"%d" % number, values)
+
+
+@binder("SparseCrossV2", device="CPU", host={"sep": as_bytes}, fresh=True)
+def sparse_cross_v2(binding: Binding) -> Callable[..., Any]:
+    def body(indices: Any, values: Any, shapes: Any, dense: Any, sep: bytes) -> Any:
+        columns, rows = _columns(indices, values, shapes, dense)
+        return _crossed(columns, rows, object, _as_text(columns, sep))
+
+    return body
+
+
+# ── as numbers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mixed(value: Any) -> Any:
+    return value ^ value >> np.uint64(47)
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """FarmHash's way to make one fingerprint of two."""
+    found = first ^ _FACTOR ^ _mixed(second * _FACTOR) * _FACTOR
+    return _mixed(_mixed(found * _FACTOR) * _FACTOR)
+
+
+def _as_numbers(
+    columns: Sequence[_Column], key: int | None, buckets: int, hash_of: Callable[[bytes], int] = fingerprint
+) -> Callable[[list[Any]], Any]:
+    """Fingerprints joined from left to right, beginning with the key, or with the first where there is none."""
+    hashes = [_hashed(column.values, hash_of) for column in columns]
+    divisor = np.uint64(buckets or (1 << 63) - 1)
+
+    def join(places: list[Any]) -> Any:
+        chosen = [found[place] for found, place in zip(hashes, places, strict=True)]
+        begin = chosen.pop(0) if key is None else np.full(len(places[0]), key & _MASK, np.uint64)
+        for one in chosen:
+            begin = _joined(begin, one)
+        return (begin % divisor).astype(np.int64)
+
+    return join
+
+
+def _hashed(values: Any, hash_of: Callable[[bytes], int]) -> Any:
+    if values.dtype == object:
+        return each(hash_of, values, np.uint64)
+    return values.astype(np.int64, copy=False).view(np.uint64)
+
+
+@binder("SparseCross", device="CPU", fresh=True)
+def sparse_cross(binding: Binding) -> Callable[..., Any]:
+    attrs, text = binding.attrs, binding.output_dtypes[1] is dtypes.string
+
+    def body(indices: Any, values: Any, shapes: Any, dense: Any) -> Any:
+        columns, rows = _columns(indices, values, shapes, dense)
+        if text:
+            return _crossed(columns, rows, object, _as_text(columns, _SEPARATOR))
+        return _crossed(columns, rows, np.int64, _as_numbers(columns, attrs["hash_key"], attrs["num_buckets"]))
+
+    return body
+
+
+@binder(
+    "SparseCrossHashed",
+    device="CPU",
+    host={"num_buckets": as_int, "strong_hash": as_bool, "salt": as_ints},
+    fresh=True,
+)
+def sparse_cross_hashed(binding: Binding) -> Callable[..., Any]:
+    sparse_numbers = dtypes.int64 in binding.attrs["sparse_types"]
+    numbers = sparse_numbers or dtypes.int64 in binding.attrs["dense_types"]
+
+    def body(
+        indices: Any, values: Any, shapes: Any, dense: Any, num_buckets: int, strong_hash: bool, salt: tuple[int, ...]
+    ) -> Any:
+        if num_buckets < 0 or len(salt) != 2:
+            raise InvalidArgumentError(
+                "the hash is not described", expected="num_buckets >= 0, 2 salts", actual=(num_buckets, salt)
+            )
+        if sparse_numbers or (strong_hash and numbers):  # TensorFlow's strong hash of numbers ends its process
+            raise UnimplementedError(
+                "sparse numbers, and numbers with a strong hash, are not hashed", expected="strings", actual="int64"
+            )
+        key = (salt[0] & _MASK, salt[1] & _MASK)
+        columns, rows = _columns(indices, values, shapes, dense)
+        hash_of = (lambda data: sip_hash(data, key)) if strong_hash else fingerprint
+        return _crossed(columns, rows, np.int64, _as_numbers(columns, None, num_buckets, hash_of))
+
+    return body

@@ -1,0 +1,65 @@
+"""Histograms of summaries, in TensorFlow's buckets: their edges grow by a tenth each from 1e-12 to 1e20."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.protos import Message
+from aioflow.work.stopping import blocks
+
+__all__ = ["add_histogram"]
+
+_BLOCK: Final = 1 << 16  # numbers between two checkpoints
+
+
+@cache
+def _edges() -> Any:
+    """The upper ends of the buckets; a number that is one of them belongs to the next bucket."""
+    positive = []
+    edge = 1e-12
+    while edge < 1e20:
+        positive.append(edge)
+        edge *= 1.1
+    positive.append(sys.float_info.max)
+    return np.array([*(-edge for edge in reversed(positive)), 0.0, *positive])
+
+
+def add_histogram(histogram: Message, values: Any) -> None:
+    """Fill in a `HistogramProto`. Its sums are those of TensorFlow to the last bit: the numbers are added in order.
+
+    Raises:
+        InvalidArgumentError: one is NaN or infinite.
+    """
+    edges = _edges()
+    counts = np.zeros(len(edges), dtype=np.int64)
+    lowest, highest, total, squares = edges[-1], edges[0], 0.0, 0.0
+    flat = values.reshape(-1)
+    for part in blocks(flat.size, _BLOCK):
+        numbers = flat[part].astype(np.float64)
+        _check_finite(numbers)
+        places = np.minimum(np.searchsorted(edges, numbers, side="right"), len(edges) - 1)
+        counts += np.bincount(places, minlength=len(edges))
+        lowest, highest = min(lowest, numbers.min()), max(highest, numbers.max())
+        with np.errstate(over="ignore"):
+            total = _added(total, numbers)
+            squares = _added(squares, numbers * numbers)
+    histogram.min, histogram.max, histogram.num = lowest, highest, flat.size
+    histogram.sum, histogram.sum_squares = total, squares
+    last_of_run = (counts > 0) | np.append(counts[1:] > 0, True)  # a run of empty buckets is one
+    histogram.bucket_limit.extend(edges[last_of_run].tolist())
+    histogram.bucket.extend(counts[last_of_run].tolist())
+
+
+def _added(before: float, numbers: Any) -> float:
+    return float(np.add.accumulate(np.append(before, numbers))[-1])
+
+
+def _check_finite(numbers: Any) -> None:
+    if not np.isfinite(numbers).all():
+        found = "NaN" if np.isnan(numbers).any() else "infinity"
+        raise InvalidArgumentError("a histogram is of finite numbers", expected="no NaN, no infinity", actual=found)

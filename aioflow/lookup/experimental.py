@@ -1,0 +1,6 @@
+"""`aioflow.lookup.experimental`: tables that steps change, under TensorFlow's names for them."""
+
+from aioflow.ops.lookup.mutable import DenseHashTable as DenseHashTable
+from aioflow.ops.lookup.mutable import MutableHashTable as MutableHashTable
+
+__all__ = ["DenseHashTable", "MutableHashTable"]

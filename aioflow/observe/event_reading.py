@@ -1,0 +1,22 @@
+"""Event files, read back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from aioflow.formats.tfrecord import tf_record_iterator
+from aioflow.protos import Message, parse
+
+__all__ = ["summary_iterator"]
+
+
+def summary_iterator(path: str | os.PathLike[str]) -> Iterator[Message]:
+    """The `Event` messages of a file, in order. Reading blocks: iterate in a thread where an event loop must go on.
+
+    Raises:
+        NotFoundError: there is no such file.
+        DataLossError: a record is truncated or altered, or is no event.
+    """
+    for record in tf_record_iterator(path):
+        yield parse("Event", record)

@@ -1,0 +1,254 @@
+"""`FileWriter`: summaries, graphs and run metadata into event files, without waiting for the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, Final, SupportsInt
+
+from aioflow.checks.brief import brief
+from aioflow.checks.numbers import check_number, check_whole
+from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
+from aioflow.graph.argument_kinds import check_text
+from aioflow.graph.graph import Graph
+from aioflow.graph.graphdef import GraphDef
+from aioflow.observe.event_log import EventLog
+from aioflow.observe.run_metadata import run_metadata_message
+from aioflow.protos import Message, is_message, message, parse
+from aioflow.runtime.stats import RunMetadata
+from aioflow.work.threads import in_thread
+
+__all__ = ["FileWriter", "Written"]
+
+_MAX_BYTES: Final = 1 << 28
+
+
+class Written:
+    """What `FileWriter.add_…` returns. Awaiting it waits until no more than `max_queue` events are to be written.
+
+    Whoever adds events faster than the disk takes them awaits it; others need not.
+    """
+
+    def __init__(self, log: EventLog, max_queue: int) -> None:
+        self._log = log
+        self._max_queue = max_queue
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Raises: what the disk refuses."""
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        if self._log.waiting > self._max_queue:
+            await in_thread(self._log.flush)
+
+
+class FileWriter:
+    """Writes event files into a folder: `async with FileWriter(logdir, graph) as writer:`.
+
+    The methods that add something return at once, and may be called from any thread. A thread of the writer does the
+    rest, so that the event loop never waits for the disk. The block begins a file, and ends when all is written.
+
+    Args:
+        logdir: The folder, or the URL of one in a store, as for checkpoints.
+        graph: Added as by `add_graph`.
+        max_queue: How many events may wait before awaiting the result of an `add_…` waits, too.
+        flush_secs: Seconds after which events are uploaded to a store. Those in a folder are written at once.
+        graph_def: An older name for `graph`, where it is a definition.
+        filename_suffix: The end of the files' names.
+        session: Not supported: events are written by the process that has the writer.
+        max_bytes: How much may wait at all: an `add_…` beyond that raises ResourceExhaustedError.
+        clock: Gives the time of the events, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str],
+        graph: Graph | GraphDef | None = None,
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        graph_def: GraphDef | None = None,
+        filename_suffix: str | None = None,
+        session: None = None,
+        *,
+        max_bytes: int = _MAX_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if session is not None:
+            raise UnimplementedError("events are written by this process", expected="session=None", actual=session)
+        folder = os.fspath(logdir)
+        check_text(folder, "logdir")
+        check_whole(max_queue, "max_queue", 0)
+        check_whole(max_bytes, "max_bytes", 0)
+        check_number(flush_secs, "flush_secs", "a number of seconds")
+        if filename_suffix is not None:
+            check_text(filename_suffix, "filename_suffix")
+        self._log = EventLog(folder, max_bytes, flush_secs, filename_suffix or "", clock)
+        self._max_queue = max_queue
+        self._described: set[str] = set()  # tags whose metadata is in a file
+        self._runs: set[str] = set()
+        if graph is not None or graph_def is not None:
+            self.add_graph(graph, graph_def=graph_def)
+
+    def get_logdir(self) -> str:
+        """The folder."""
+        return self._log.logdir
+
+    # -- adding -------------------------------------------------------------------------------------------------------
+
+    def add_summary(self, summary: bytes | Message, global_step: SupportsInt | None = None) -> Written:
+        """Add what a summary op has returned, or a `Summary`.
+
+        Raises:
+            InvalidArgumentError: it is neither.
+            FailedPreconditionError, ResourceExhaustedError: the writer is closed, or too much is waiting. So it is of
+                all the methods that add something.
+        """
+        data = _bytes_of(summary, "Summary")
+        event = message("Event")()
+        event.summary.CopyFrom(_parsed("Summary", data))
+        for value in event.summary.value:
+            if value.tag in self._described:  # readers take the first
+                value.ClearField("metadata")
+        added = self._add(event, global_step, len(data))
+        self._described.update(value.tag for value in event.summary.value)
+        return added
+
+    def add_graph(
+        self, graph: Graph | GraphDef | None = None, global_step: SupportsInt | None = None, graph_def: Any = None
+    ) -> Written:
+        """Add a graph as it is when it is written, a moment later, with static shapes; or a definition.
+
+        Raises:
+            DTypeError: it is neither.
+        """
+        if graph is not None and graph_def is not None:
+            raise InvalidArgumentError("two graphs are given", expected="graph or graph_def", actual="both")
+        chosen: Any = graph_def if graph is None else graph
+        if not isinstance(chosen, Graph | GraphDef) and not is_message(chosen, "GraphDef"):
+            raise DTypeError("not a graph", expected="Graph or GraphDef", actual=type(chosen).__name__)
+        event = message("Event")()
+
+        def made() -> bytes:
+            definition = chosen.as_graph_def(add_shapes=True) if isinstance(chosen, Graph) else chosen
+            event.graph_def = definition.SerializeToString()
+            data: bytes = event.SerializeToString()
+            return data
+
+        return self._add(event, global_step, 0, made)
+
+    def add_meta_graph(self, meta_graph_def: Message, global_step: SupportsInt | None = None) -> Written:
+        """Add a `MetaGraphDef`, as `train.export_meta_graph` makes it. Raises DTypeError where it is none."""
+        data = _bytes_of(meta_graph_def, "MetaGraphDef")
+        return self._add(message("Event")(meta_graph_def=data), global_step, len(data))
+
+    def add_run_metadata(
+        self, run_metadata: RunMetadata | Message, tag: str, global_step: SupportsInt | None = None
+    ) -> Written:
+        """Add what a traced run has recorded, which TensorBoard shows with the graph, under a name of its own.
+
+        Raises:
+            InvalidArgumentError: the tag was used before.
+            DTypeError: this is no `RunMetadata`.
+        """
+        check_text(tag, "the tag of run metadata")
+        if tag in self._runs:
+            raise InvalidArgumentError("the tag was used before", expected="another tag", actual=repr(tag))
+        mine = isinstance(run_metadata, RunMetadata)
+        made = run_metadata_message(run_metadata) if mine else run_metadata
+        data = _bytes_of(made, "RunMetadata")
+        event = message("Event")()
+        event.tagged_run_metadata.tag, event.tagged_run_metadata.run_metadata = tag, data
+        added = self._add(event, global_step, len(data))
+        self._runs.add(tag)
+        return added
+
+    def add_session_log(self, session_log: Message, global_step: SupportsInt | None = None) -> Written:
+        """Add a `SessionLog`: where one says START, TensorBoard forgets what earlier sessions wrote of later steps."""
+        data = _bytes_of(session_log, "SessionLog")
+        event = message("Event")()
+        event.session_log.MergeFromString(data)
+        return self._add(event, global_step, len(data))
+
+    def add_event(self, event: Message) -> Written:
+        """Add an `Event` as it is, its time included. Raises DTypeError where it is none."""
+        data = _bytes_of(event, "Event")
+        self._log.put(lambda: data, len(data))
+        return Written(self._log, self._max_queue)
+
+    def _add(
+        self, event: Message, step: SupportsInt | None, size: int, made: Callable[[], bytes] | None = None
+    ) -> Written:
+        event.wall_time = self._log.clock()
+        if step is not None:
+            event.step = _number(step)
+        self._log.put(made or event.SerializeToString, size)
+        return Written(self._log, self._max_queue)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Wait until all that was added is written.
+
+        Raises:
+            PermissionDeniedError, ResourceExhaustedError, …: the system refuses, now; the error names the file. The
+                events are kept, and the next flush tries again.
+            OpError: a graph has no published form. It is left out.
+        """
+        if not self._log.closed:
+            await in_thread(self._log.flush)
+
+    async def close(self) -> None:
+        """`flush`, and take nothing more until `reopen`. Closing twice does no harm.
+
+        Raises: as `flush`, and what could not be written is lost; the error says how many events.
+        """
+        if not self._log.closed:
+            await in_thread(self._log.close)
+
+    def reopen(self) -> None:
+        """Go on after `close`, in a new file."""
+        self._log.reopen()
+
+    async def __aenter__(self) -> FileWriter:
+        """Begin a file in the folder. Raises PermissionDeniedError, …: there cannot be one."""
+        await in_thread(self._log.begin)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except OpError as failure:
+            if error is None:
+                raise
+            error.add_note(f"nor could all events be written: {failure}")
+
+
+def _bytes_of(given: Any, name: str) -> bytes:
+    """The bytes of a message, which may be one of another library's, or have been serialized already."""
+    if isinstance(given, bytes) and name == "Summary":
+        return given
+    if not is_message(given, name):
+        raise DTypeError(f"not a {name}", expected=name, actual=type(given).__name__)
+    data: bytes = given.SerializeToString()
+    return data
+
+
+def _parsed(name: str, data: bytes) -> Message:
+    try:
+        return parse(name, data)
+    except DataLossError as error:
+        raise InvalidArgumentError(f"not a {name}", expected="a serialized message", actual=data[:60]) from error
+
+
+def _number(step: Any) -> int:
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError("not a step", expected="a whole number", actual=repr(step)) from error
+    if not -(2**63) <= number < 2**63:
+        raise InvalidArgumentError("not a step", expected="a whole number of 64 bits", actual=brief(step))
+    return number

@@ -1,0 +1,43 @@
+"""One writer for a folder, which all hooks of a program share."""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+from aioflow.graph.default_graph import default_graph
+from aioflow.observe.file_writer import FileWriter
+from aioflow.work.forking import Locked
+
+__all__ = ["FileWriterCache"]
+
+
+class FileWriterCache:
+    """The writers of a program, by folder."""
+
+    _writers: ClassVar[dict[str, FileWriter]] = {}
+    _guard: ClassVar[Locked] = Locked()
+
+    @classmethod
+    def get(cls, logdir: str | os.PathLike[str]) -> FileWriter:
+        """The writer of a folder; where there is none, a new one, with the default graph."""
+        folder = os.fspath(logdir)
+        with cls._guard.lock:
+            if folder not in cls._writers:
+                cls._writers[folder] = FileWriter(folder, default_graph())
+            return cls._writers[folder]
+
+    @classmethod
+    async def clear(cls) -> None:
+        """Close all writers, and forget them. Raises what the first that fails does, when all have been tried."""
+        with cls._guard.lock:
+            writers = list(cls._writers.values())
+            cls._writers.clear()
+        errors = []
+        for writer in writers:
+            try:
+                await writer.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -1,0 +1,87 @@
+"""`instrument`: spans of steps for OpenTelemetry, whose package is an extra and is imported only here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from aioflow.errors import DTypeError, UnimplementedError
+from aioflow.runtime.spans import Spans, process_spans, set_process_spans
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+__all__ = ["Instrumentation", "instrument"]
+
+
+class _Reporting(Protocol):
+    """What is needed of a session."""
+
+    def report_spans(self, spans: Spans | None) -> None: ...
+
+
+class Instrumentation:
+    """What `instrument` has begun. `remove`, or the end of a `with` block, ends it."""
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self._remove = remove
+
+    def remove(self) -> None:
+        """Report no more spans."""
+        self._remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def instrument(session: _Reporting | None = None, *, tracer_provider: TracerProvider | None = None) -> Instrumentation:
+    """Report each step as a span to OpenTelemetry.
+
+    A step is a span "aioflow.step" with its fetches and devices, within whatever span its caller is in. On several
+    workers each part is a span "aioflow.part" in it, whose context goes to the worker: if that process has called
+    `instrument()`, too, its own span of the part is within the client's. An error is recorded at each span that it has
+    passed, with the node.
+
+    Args:
+        session: Whose steps are reported. Without it: those of all sessions of this process, and the parts that its
+            servers run for others.
+        tracer_provider: Where to; by default OpenTelemetry's global one.
+
+    Raises:
+        UnimplementedError: opentelemetry-api is not installed (the extra `telemetry`).
+    """
+    if session is not None and not hasattr(session, "report_spans"):
+        raise DTypeError("only a session can be instrumented", expected="an aioflow.Session", actual=repr(session))
+    spans = _spans(tracer_provider)
+    if session is not None:
+        session.report_spans(spans)
+        return Instrumentation(lambda: session.report_spans(None))
+
+    def remove() -> None:
+        if process_spans() is spans:
+            set_process_spans(None)
+
+    set_process_spans(spans)
+    return Instrumentation(remove)
+
+
+def _spans(tracer_provider: Any) -> Spans:
+    try:
+        module = import_module("aioflow.observe.open_telemetry")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        raise UnimplementedError(
+            "spans need the opentelemetry-api package, which is not installed: pip install 'aioflow[telemetry]'",
+            expected="opentelemetry-api",
+            actual=str(error),
+        ) from error
+    spans: Spans = module.OpenTelemetrySpans(tracer_provider)
+    return spans

@@ -1,0 +1,222 @@
+"""A picture of a graph as one SVG file that needs nothing else; names and counts are tooltips, too.
+
+For a page that shows it there are classes: `box`, `scope` (with its name as `data-scope`) and `edge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+from xml.sax.saxutils import escape, quoteattr
+
+from aioflow.observe.picture.layers import Layout, Place, laid_out
+from aioflow.observe.picture.outline import Box, Outline
+
+__all__ = ["COLOURS", "as_svg", "colours"]
+
+_MARGIN: Final = 24.0
+_GAP: Final = 22.0  # between boxes of a layer
+_HEIGHT: Final = {1: 28.0, 2: 44.0, 3: 58.0}  # of a box with so many lines
+_LINE: Final = 14.0
+_ROOM: Final = 34.0  # between layers
+_CROWD: Final = 3.0  # more of it for each edge that passes
+_MOST_ROOM: Final = 90.0
+_TITLE: Final = 7.6  # pixels a letter
+_TEXT: Final = 6.0
+_LEAST: Final = 64.0
+_LONGEST: Final = 34  # letters of a name
+_HEAD: Final = 30.0
+_LEGEND: Final = 22.0
+_OPS: Final = 12  # of a scope, in its tooltip
+
+# Fills with black text readable on each: by device, or by what a box is where nothing is placed.
+COLOURS: Final = ("#8ecae6", "#ffd166", "#b7e4c7", "#e5989b", "#cdb4db", "#f4a261", "#d4e09b", "#a3c4f3")
+_ROLES: Final = {"input": "#d8f3dc", "output": "#ffe5b4", "scope": "#e7ecef", "node": "#ffffff"}
+
+
+class _Drawn(NamedTuple):
+    """A box with its text and size."""
+
+    box: Box
+    lines: Sequence[str]
+    width: float
+    height: float
+
+
+def as_svg(outline: Outline, title: str) -> str:
+    """The picture of an outline."""
+    title = "".join(sign if sign.isprintable() else "\ufffd" for sign in title)  # XML has no way to write all others
+    drawn = {name: _sized(box) for name, box in outline.boxes.items()}
+    edges = list(outline.edges)
+    layout = laid_out({name: each.width for name, each in drawn.items()}, edges, _GAP)
+    tops, heights = _rows(drawn, layout, edges)
+    fills = colours(outline)
+    right = max((place.x + drawn[name].width / 2 for name, place in layout.places.items()), default=0.0)
+    right = max(right, *(point.x for path in layout.paths.values() for point in path), 0.0)
+    width = max(right, len(title) * 9.0, _legend_width(fills)) + 2 * _MARGIN
+    bottom = (tops[-1] + heights[-1] if tops else _HEAD) + _MARGIN + (_LEGEND if fills else 0.0)
+    body = chain(
+        _edges(outline, layout, drawn, tops, heights),
+        *(_box(each, layout.places[name], tops, heights, fills) for name, each in drawn.items()),
+        _legend(fills, bottom - _LEGEND),
+    )
+    return "\n".join([*_head(width, bottom, title), *body, "</svg>", ""])
+
+
+def colours(outline: Outline) -> dict[str, str]:
+    """A fill for each device; none where there is none, or one alone."""
+    devices = sorted({box.device for box in outline.boxes.values() if box.device})
+    if len(devices) < 2:
+        return {}
+    return {device: COLOURS[number % len(COLOURS)] for number, device in enumerate(devices)}
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def _sized(box: Box) -> _Drawn:
+    second = box.name
+    if box.role == "scope":
+        second = f"{box.name} · {box.nodes:,} nodes" if "/" in box.name else f"{box.nodes:,} nodes"
+    elif second.rpartition("/")[2].lower() == box.title.lower() and "/" not in second:
+        second = ""
+    weights = f"+{box.weights}" if box.weights else ""
+    third = "  ".join(text for text in (box.output, weights) if text)
+    lines = [_short(text) for text in (box.title, second, third) if text]
+    wide = max(len(lines[0]) * _TITLE, *(len(line) * _TEXT for line in lines[1:]), 0.0)
+    return _Drawn(box, lines, max(_LEAST, wide + 20.0), _HEIGHT[len(lines)])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :]
+
+
+def _rows(
+    drawn: Mapping[str, _Drawn], layout: Layout, edges: Sequence[tuple[str, str]]
+) -> tuple[list[float], list[float]]:
+    """The top of each layer, and its height: with more room between two where many edges go from one to the other."""
+    count = 1 + max((place.layer for place in layout.places.values()), default=-1)
+    heights = [0.0] * count
+    for name, place in layout.places.items():
+        heights[place.layer] = max(heights[place.layer], drawn[name].height)
+    crowd = [0] * count
+    for source, target in edges:
+        first, last = sorted((layout.places[source].layer, layout.places[target].layer))
+        for layer in range(first, last):
+            crowd[layer] += 1
+    tops, top = [], _HEAD + _MARGIN
+    for layer in range(count):
+        tops.append(top)
+        top += heights[layer] + min(_MOST_ROOM, _ROOM + _CROWD * crowd[layer])
+    return tops, heights
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _head(width: float, height: float, title: str) -> Iterator[str]:
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif" font-size="10.5">'
+    )
+    yield f"<title>{escape(title)}</title>"
+    yield (
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0,1 L7,4 L0,7 z" fill="#607080"/></marker></defs>'
+    )
+    yield f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>'
+    yield f'<text x="{_MARGIN:.0f}" y="{_HEAD:.0f}" font-size="16" font-weight="bold">{escape(title)}</text>'
+
+
+def _box(
+    drawn: _Drawn, place: Place, tops: Sequence[float], heights: Sequence[float], fills: Mapping[str, str]
+) -> Iterator[str]:
+    box = drawn.box
+    left = place.x - drawn.width / 2 + _MARGIN
+    top = tops[place.layer] + (heights[place.layer] - drawn.height) / 2
+    fill = fills.get(box.device, "#f4f4f4") if fills else _ROLES[box.role]
+    round_ = drawn.height / 2 if box.role in ("input", "output") else 5.0
+    shape = f'x="{left:.1f}" y="{top:.1f}" width="{drawn.width:.1f}" height="{drawn.height:.1f}" rx="{round_:.1f}"'
+    kind = f'class="scope" data-scope={quoteattr(box.name)}' if box.role == "scope" else 'class="box"'
+    yield f"<g {kind}><title>{escape(_tooltip(box))}</title>"
+    if box.role == "scope":
+        behind = f'x="{left + 3:.1f}" y="{top + 3:.1f}" width="{drawn.width:.1f}" height="{drawn.height:.1f}" rx="5"'
+        yield f'<rect {behind} fill="white" stroke="#8090a0"/>'
+    yield f'<rect {shape} fill="{fill}" stroke="#405060"/>'
+    y = top + drawn.height / 2 - (len(drawn.lines) - 1) * _LINE / 2 + 4
+    for number, line in enumerate(drawn.lines):
+        style = 'font-size="12.5" font-weight="bold"' if not number else 'fill="#405060"'
+        yield (
+            f'<text x="{place.x + _MARGIN:.1f}" y="{y + number * _LINE:.1f}" text-anchor="middle" {style}>'
+            f"{escape(line)}</text>"
+        )
+    yield "</g>"
+
+
+def _tooltip(box: Box) -> str:
+    lines = [box.name]
+    if box.role == "scope":
+        lines += [f"{count} {op}" for op, count in box.ops.most_common(_OPS)]
+    if box.output:
+        lines.append(box.output)
+    if box.weights:
+        lines.append(f"{box.weights} constants and weights")
+    if box.device:
+        lines.append(box.device)
+    return "\n".join(lines)
+
+
+def _edges(
+    outline: Outline, layout: Layout, drawn: Mapping[str, _Drawn], tops: Sequence[float], heights: Sequence[float]
+) -> Iterator[str]:
+    for (source, target), tensors in outline.edges.items():
+        begin, end = layout.places[source], layout.places[target]
+        down = (source, target) not in layout.turned
+        first = _side(begin, drawn[source], tops, heights, bottom=down)
+        last = _side(end, drawn[target], tops, heights, bottom=not down)
+        points = [(begin.x, first)]
+        for point in layout.paths[source, target]:
+            sides = (tops[point.layer], tops[point.layer] + heights[point.layer])
+            points += [(point.x, side) for side in (sides if down else sides[::-1])]
+        points.append((end.x, last))
+        dash = "" if tensors else ' stroke-dasharray="4 3"'
+        what = ", ".join(tensor.name for tensor in tensors) or "waits"
+        yield (
+            f'<path class="edge" d="{_curve(points)}" fill="none" stroke="#607080"{dash} marker-end="url(#tip)">'
+            f"<title>{escape(what)}</title></path>"
+        )
+
+
+def _side(place: Place, drawn: _Drawn, tops: Sequence[float], heights: Sequence[float], bottom: bool) -> float:
+    middle = tops[place.layer] + heights[place.layer] / 2
+    return middle + drawn.height / 2 if bottom else middle - drawn.height / 2
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> str:
+    """Through the points, vertical at each."""
+    (x, y), *rest = [(x + _MARGIN, y) for x, y in points]
+    parts = [f"M{x:.1f},{y:.1f}"]
+    for to_x, to_y in rest:
+        if abs(to_x - x) < 0.5:
+            parts.append(f"L{to_x:.1f},{to_y:.1f}")
+        else:
+            middle = (y + to_y) / 2
+            parts.append(f"C{x:.1f},{middle:.1f} {to_x:.1f},{middle:.1f} {to_x:.1f},{to_y:.1f}")
+        x, y = to_x, to_y
+    return " ".join(parts)
+
+
+# -- the legend -------------------------------------------------------------------------------------------------------
+
+
+def _legend_width(fills: Mapping[str, str]) -> float:
+    return sum(len(device) * _TEXT + 34 for device in fills)
+
+
+def _legend(fills: Mapping[str, str], y: float) -> Iterator[str]:
+    x = _MARGIN
+    for device, fill in fills.items():
+        yield f'<rect x="{x:.0f}" y="{y:.0f}" width="12" height="12" fill="{fill}" stroke="#405060"/>'
+        yield f'<text x="{x + 17:.0f}" y="{y + 10:.0f}">{escape(device)}</text>'
+        x += len(device) * _TEXT + 34

@@ -1,0 +1,66 @@
+"""An outline as text for other programs: Graphviz's language, and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from aioflow.observe.picture.outline import Outline
+from aioflow.observe.picture.svg import colours
+
+__all__ = ["as_dot", "as_json"]
+
+_SHAPES = {"input": "ellipse", "output": "ellipse", "scope": "box3d", "node": "box"}
+
+
+def as_dot(outline: Outline, title: str) -> str:
+    """For `dot` and its kin."""
+    return "\n".join(_dot(outline, title)) + "\n"
+
+
+def _dot(outline: Outline, title: str) -> Iterator[str]:
+    fills = colours(outline)
+    yield f"digraph {_quoted(title)} {{"
+    yield f"  label={_quoted(title)}; labelloc=t; rankdir=TB;"
+    yield '  node [fontname="Helvetica", fontsize=11, style=filled, fillcolor=white];'
+    for name, box in outline.boxes.items():
+        lines = [box.title, f"{box.nodes} nodes" if box.role == "scope" else box.name]
+        lines += [box.output] if box.output else []
+        fill = f", fillcolor={_quoted(fills[box.device])}" if box.device in fills else ""
+        label = "\n".join(lines)
+        yield f"  {_quoted(name)} [label={_quoted(label)}, shape={_SHAPES[box.role]}{fill}];"
+    for (source, target), tensors in outline.edges.items():
+        style = "" if tensors else " [style=dashed]"
+        yield f"  {_quoted(source)} -> {_quoted(target)}{style};"
+    yield "}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def as_json(outline: Outline, title: str) -> str:
+    """Boxes and edges, as they are drawn."""
+    boxes = [
+        {
+            "name": box.name,
+            "title": box.title,
+            "role": box.role,
+            "nodes": box.nodes,
+            "ops": dict(box.ops.most_common()),
+            "weights": box.weights,
+            "output": box.output,
+            "device": box.device,
+        }
+        for box in outline.boxes.values()
+    ]
+    edges = [
+        {
+            "from": outline.boxes[source].name,
+            "to": outline.boxes[target].name,
+            "tensors": [tensor.name for tensor in tensors],
+        }
+        for (source, target), tensors in outline.edges.items()
+    ]
+    return json.dumps({"title": title, "depth": outline.depth, "boxes": boxes, "edges": edges}, indent=2) + "\n"

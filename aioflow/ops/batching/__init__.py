@@ -1,0 +1,1 @@
+"""Ops that make batches of what concurrent steps bring."""

@@ -1,0 +1,133 @@
+"""Functions whose calls, in steps that run at the same time, are one run of the function on the rows of all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from aioflow.checks.numbers import check_whole
+from aioflow.errors import DTypeError
+from aioflow.graph.calls import expander
+from aioflow.graph.default_graph import graph_of
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import define_op
+from aioflow.graph.traits import waiting
+from aioflow.ops.apply import make_op
+from aioflow.ops.batching.batches import QUEUE, some_rows
+from aioflow.ops.function.library import called
+from aioflow.ops.function.tracing import TensorSpec, plain_name, trace
+
+__all__ = ["nondifferentiable_batch_function"]
+
+_POLICIES: Final = (
+    "mixed_priority_policy: {'low_priority_padding_with_max_batch_size', "
+    "'low_priority_padding_with_next_allowed_batch_size', 'priority_isolation', 'priority_merge'}"
+    " = 'low_priority_padding_with_max_batch_size'"
+)
+
+define_op(
+    "BatchFunction",
+    "in_tensors: list:Tin, captured_tensors: list:Tcaptured",
+    "out_tensors: list:Tout",
+    [
+        "f: func",
+        *QUEUE,
+        "low_priority_max_batch_size: int = 0",
+        "low_priority_batch_timeout_micros: int = 0",
+        "low_priority_allowed_batch_sizes: list(int) = []",
+        "low_priority_max_enqueued_batches: int = 0",
+        _POLICIES,
+        "batch_padding_policy: {'PAD_UP', 'BATCH_DOWN', 'MINIMIZE_TPU_COST_PER_REQUEST'} = 'PAD_UP'",
+        "Tin: list(type) >= 1",
+        "Tcaptured: list(type)",
+        "Tout: list(type) >= 1",
+        "enable_large_batch_splitting: bool = False",
+    ],
+    traits=waiting(),
+)
+
+
+@expander("BatchFunction")
+def _load(op: Operation) -> None:
+    """It stays as it is, since it is run for several steps at once; the function is made, if it is not yet."""
+    called(op, "f", op.inputs)
+
+
+def nondifferentiable_batch_function(
+    num_batch_threads: int,
+    max_batch_size: int,
+    batch_timeout_micros: int,
+    allowed_batch_sizes: Sequence[int] | None = None,
+    max_enqueued_batches: int = 10,
+    autograph: bool = True,
+    enable_large_batch_splitting: bool = True,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: calls of the function in steps that run at the same time, of any session of a worker, are one run of
+    it on the rows of all.
+
+        @aioflow.nondifferentiable_batch_function(1, 64, 2000)
+        def layer(x):  # [rows, 784], of several steps
+            return aioflow.matmul(x, weights)
+
+        y = layer(image)  # [rows, 10], of this one
+
+    Each call makes a node and traces the function, whose arguments are tensors with the same number of rows along
+    axis 0, and so are its results. Which rows are a caller's own it cannot know. What it reads from outside is not
+    batched: steps share a run where that is the same for them. A run belongs to no step: one that is cancelled harms
+    no other, and rows that make a run fail are found by halving the batch, unless the function changes something.
+
+    Args:
+        num_batch_threads: How many runs there may be at once.
+        max_batch_size: Rows of a run, and the most that a step may bring.
+        batch_timeout_micros: Microseconds that a step waits for others while a batch is not full.
+        allowed_batch_sizes: Rows that a run may have, rising to `max_batch_size`; one between is filled up by repeating
+            its last row.
+        max_enqueued_batches: Full batches that may wait.
+        autograph: Accepted for published code.
+        enable_large_batch_splitting: Whether a step's rows may be cut into several runs, where the last of
+            `allowed_batch_sizes` is less than `max_batch_size`.
+
+    Raises, in a run:
+        InvalidArgumentError: the arguments have different numbers of rows, or too many.
+        ResourceExhaustedError: too much is waiting already.
+    """
+    check_whole(max_batch_size, "max_batch_size", 1)
+
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        name = plain_name(getattr(function, "__name__", "function"))
+
+        @functools.wraps(function)
+        def decorated(*args: Any) -> Any:
+            return _call(
+                function,
+                name,
+                args,
+                num_batch_threads=num_batch_threads,
+                max_batch_size=max_batch_size,
+                batch_timeout_micros=batch_timeout_micros,
+                allowed_batch_sizes=tuple(allowed_batch_sizes or ()),
+                max_enqueued_batches=max_enqueued_batches,
+                enable_large_batch_splitting=enable_large_batch_splitting,
+            )
+
+        return decorated
+
+    return decorator
+
+
+def _call(function: Callable[..., Any], name: str, args: Sequence[Any], **settings: Any) -> Any:
+    for arg in args:
+        if not isinstance(arg, Tensor):
+            raise DTypeError("a batch function takes tensors", expected="Tensor", actual=type(arg).__name__)
+    graph = graph_of(args)
+    specs = [TensorSpec(some_rows(arg.dims), arg.dtype, f"batch_{i}") for i, arg in enumerate(args)]
+    with graph.as_default():
+        traced = trace(graph, name, lambda values: function(*values), specs, [f"batch_{i}" for i in range(len(args))])
+        body = traced.function
+        with graph.name_scope("batch"), graph.control_dependencies(list(body.body.waits)):
+            types = [t.dtype for t in body.outputs]
+            op = make_op("BatchFunction", list(args), list(body.captured), Tout=types, f=body, **settings)
+    for output, inside in zip(op.outputs, body.outputs, strict=True):
+        output.set_shape(some_rows(inside.dims))
+    return traced.results_of(op)

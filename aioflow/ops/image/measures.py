@@ -1,0 +1,287 @@
+"""How alike two images are, how rough one is, and where it has edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Tensor
+from aioflow.graph.shapes import Dims, format_dims, is_compatible
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_op
+from aioflow.ops.image.adjust import convert_image_dtype
+from aioflow.ops.scoping import name_scope
+
+__all__: list[str] = []  # public in `aioflow.image`
+
+_SCALES: Final = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # Wang et al., 2003
+
+
+def _rank(dims: Dims, ranks: tuple[int, ...]) -> int:
+    if dims is None or len(dims) not in ranks:
+        raise InvalidArgumentError("images have the wrong rank", expected=f"one of {ranks}", actual=format_dims(dims))
+    return len(dims)
+
+
+def _sum(values: Tensor, axes: Sequence[int]) -> Tensor:
+    return make("Sum", values, list(axes), keep_dims=False)
+
+
+def _mean(values: Tensor, axes: Sequence[int]) -> Tensor:
+    return make("Mean", values, list(axes), keep_dims=False)
+
+
+# ── one image ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _steps(images: Tensor, axis: int) -> Tensor:
+    """Each pixel less the one before it, along an axis: one fewer."""
+    rank = len(images.dims or ())
+    begin = [int(i == axis) for i in range(rank)]
+    later = make("StridedSlice", images, begin, [0] * rank, [1] * rank, end_mask=2**rank - 1)
+    end = [-int(i == axis) for i in range(rank)]
+    earlier = make(
+        "StridedSlice", images, [0] * rank, end, [1] * rank, begin_mask=2**rank - 1, end_mask=2**rank - 1 - 2**axis
+    )
+    return make("Sub", later, earlier)
+
+
+def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
+    """The sum of the differences between neighbouring pixels, which is large for noise.
+
+    Args:
+        images: [height, width, channels], for which the result is a scalar, or a batch of them, for which a vector.
+
+    Raises:
+        InvalidArgumentError: they have another rank.
+    """
+    given = convert_to_tensor(images)
+    first = _rank(given.dims, (3, 4)) - 3
+    with name_scope(name, "total_variation"):
+        axes = range(first, first + 3)
+        down, across = (_sum(make("Abs", _steps(given, axis)), axes) for axis in (first, first + 1))
+        return make("AddV2", down, across)
+
+
+def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
+    """The pixel below less each pixel, and the pixel to the right less it; 0 in the last row and the last column.
+
+    Args:
+        image: [batch, height, width, channels]; both results have its shape and dtype.
+
+    Raises:
+        InvalidArgumentError: it has another rank.
+    """
+    given = convert_to_tensor(image)
+    _rank(given.dims, (4,))
+    found = []
+    for axis in (1, 2):
+        paddings = [[0, int(i == axis)] for i in range(4)]
+        made = make("Pad", _steps(given, axis), paddings)
+        made.set_shape(given.dims)
+        found.append(made)
+    return found[0], found[1]
+
+
+_SOBEL: Final = np.array([[-1, -2, -1], [0, 0, 0], [1, 2, 1]], np.float32)
+
+
+def sobel_edges(image: TensorLike) -> Tensor:
+    """How much images change downwards and to the right, by Sobel's filter.
+
+    Args:
+        image: [batch, height, width, channels], floats.
+
+    Returns:
+        [batch, height, width, channels, 2].
+
+    Raises:
+        DTypeError: they are no floats.
+        InvalidArgumentError: they have another rank.
+    """
+    given = convert_to_tensor(image)
+    if not given.dtype.is_floating:
+        raise DTypeError("images have the wrong dtype", expected="floats", actual=given.dtype.name)
+    _rank(given.dims, (4,))
+    dims = given.dims or ()
+    both = constant(np.stack([_SOBEL, _SOBEL.T], axis=-1)[:, :, None, :], given.dtype)
+    channels = make("StridedSlice", make("Shape", given), [3], [4], [1])
+    kernel = make("Tile", both, make("ConcatV2", [[1, 1], channels, [1]], 0))
+    padded = make("MirrorPad", given, [[0, 0], [1, 1], [1, 1], [0, 0]], mode="REFLECT")
+    edges = make("DepthwiseConv2dNative", padded, kernel, strides=[1, 1, 1, 1], padding="VALID")
+    made = make("Reshape", edges, make("ConcatV2", [make("Shape", given), [2]], 0))
+    made.set_shape((*dims, 2))
+    return made
+
+
+# ── two images ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _as_floats(first: TensorLike, second: TensorLike, most: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
+    """Two images of one shape and the largest number that is possible in them, as floats."""
+    one = convert_to_tensor(first)
+    other = convert_to_tensor(second, one.dtype)
+    for image in (one, other):
+        if image.dims is not None and len(image.dims) < 3:
+            raise InvalidArgumentError("an image has the wrong rank", expected=">= 3", actual=format_dims(image.dims))
+    if not is_compatible(one.dims, other.dims):
+        raise InvalidArgumentError(
+            "the images have different shapes", expected=format_dims(one.dims), actual=format_dims(other.dims)
+        )
+    if None in (one.dims, other.dims) or None in (*(one.dims or ()), *(other.dims or ())):
+        one = _if_as_large(one, other)
+    limit = make("Cast", convert_to_tensor(most), DstT=one.dtype)
+    floats = [convert_image_dtype(value, dtypes.float32) for value in (one, other, limit)]
+    return floats[0], floats[1], floats[2]
+
+
+def _if_as_large(one: Tensor, other: Tensor) -> Tensor:
+    """`one`, unless the run finds that the other has another shape, with which it might broadcast."""
+    shapes = [make("Shape", image) for image in (one, other)]
+    alike = make("All", make("Equal", *shapes), [0], keep_dims=False)
+    check = make_op("Assert", alike, [constant("the images have different shapes"), *shapes])
+    with one.graph.control_dependencies([check]):
+        found = make("Identity", one)
+    return found
+
+
+def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = None) -> Tensor:
+    """The peak signal-to-noise ratio of images, in decibels: the larger, the more alike they are.
+
+    Args:
+        a, b: [..., height, width, channels], of one shape and dtype.
+        max_val: The largest number that is possible in them less the smallest: 1 for floats, 255 for uint8.
+
+    Returns:
+        float32 [...], infinite where images are equal.
+    """
+    with name_scope(name, "psnr"):
+        one, other, limit = _as_floats(a, b, max_val)
+        error = _mean(make("SquaredDifference", one, other), (-3, -2, -1))
+        per_decade = constant(10 / np.log(10), dtypes.float32)
+        return per_decade * (constant(2, dtypes.float32) * make("Log", limit) - make("Log", error))
+
+
+class _Window:
+    """A Gaussian window over images, and the constants by which similarity is told."""
+
+    def __init__(self, size: int, sigma: float, k1: float, k2: float, most: Tensor) -> None:
+        away = np.arange(size, dtype=np.float64) - (size - 1) / 2
+        line = np.exp(-0.5 * (away / sigma) ** 2)
+        window = np.outer(line, line)
+        self._window = (window / window.sum()).astype(np.float32)[:, :, None, None]
+        self._size = size
+        self._least = [make("Square", make("Mul", constant(k, dtypes.float32), most)) for k in (k1, k2)]
+
+    def _smoothed(self, images: Tensor) -> Tensor:
+        """[..., height, width, channels], less what the window needs around a pixel."""
+        shape = make("Shape", images)
+        channels = make("StridedSlice", shape, [-1], [0], [1], end_mask=1)
+        kernel = make("Tile", self._window, make("ConcatV2", [[1, 1], channels, [1]], 0))
+        flat = make("Reshape", images, make("ConcatV2", [[-1], _tail(shape)], 0))
+        made = make("DepthwiseConv2dNative", flat, kernel, strides=[1, 1, 1, 1], padding="VALID")
+        head = make("StridedSlice", shape, [0], [-3], [1], begin_mask=1)
+        return make("Reshape", made, make("ConcatV2", [head, _tail(make("Shape", made))], 0))
+
+    def compare(self, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        """Luminance alike, and contrast with structure alike, at each pixel."""
+        for image in (one, other):
+            sizes = () if image.dims is None else image.dims[-3:-1]
+            if any(size is not None and size < self._size for size in sizes):
+                raise InvalidArgumentError(
+                    "the image is smaller than the window", expected=self._size, actual=format_dims(image.dims)
+                )
+        two = constant(2, dtypes.float32)
+        means = [self._smoothed(image) for image in (one, other)]
+        product = two * means[0] * means[1]
+        squares = make("Square", means[0]) + make("Square", means[1])
+        luminance = (product + self._least[0]) / (squares + self._least[0])
+        products = two * self._smoothed(one * other)
+        both = self._smoothed(make("Square", one) + make("Square", other))
+        return luminance, (products - product + self._least[1]) / (both - squares + self._least[1])
+
+
+def _tail(shape: Tensor) -> Tensor:
+    return make("StridedSlice", shape, [-3], [0], [1], end_mask=1)
+
+
+def ssim(
+    img1: TensorLike,
+    img2: TensorLike,
+    max_val: TensorLike,
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
+    k2: float = 0.03,
+    return_index_map: bool = False,
+) -> Tensor:
+    """The structural similarity of images, up to 1: Wang et al., "Image quality assessment", 2004.
+
+    Args:
+        img1, img2: [..., height, width, channels], of one shape and dtype.
+        max_val: The largest number that is possible in them less the smallest: 1 for floats, 255 for uint8.
+        filter_size, filter_sigma: Of the Gaussian window, in pixels; the images are not smaller.
+        k1, k2: What keeps the quotients of small numbers stable.
+        return_index_map: Give the similarity at each pixel at which the window is inside.
+
+    Returns:
+        float32 [...], or [..., height - filter_size + 1, width - filter_size + 1].
+
+    Raises:
+        InvalidArgumentError: a shape does not fit.
+    """
+    with name_scope(None, "SSIM"):
+        one, other, limit = _as_floats(img1, img2, max_val)
+        luminance, structure = _Window(filter_size, filter_sigma, k1, k2, limit).compare(one, other)
+        alike = luminance * structure
+        return _mean(alike, (-1,) if return_index_map else (-3, -2, -1))
+
+
+def ssim_multiscale(
+    img1: TensorLike,
+    img2: TensorLike,
+    max_val: TensorLike,
+    power_factors: Sequence[float] = _SCALES,
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
+    k2: float = 0.03,
+) -> Tensor:
+    """The structural similarity of images at several scales, each half as large as the one before: Wang et al., 2003.
+
+    Args:
+        img1, img2, max_val, filter_size, filter_sigma, k1, k2: As those of `ssim`; the smallest scale is not smaller
+            than the window.
+        power_factors: How much each scale counts.
+
+    Returns:
+        float32 [...].
+    """
+    with name_scope(None, "MS-SSIM"):
+        one, other, limit = _as_floats(img1, img2, max_val)
+        window = _Window(filter_size, filter_sigma, k1, k2, limit)
+        found: list[Tensor] = []
+        for number in range(len(power_factors)):
+            if number:
+                one, other = _halved(one), _halved(other)
+            luminance, structure = window.compare(one, other)
+            last = number == len(power_factors) - 1
+            found.append(make("Relu", _mean(luminance * structure if last else structure, (-3, -2))))
+        powers = constant(list(power_factors), dtypes.float32)
+        scales = make("Pow", make("Pack", found, axis=-1), powers)
+        return _mean(make("Prod", scales, [-1], keep_dims=False), (-1,))
+
+
+def _halved(images: Tensor) -> Tensor:
+    """Means of four pixels; where the height or width is odd, the last row or column stands for one more."""
+    shape = make("Shape", images)
+    tail = _tail(shape)
+    flat = make("Reshape", images, make("ConcatV2", [[-1], tail], 0))
+    more = make("ConcatV2", [[0], make("FloorMod", tail, [2, 2, 1])], 0)
+    padded = make("MirrorPad", flat, make("Pack", [make("ZerosLike", more), more], axis=1), mode="SYMMETRIC")
+    made = make("AvgPool", padded, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID")
+    head = make("StridedSlice", shape, [0], [-3], [1], begin_mask=1)
+    return make("Reshape", made, make("ConcatV2", [head, _tail(make("Shape", made))], 0))

@@ -1,0 +1,378 @@
+"""Images in another size. See `images` for parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.static_value import constant_value
+from aioflow.graph.traits import opaque, transcendental
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
+from aioflow.ops.scoping import name_scope
+
+__all__: list[str] = []  # public in `aioflow.image`
+
+# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def height_and_width(ctx: ShapeContext, name: str) -> tuple[int | None, int | None]:
+    size = ctx.require_rank(name, 1)
+    if size not in (None, (None,), (2,)):
+        raise InvalidArgumentError("the size must be height and width", expected="2 elements", actual=format_dims(size))
+    known = ctx.partial_shape(name)
+    return (known[0], known[1]) if known is not None and len(known) == 2 else (None, None)
+
+
+def _resized(ctx: ShapeContext) -> Dims:
+    images = ctx.require_rank(ctx.op_def.inputs[0].name, 4) or (None,) * 4
+    return (images[0], *height_and_width(ctx, "size"), images[3])
+
+
+def _scaled(ctx: ShapeContext) -> Dims:
+    for name in ("scale", "translation"):
+        ctx.require_rank(name, 1)
+    return _resized(ctx)
+
+
+def _resized_grad(ctx: ShapeContext) -> Dims:
+    """The original image's, with as many images and channels as the gradients have."""
+    grads, image = ctx.require_rank("grads", 4), ctx.require_rank("original_image", 4)
+    return image if grads is None else merge_dims(image, (grads[0], None, None, grads[3]))
+
+
+_PIXELS = "int8, uint8, int16, uint16, int32, int64, bfloat16, float16, float32, float64"
+_SCALING = ["align_corners: bool = False", "half_pixel_centers: bool = False"]
+define_op(
+    "ResizeBilinear",
+    "images: T, size: int32",
+    "resized_images: float32",
+    [f"T: {{{_PIXELS}}}", *_SCALING],
+    shape=_resized,
+    traits=opaque(),
+)
+define_op(
+    "ResizeBilinearGrad",
+    "grads: float32, original_image: T",
+    "output: T",
+    ["T: {float32, bfloat16, float16, float64}", *_SCALING],
+    shape=_resized_grad,
+    traits=opaque(),
+)
+define_op(
+    "ResizeNearestNeighbor",
+    "images: T, size: int32",
+    "resized_images: T",
+    [f"T: {{{_PIXELS}}}", *_SCALING],
+    shape=_resized,
+    traits=opaque(),
+)
+define_op(
+    "ResizeNearestNeighborGrad",
+    "grads: T, size: int32",
+    "output: T",
+    ["T: {uint8, int8, int32, float16, float32, float64, bfloat16}", *_SCALING],
+    shape=_resized,
+    traits=opaque(),
+)
+
+define_op(
+    "ResizeBicubic",
+    "images: T, size: int32",
+    "resized_images: float32",
+    [f"T: {{{_PIXELS}}}", *_SCALING],
+    shape=_resized,
+    traits=opaque(cost=transcendental()),
+)
+define_op(
+    "ResizeBicubicGrad",
+    "grads: float32, original_image: T",
+    "output: T",
+    ["T: {float32, float64}", *_SCALING],
+    shape=_resized_grad,
+    traits=opaque(cost=transcendental()),
+)
+define_op(
+    "ResizeArea",
+    "images: T, size: int32",
+    "resized_images: float32",
+    [f"T: {{{_PIXELS}}}", "align_corners: bool = False"],
+    shape=_resized,
+    traits=opaque(),
+)
+_KERNELS = "'lanczos1', 'lanczos3', 'lanczos5', 'gaussian', 'box', 'triangle', 'keyscubic', 'mitchellcubic'"
+_KERNEL = [f"kernel_type: {{{_KERNELS}}} = 'lanczos3'", "antialias: bool = True"]
+define_op(
+    "ScaleAndTranslate",
+    "images: T, size: int32, scale: float32, translation: float32",
+    "resized_images: float32",
+    [f"T: {{{_PIXELS}}}", *_KERNEL],
+    shape=_scaled,
+    traits=opaque(cost=transcendental()),
+)
+define_op(
+    "ScaleAndTranslateGrad",
+    "grads: T, original_image: T, scale: float32, translation: float32",
+    "output: T",
+    ["T: {float32}", *_KERNEL],
+    shape=_resized_grad,
+    traits=opaque(cost=transcendental()),
+)
+
+
+def _scaling(op: Operation) -> dict[str, Any]:
+    return {name: op.attrs[name] for name in ("align_corners", "half_pixel_centers")}
+
+
+def image_size(image: Tensor) -> Tensor:
+    sizes = () if image.dims is None else tuple(d for d in image.dims[1:3] if d is not None)
+    if len(sizes) == 2:
+        return convert_to_tensor(sizes, dtypes.int32)
+    return make("StridedSlice", make("Shape", image), [1], [3], [1])
+
+
+@gradient("ResizeBilinear")
+def _bilinear_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [make("ResizeBilinearGrad", grad, op.inputs[0], **_scaling(op)), None]
+
+
+@gradient("ResizeBilinearGrad")
+def _bilinear_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    """The gradient is linear, and its transpose is the resizing itself."""
+    return [make("ResizeBilinear", grad, image_size(op.inputs[0]), **_scaling(op)), None]
+
+
+@gradient("ResizeNearestNeighbor")
+def _nearest_neighbor_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [make("ResizeNearestNeighborGrad", grad, image_size(op.inputs[0]), **_scaling(op)), None]
+
+
+@gradient("ResizeNearestNeighborGrad")
+def _nearest_neighbor_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [make("ResizeNearestNeighbor", grad, image_size(op.inputs[0]), **_scaling(op)), None]
+
+
+def _as_floats(image: Tensor, dtype: dtypes.DType, gradient_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """A gradient that is worked out for images of that dtype alone, in the images' own."""
+    if image.dtype is dtype:
+        return gradient_of(image)
+    return make("Cast", gradient_of(make("Cast", image, DstT=dtype)), DstT=image.dtype)
+
+
+@gradient("ResizeBicubic")
+def _bicubic_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    image = op.inputs[0]
+    wide = dtypes.float64 if image.dtype is dtypes.float64 else dtypes.float32
+    return [_as_floats(image, wide, lambda x: make("ResizeBicubicGrad", grad, x, **_scaling(op))), None]
+
+
+@gradient("ResizeBicubicGrad")
+def _bicubic_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    return [make("ResizeBicubic", grad, image_size(op.inputs[0]), **_scaling(op)), None]
+
+
+def _kernel(op: Operation) -> dict[str, Any]:
+    return {name: op.attrs[name] for name in ("kernel_type", "antialias")}
+
+
+@gradient("ScaleAndTranslate")
+def _scale_and_translate_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    image, _, *placed = op.inputs
+
+    def back(x: Tensor) -> Tensor:
+        return make("ScaleAndTranslateGrad", grad, x, *placed, **_kernel(op))
+
+    return [_as_floats(image, dtypes.float32, back), None, None, None]
+
+
+@gradient("ScaleAndTranslateGrad")
+def _scale_and_translate_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
+    grads, _, *placed = op.inputs
+    return [make("ScaleAndTranslate", grad, image_size(grads), *placed, **_kernel(op)), None, None, None]
+
+
+# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ResizeMethod:
+    """How `resize_images` works out pixels."""
+
+    BILINEAR = 0
+    NEAREST_NEIGHBOR = 1
+    BICUBIC = 2
+    AREA = 3
+
+
+def resize_bilinear(
+    images: TensorLike,
+    size: TensorLike,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Images in another size, by bilinear interpolation: float32.
+
+    Args:
+        images: [batch, height, width, channels].
+        size: The new height and width.
+        align_corners: The corner pixels stay corner pixels.
+        half_pixel_centers: A pixel's value is that at its centre, which makes resizing symmetric.
+    """
+    return make(
+        "ResizeBilinear",
+        images,
+        size,
+        align_corners=align_corners,
+        half_pixel_centers=half_pixel_centers,
+        name=name,
+    )
+
+
+def resize_nearest_neighbor(
+    images: TensorLike,
+    size: TensorLike,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Images in another size, where each pixel is one of the old ones. See `resize_bilinear`."""
+    return make(
+        "ResizeNearestNeighbor",
+        images,
+        size,
+        align_corners=align_corners,
+        half_pixel_centers=half_pixel_centers,
+        name=name,
+    )
+
+
+def resize_bicubic(
+    images: TensorLike,
+    size: TensorLike,
+    align_corners: bool = False,
+    name: str | None = None,
+    half_pixel_centers: bool = False,
+) -> Tensor:
+    """Images in another size, by bicubic interpolation: float32. See `resize_bilinear`.
+
+    With `half_pixel_centers` it is that of Keys ("Cubic convolution interpolation for digital image processing", 1981),
+    with a = -1/2, otherwise with a = -3/4.
+    """
+    return make(
+        "ResizeBicubic",
+        images,
+        size,
+        align_corners=align_corners,
+        half_pixel_centers=half_pixel_centers,
+        name=name,
+    )
+
+
+def resize_area(images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None) -> Tensor:
+    """Images in another size, where each pixel is the mean of those that it covers: float32. It has no gradient.
+
+    Args:
+        images: [batch, height, width, channels].
+        size: The new height and width.
+        align_corners: The corner pixels stay corner pixels.
+    """
+    return make("ResizeArea", images, size, align_corners=align_corners, name=name)
+
+
+_BY_METHOD: Final = {
+    ResizeMethod.BILINEAR: "ResizeBilinear",
+    ResizeMethod.NEAREST_NEIGHBOR: "ResizeNearestNeighbor",
+    ResizeMethod.BICUBIC: "ResizeBicubic",
+    ResizeMethod.AREA: "ResizeArea",
+}
+
+
+def resize_images(
+    images: TensorLike,
+    size: TensorLike,
+    method: int = ResizeMethod.BILINEAR,
+    align_corners: bool = False,
+    preserve_aspect_ratio: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """An image, or a batch of images, in another size. Images that have it already are given back as they are.
+
+    Args:
+        method: One of `ResizeMethod`. `NEAREST_NEIGHBOR` gives the images' dtype, the others float32.
+        preserve_aspect_ratio: `size` is the largest that the images may get.
+
+    Raises:
+        InvalidArgumentError: the rank of the images is not 3 or 4, or the method is none.
+    """
+    op_type = _BY_METHOD.get(method)
+    if op_type is None:
+        raise InvalidArgumentError("unknown resize method", expected=f"one of {list(_BY_METHOD)}", actual=method)
+    with name_scope(name, "resize"):
+        given = convert_to_tensor(images)
+        if given.dims is None or len(given.dims) not in (3, 4):
+            raise InvalidArgumentError("images have the wrong rank", expected="3 or 4", actual=format_dims(given.dims))
+        many = given if len(given.dims) == 4 else make("ExpandDims", given, 0)
+        target = convert_to_tensor(size, dtypes.int32)
+        if preserve_aspect_ratio:
+            target = _fitting(many, target)
+        known = constant_value(target)
+        if known is not None and many.dims is not None and tuple(known.tolist()) == many.dims[1:3]:
+            return given
+        made = make(op_type, many, target, align_corners=align_corners)
+        return made if len(given.dims) == 4 else make("Squeeze", made, squeeze_dims=[0])
+
+
+def _fitting(images: Tensor, size: Tensor) -> Tensor:
+    """The largest size within `size` that has the images' proportions."""
+    known, dims = constant_value(size), images.dims
+    if known is not None and dims is not None and dims[1] and dims[2]:
+        sizes = np.array(dims[1:3], np.float32)
+        return convert_to_tensor(np.round(sizes * (known.astype(np.float32) / sizes).min()).astype(np.int32))
+    current = make("Cast", image_size(images), DstT=dtypes.float32)
+    scale = make("Min", make("RealDiv", make("Cast", size, DstT=dtypes.float32), current), 0)
+    return make("Cast", make("Round", make("Mul", current, scale)), DstT=dtypes.int32)
+
+
+def resize_image_with_pad(
+    image: TensorLike,
+    target_height: int,
+    target_width: int,
+    method: int = ResizeMethod.BILINEAR,
+    align_corners: bool = False,
+) -> Tensor:
+    """An image (or a batch of them) as large as fits into that size with its proportions, in the middle of zeros.
+
+    Args:
+        method: One of `ResizeMethod`.
+
+    Raises:
+        DTypeError: the image is no numbers.
+        InvalidArgumentError: the rank of the image is not 3 or 4, or a target is not positive.
+    """
+    given = convert_to_tensor(image)
+    if not (given.dtype.is_floating or given.dtype.is_integer):
+        raise DTypeError("an image has the wrong dtype", expected="numbers", actual=given.dtype.name)
+    if given.dims is None or len(given.dims) not in (3, 4):
+        raise InvalidArgumentError("an image has the wrong rank", expected="3 or 4", actual=format_dims(given.dims))
+    if min(target_height, target_width) <= 0:
+        raise InvalidArgumentError("the target must be positive", expected="> 0", actual=(target_height, target_width))
+    with name_scope(None, "resize_image_with_pad"):
+        many = given if len(given.dims) == 4 else make("ExpandDims", given, 0)
+        target = constant([target_height, target_width], dtypes.float32)
+        size = make("Cast", image_size(many), DstT=dtypes.float32)
+        ratio = make("Max", make("RealDiv", size, target), 0)
+        fitting = make("Floor", make("RealDiv", size, ratio))
+        margins = make("Maximum", make("RealDiv", make("Sub", target, make("RealDiv", size, ratio)), 2.0), 0.0)
+        before = make("Cast", make("Floor", margins), DstT=dtypes.int32)
+        resized = resize_images(many, make("Cast", fitting, DstT=dtypes.int32), method, align_corners)
+        after = make("Sub", make("Sub", [target_height, target_width], before), image_size(resized))
+        sides = make("ConcatV2", [[[0, 0]], make("Pack", [before, after], axis=1), [[0, 0]]], 0)
+        made = make("Pad", resized, sides)
+        made.set_shape((many.shape[0], target_height, target_width, many.shape[3]))
+        return made if len(given.dims) == 4 else make("Squeeze", made, squeeze_dims=[0])

@@ -1,0 +1,294 @@
+"""Static lookup tables: they get their entries once, from an initializer, and never change after that."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from typing import Any, overload
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph import dtypes
+from aioflow.graph.argument_kinds import check_kind
+from aioflow.graph.default_graph import default_graph, graph_of
+from aioflow.graph.dtypes import DType, DTypeLike
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.scopes import current_scope
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
+from aioflow.ops.core import no_op
+from aioflow.ops.lookup.initializers import TableInitializer
+from aioflow.ops.math.complex import cast
+from aioflow.ops.sparse.tensor import SparseTensor
+from aioflow.ops.text.forms import string_to_hash_bucket_fast
+from aioflow.ops.text.strings import as_string
+
+__all__ = ["LookupInterface", "StaticHashTable", "StaticVocabularyTable", "container_of"]
+
+
+def container_of() -> str:
+    """The container for resources that are made here."""
+    return current_scope(default_graph()).container
+
+
+class LookupInterface(ABC):
+    """A table of values by key, which outlives a step and a session as a variable does.
+
+    Args:
+        key_dtype, value_dtype: Of a key and a value.
+    """
+
+    def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
+        self._key_dtype = dtypes.as_dtype(key_dtype)
+        self._value_dtype = dtypes.as_dtype(value_dtype)
+
+    @property
+    def key_dtype(self) -> DType:
+        """Dtype of the keys."""
+        return self._key_dtype
+
+    @property
+    def value_dtype(self) -> DType:
+        """Dtype of the values."""
+        return self._value_dtype
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the node that makes the table, without its scopes."""
+
+    @property
+    @abstractmethod
+    def resource_handle(self) -> Tensor:
+        """The handle."""
+
+    @abstractmethod
+    def size(self, name: str | None = None) -> Tensor:
+        """How many entries there are, an int64 scalar."""
+
+    @abstractmethod
+    def lookup(self, keys: Any) -> Any:
+        """The values of the keys, and a default value for those that are not there."""
+
+    def __getitem__(self, keys: Any) -> Any:
+        """As `lookup`."""
+        return self.lookup(keys)
+
+
+class _StaticTable(LookupInterface):
+    """What is looked up in tables that do not change."""
+
+    @overload
+    def lookup(self, keys: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+    @overload
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Tensor: ...
+
+    def lookup(self, keys: Any, name: str | None = None) -> Any:
+        """The values of the keys, and the default value for those that are not there.
+
+        Args:
+            keys: A tensor, or a SparseTensor, whose values are looked up.
+
+        Returns:
+            A tensor of the keys' shape, or a SparseTensor.
+
+        Raises:
+            DTypeError: the keys have another dtype.
+
+        Raises, in a run:
+            FailedPreconditionError: the table has not been initialized.
+        """
+        if isinstance(keys, SparseTensor):
+            return SparseTensor(keys.indices, self._looked_up(keys.values, name), keys.dense_shape)
+        return self._looked_up(convert_to_tensor(keys, self._key_dtype), name)
+
+    def _looked_up(self, keys: Tensor, name: str | None) -> Tensor:
+        if keys.dtype is not self._key_dtype:
+            raise DTypeError("the keys have another dtype", expected=self._key_dtype.name, actual=keys.dtype.name)
+        with keys.graph.as_default(), keys.graph.name_scope(name or f"{self.name}_Lookup"):
+            return self._values(keys)
+
+    @abstractmethod
+    def _values(self, keys: Tensor) -> Tensor: ...
+
+
+class StaticHashTable(_StaticTable):
+    """A table that does not change once it is initialized, by `tables_initializer()` or its own `initializer`.
+
+        table = af.lookup.StaticHashTable(af.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), -1)
+        ids = table.lookup(af.constant(["b", "z"]))
+        async with af.Session() as session:
+            await session.run(af.tables_initializer())
+            await session.run(ids)  # [2, -1]
+
+    Args:
+        initializer: What it gets its entries from.
+        default_value: A scalar: the value of keys that are not there.
+        experimental_is_anonymous: Let every step have a table of its own, which it has to initialize.
+
+    A table of a text file is shared by all who name that file. Any other one is the graph's own.
+
+    Raises:
+        InvalidArgumentError: the default value is not a scalar.
+    """
+
+    def __init__(
+        self,
+        initializer: TableInitializer,
+        default_value: TensorLike,
+        name: str | None = None,
+        experimental_is_anonymous: bool = False,
+    ) -> None:
+        check_kind(initializer, TableInitializer, "the initializer of a table", "such as KeyValueTensorInitializer")
+        super().__init__(initializer.key_dtype, initializer.value_dtype)
+        graph = graph_of([default_value])
+        with graph.as_default(), graph.control_dependencies(None):
+            self._default_value = convert_to_tensor(default_value, self._value_dtype)
+            if self._default_value.dims not in ((), None):
+                raise InvalidArgumentError(
+                    "a table has one default value", expected="a scalar", actual=self._default_value.get_shape()
+                )
+            self._handle = self._made(initializer, name or "hash_table", experimental_is_anonymous)
+        self._initializer = initializer.initialize(self)
+
+    def _made(self, initializer: TableInitializer, name: str, is_anonymous: bool) -> Tensor:
+        types: dict[str, Any] = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
+        if is_anonymous:
+            return make("AnonymousHashTable", name=name, **types)
+        # Another program's table of the same name on the same task would be taken for this one.
+        shared = initializer.shared_name or f"hash_table_{uuid.uuid4()}"
+        return make("HashTableV2", name=name, container=container_of(), shared_name=shared, **types)
+
+    @property
+    def name(self) -> str:
+        """Name of the node that makes the table, without its scopes."""
+        return self._handle.op.name.rpartition("/")[2]
+
+    @property
+    def resource_handle(self) -> Tensor:
+        """The handle."""
+        return self._handle
+
+    @property
+    def default_value(self) -> Tensor:
+        """The value of keys that are not there."""
+        return self._default_value
+
+    @property
+    def initializer(self) -> Operation:
+        """The node that gives the table its entries.
+
+        Raises, in a run:
+            FailedPreconditionError: a key has two values; or the table has been given another number of entries.
+            InvalidArgumentError: there are none, or as many keys as values there are not.
+        """
+        return self._initializer
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many entries there are, an int64 scalar; 0 before the table is initialized."""
+        with default_graph().name_scope(name or f"{self.name}_Size"):
+            return make("LookupTableSizeV2", self._handle)
+
+    def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
+        """All keys and their values, in the order in which they came: two vectors."""
+        with default_graph().name_scope(name or f"{self.name}_Export"):
+            types: dict[str, Any] = {"Tkeys": self._key_dtype, "Tvalues": self._value_dtype}
+            keys, values = make_list("LookupTableExportV2", self._handle, **types)
+        for each in (keys, values):
+            each.set_shape((None,))
+        return keys, values
+
+    def _values(self, keys: Tensor) -> Tensor:
+        values = make("LookupTableFindV2", self._handle, keys, self._default_value)
+        values.set_shape(keys.get_shape())
+        return values
+
+
+class StaticVocabularyTable(_StaticTable):
+    """Numbers of keys: those that a static table has, and for other keys numbers of buckets behind these, by a hash.
+
+    Args:
+        initializer: Entries with int64 values, from 0; None for buckets alone.
+        num_oov_buckets: How many buckets there are.
+        lookup_key_dtype: Of the keys that are looked up, if it is another integer dtype than that of the entries.
+        experimental_is_anonymous: As of `StaticHashTable`.
+
+    Raises:
+        InvalidArgumentError: there are no buckets.
+        DTypeError: keys are neither integers nor strings, or values are not int64.
+    """
+
+    def __init__(
+        self,
+        initializer: TableInitializer | None,
+        num_oov_buckets: int,
+        lookup_key_dtype: DTypeLike | None = None,
+        name: str | None = None,
+        experimental_is_anonymous: bool = False,
+    ) -> None:
+        check_kind(num_oov_buckets, int, "num_oov_buckets", "an int")
+        if num_oov_buckets <= 0:
+            raise InvalidArgumentError(
+                "there are no buckets for keys that are not there",
+                expected="num_oov_buckets >= 1, or a StaticHashTable",
+                actual=num_oov_buckets,
+            )
+        self._buckets = num_oov_buckets
+        self._table: StaticHashTable | None = None
+        wanted = dtypes.string
+        if initializer is not None:
+            check_kind(initializer, TableInitializer, "the initializer of a table", "such as TextFileInitializer")
+            wanted = initializer.key_dtype if lookup_key_dtype is None else dtypes.as_dtype(lookup_key_dtype)
+            _check_vocabulary(initializer, wanted)
+            self._table = StaticHashTable(initializer, -1, experimental_is_anonymous=experimental_is_anonymous)
+        self._name = name.rstrip("/").rpartition("/")[2] if name else self._table.name if self._table else "hash_bucket"
+        super().__init__(wanted, dtypes.int64)
+
+    @property
+    def name(self) -> str:
+        """What the nodes are called by."""
+        return self._name
+
+    @property
+    def resource_handle(self) -> Tensor:
+        """The handle of the table with the entries. Raises InvalidArgumentError: there are buckets alone."""
+        if self._table is None:
+            raise InvalidArgumentError("there is no table, but buckets alone", expected="an initializer", actual=None)
+        return self._table.resource_handle
+
+    @property
+    def initializer(self) -> Operation:
+        """The node that gives the table its entries: see `StaticHashTable.initializer`."""
+        if self._table is not None:
+            return self._table.initializer
+        with default_graph().name_scope("init"):
+            return no_op()
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many numbers there are, those of the buckets among them: an int64 scalar."""
+        with default_graph().name_scope(name or f"{self.name}_Size"):
+            entries = constant(0, dtypes.int64) if self._table is None else self._table.size()
+            return make("AddV2", entries, constant(self._buckets, dtypes.int64))
+
+    def _values(self, keys: Tensor) -> Tensor:
+        if self._table is not None and self._table.key_dtype is dtypes.int64:
+            keys = cast(keys, dtypes.int64)
+        text = keys if keys.dtype is dtypes.string else as_string(keys)
+        buckets = string_to_hash_bucket_fast(text, self._buckets, name="hash_bucket")
+        if self._table is None:
+            return buckets
+        ids = self._table.lookup(keys)
+        behind = make("AddV2", buckets, self._table.size())
+        return make("SelectV2", make("NotEqual", ids, self._table.default_value), ids, behind)
+
+
+def _check_vocabulary(initializer: TableInitializer, wanted: DType) -> None:
+    if initializer.key_dtype not in (dtypes.int64, dtypes.string):
+        raise DTypeError("keys of that dtype have no hash", expected="int64, string", actual=initializer.key_dtype.name)
+    if initializer.key_dtype.is_integer != wanted.is_integer or not (wanted.is_integer or wanted is dtypes.string):
+        raise DTypeError(
+            "the keys that are looked up are not those of the table",
+            expected=initializer.key_dtype.name,
+            actual=wanted.name,
+        )
+    if initializer.value_dtype is not dtypes.int64:
+        raise DTypeError("the values are not numbers", expected="int64", actual=initializer.value_dtype.name)

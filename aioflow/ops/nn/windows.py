@@ -1,0 +1,238 @@
+"""What convolutions and pools over images and over volumes have in common: shapes, costs, gradients and arguments.
+
+An op's attribute lists hold one value per axis, in the order of `data_format`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.argument_kinds import whole_numbers
+from aioflow.graph.costs import Cost, Operand
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.opdef import ShapeContext, gradient
+from aioflow.graph.shapes import Dims, format_dims, merge_dims
+from aioflow.graph.windows import Window, conv_dims, pool_dims
+from aioflow.ops.apply import make
+from aioflow.ops.array.static_shapes import shape_of
+from aioflow.ops.nn.activations import zeros_like
+
+__all__ = [
+    "POOLING",
+    "Ints",
+    "Padding",
+    "conv_shape",
+    "convolution",
+    "depthwise",
+    "differentiate_average",
+    "differentiate_convolution",
+    "differentiate_maximum",
+    "given_shape",
+    "max_pool_grad_grad_shape",
+    "max_pool_grad_shape",
+    "padding_attrs",
+    "per_axis",
+    "pool_shape",
+]
+
+Ints: TypeAlias = int | Sequence[int]  # see `per_axis`
+Padding: TypeAlias = str | Sequence[Sequence[int]]  # see `padding_attrs`
+
+_HOW: Final = ("strides", "padding", "explicit_paddings", "data_format", "dilations", "ksize", "use_cudnn_on_gpu")
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+def conv_shape(ctx: ShapeContext) -> Dims:
+    """Shape function of a convolution."""
+    return conv_dims(Window.of(ctx.attrs), ctx.dims("input"), ctx.dims("filter"))
+
+
+def given_shape(name: str, flowing: str) -> Callable[[ShapeContext], Dims]:
+    """Shape function of a gradient: the shape is what the input `name` holds.
+
+    Args:
+        flowing: The input with the gradient that flows back. It has as many images as the result, unless that is of a
+            filter.
+    """
+
+    def shape(ctx: ShapeContext) -> Dims:
+        rank = Window.of(ctx.attrs).layout.rank
+        ctx.require_rank(name, 1)
+        for arg in ctx.op_def.inputs:
+            if arg.name != name:
+                ctx.require_rank(arg.name, rank)
+        dims = ctx.partial_shape(name)
+        if dims is None:
+            dims = (None,) * rank
+        if len(dims) != rank:
+            raise InvalidArgumentError(
+                f"{name} must be the shape of a {rank}-D tensor", expected=f"{rank} sizes", actual=format_dims(dims)
+            )
+        out = ctx.require_rank(flowing, rank)
+        if name == "filter_sizes" or out is None:
+            return dims
+        return merge_dims(dims, (out[0], *(None,) * (rank - 1)))
+
+    return shape
+
+
+def pool_shape(name: str) -> Callable[[ShapeContext], Dims]:
+    """Shape function of a pool over the input of that name."""
+
+    def shape(ctx: ShapeContext) -> Dims:
+        return pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], ctx.dims(name))
+
+    return shape
+
+
+def max_pool_grad_shape(ctx: ShapeContext) -> Dims:
+    """Shape function of a maximum's gradient."""
+    window = Window.of(ctx.attrs)
+    pooled = pool_dims(window, ctx.attrs["ksize"], ctx.dims("orig_input"))
+    merge_dims(merge_dims(pooled, ctx.dims("orig_output")), ctx.dims("grad"))
+    rank = window.layout.rank
+    return ctx.require_rank("orig_input", rank) or (None,) * rank
+
+
+def max_pool_grad_grad_shape(ctx: ShapeContext) -> Dims:
+    """Shape function of the gradient of a maximum's gradient."""
+    image = merge_dims(ctx.dims("orig_input"), ctx.dims("grad"))
+    return merge_dims(pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], image), ctx.dims("orig_output"))
+
+
+# -- costs -----------------------------------------------------------------------------------------
+
+
+def convolution(image: int, kernel: int) -> Cost:
+    """Multiply-adds of a convolution: each position and output channel costs the filter's elements per channel.
+
+    Args:
+        image: Which operand has a value for each output position, counted through the inputs and then the outputs.
+        kernel: Which one is the filter.
+    """
+
+    def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+        operands = [*inputs, *outputs]
+        return float(operands[image].elements * math.prod(operands[kernel].dims[:-1]))
+
+    return Cost("convolution", work)
+
+
+def depthwise(image: int, kernel: int) -> Cost:
+    """As `convolution`, where each output channel reads one input channel."""
+
+    def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+        operands = [*inputs, *outputs]
+        return float(operands[image].elements * math.prod(operands[kernel].dims[:-2]))
+
+    return Cost("convolution", work, 4.0)
+
+
+def _read(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
+    """Bytes read: a window for every element of the smaller side."""
+    window = math.prod(attrs.get("ksize", (1,)))
+    return float(min([o.size for o in [*inputs[:1], *outputs] if o.size] or [0]) * window)
+
+
+POOLING: Final = Cost("elementwise", _read)
+
+
+# -- gradients -------------------------------------------------------------------------------------
+
+
+def _how(op: Operation, *without: str) -> dict[str, Any]:
+    return {name: op.attrs[name] for name in _HOW if name in op.attrs and name not in without}
+
+
+def differentiate_convolution(forward: str, by_input: str, by_filter: str) -> None:
+    """Register the gradients of a convolution, which is linear in each of image, filter and result: its three ops are
+    one another's gradients.
+    """
+
+    @gradient(forward)
+    def of_result(op: Operation, grad: Tensor) -> list[Tensor]:
+        image, kernel = op.inputs
+        how = _how(op)
+        return [
+            make(by_input, shape_of(image), kernel, grad, **how),
+            make(by_filter, image, shape_of(kernel), grad, **how),
+        ]
+
+    @gradient(by_input)
+    def of_input(op: Operation, grad: Tensor) -> list[Tensor | None]:
+        _, kernel, out = op.inputs
+        how = _how(op)
+        return [None, make(by_filter, grad, shape_of(kernel), out, **how), make(forward, grad, kernel, **how)]
+
+    @gradient(by_filter)
+    def of_filter(op: Operation, grad: Tensor) -> list[Tensor | None]:
+        image, _, out = op.inputs
+        how = _how(op)
+        return [make(by_input, shape_of(image), grad, out, **how), None, make(forward, image, grad, **how)]
+
+
+def differentiate_maximum(forward: str, back: str, again: str) -> None:
+    """Register the gradients of a max pool, of its gradient `back`, and of the gradient `again` of that."""
+
+    @gradient(forward)
+    def of_result(op: Operation, grad: Tensor) -> Tensor:
+        return make(back, op.inputs[0], op.outputs[0], grad, **_how(op))
+
+    @gradient(back)
+    def of_back(op: Operation, grad: Tensor) -> list[Tensor]:
+        image, pooled, _ = op.inputs
+        how = _how(op, "explicit_paddings")
+        return [zeros_like(image), zeros_like(pooled), make(again, image, pooled, grad, **how)]
+
+    @gradient(again)
+    def of_again(op: Operation, grad: Tensor) -> list[Tensor]:
+        image, pooled, _ = op.inputs
+        return [zeros_like(image), zeros_like(pooled), make(back, image, pooled, grad, **_how(op))]
+
+
+def differentiate_average(forward: str, back: str) -> None:
+    """Register the gradients of an average pool and of its gradient `back`."""
+
+    @gradient(forward)
+    def of_result(op: Operation, grad: Tensor) -> Tensor:
+        return make(back, shape_of(op.inputs[0]), grad, **_how(op))
+
+    @gradient(back)
+    def of_back(op: Operation, grad: Tensor) -> list[Tensor | None]:
+        return [None, make(forward, grad, **_how(op))]
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> list[int]:
+    """A list of one value per axis from one value, one for each of the spatial `axes`, or all of them.
+
+    Raises:
+        InvalidArgumentError: the number of values is wrong.
+    """
+    given = [1] if values is None else [values] if isinstance(values, int) else whole_numbers(values, name)
+    if len(given) == axes + 2:
+        return given
+    if len(given) not in (1, axes):
+        counts = f"1, {axes} or {axes + 2} values"
+        raise InvalidArgumentError(f"{name} needs {counts}", expected=counts, actual=given)
+    spatial = given * axes if len(given) == 1 else given
+    return [1, 1, *spatial] if data_format.startswith("NC") else [1, *spatial, 1]
+
+
+def padding_attrs(padding: Padding | None) -> dict[str, Any]:
+    """The attributes for "SAME", "VALID", or [[before, after]] per axis."""
+    if isinstance(padding, str):
+        return {"padding": padding.upper()}
+    if not isinstance(padding, list | tuple):
+        raise DTypeError(
+            "not a padding", expected="'SAME', 'VALID', or [[before, after]] for each axis", actual=repr(padding)
+        )
+    edges = [edge for pair in padding for edge in whole_numbers(pair, "a pair of paddings")]
+    return {"padding": "EXPLICIT", "explicit_paddings": edges}

@@ -1,0 +1,1 @@
+"""Summaries of tensors, as messages that event files keep."""

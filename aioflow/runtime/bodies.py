@@ -1,0 +1,100 @@
+"""Functions that kernels call: each call is a step of its own, whoever asked for it and whatever becomes of that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.graph.dtypes import DType
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Effect, Role
+from aioflow.ops.fused import ORIGINS
+from aioflow.runtime.step import Step
+
+__all__ = ["Body"]
+
+
+_WHERE: Final = frozenset({*ORIGINS, "_class"})  # attributes that tell where a node is, or comes from
+
+
+class Runnable(Protocol):
+    """A registered subgraph: see `Executable`."""
+
+    async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
+        """Run one step; returns its fetches in order. Raises OpError."""
+
+
+class Body:
+    """A body that is ready to be run. It is a `BodySteps`.
+
+    Args:
+        graph: As it was registered.
+        executable: What runs it.
+    """
+
+    def __init__(self, graph: ClientGraph, executable: Runnable) -> None:
+        self._executable = executable
+        self.is_repeatable = not _changes(graph)
+        self.digest = _digest(graph)
+
+    async def run(self, values: Sequence[Any]) -> list[Any]:
+        """A step of its own."""
+        step = Step(describe=lambda: "the step of a function")
+        try:
+            return await self._executable.run(values, step)
+        finally:
+            step.finish()
+
+
+def _changes(graph: ClientGraph) -> bool:
+    """Whether anything in it changes what others see. A node that calls a body does if that does."""
+
+    def does(node: Node) -> bool:
+        if node.body is not None:
+            return _changes(node.body)
+        traits = traits_of(node.op)
+        return traits.effect is Effect.CHANGES and traits.role is Role.KERNEL
+
+    return any(does(node) for node in graph.nodes.values())
+
+
+def _digest(graph: ClientGraph) -> bytes:
+    """Equal for bodies of the same nodes, wherever they are: in another step, or another session's graph."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in _described(graph):
+        found.update(part)
+    return found.digest()
+
+
+def _described(graph: ClientGraph) -> Iterator[bytes]:
+    """All that its results may depend on. Nodes are numbered: names and lines tell where the body is."""
+    numbers = {name: number for number, name in enumerate(graph.nodes)}
+    yield _text((graph.feeds, graph.fetches, [numbers[target] for target in graph.targets]))
+    for node in graph.nodes.values():
+        inputs = [(numbers[edge.node], edge.port) for edge in node.inputs]
+        keys = sorted(key for key in node.attrs if key not in _WHERE)
+        yield _text((node.op, inputs, [numbers[name] for name in node.control], keys))
+        yield from _of_each(node.attrs[key] for key in keys)
+
+
+def _of_each(values: Iterable[Any]) -> Iterator[bytes]:
+    for value in values:
+        if isinstance(value, ClientGraph):
+            yield from _described(value)
+        elif isinstance(value, np.ndarray | np.generic):
+            array = np.asarray(value)
+            yield _text((array.dtype.str, array.shape))
+            yield _text(array.tolist()) if array.dtype.hasobject else array.tobytes()
+        elif isinstance(value, tuple | list):
+            yield _text(len(value))
+            yield from _of_each(value)
+        else:
+            yield _text(value.name if isinstance(value, DType) else value)
+
+
+def _text(value: Any) -> bytes:
+    return repr(value).encode() + b"\n"

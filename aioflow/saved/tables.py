@@ -1,0 +1,64 @@
+"""Lookup tables in a folder: all their keys and values are among its weights, whatever the tables got them from."""
+
+from __future__ import annotations
+
+from aioflow.errors import DataLossError
+from aioflow.graph import dtypes
+from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
+from aioflow.graph.graphdef import GraphDef
+from aioflow.ops.apply import constant, make_list
+from aioflow.ops.lookup.definitions import is_kept_table
+from aioflow.ops.lookup.mutable import ExportedTable, SavedColumn
+from aioflow.train.saved_variables import Saved, check_saved
+
+__all__ = ["columns_of", "exports", "table_initializers"]
+
+
+def columns_of(graph: Graph, definition: GraphDef) -> list[SavedColumn]:
+    """What is stored of the tables of a definition, whose names are those of the graph's nodes."""
+    nodes = [graph.get_operation_by_name(node.name) for node in definition.nodes if is_kept_table(node.op)]
+    return [column for node in nodes for column in _columns(node)]
+
+
+def _columns(node: Operation) -> list[SavedColumn]:
+    """The keys and the values. No node has a name with a colon, so that these are no variable's names."""
+    table = ExportedTable(node.outputs[0], node.attrs["key_dtype"], node.attrs["value_dtype"])
+    return table.columns(f"{node.name}:table")
+
+
+def exports(columns: list[SavedColumn]) -> list[Tensor]:
+    """What gives the columns, both of a table at one moment."""
+    made: dict[ExportedTable, list[Tensor]] = {}
+    for column in columns:
+        if column.table not in made:
+            with column.graph.as_default(), column.graph.control_dependencies(None):
+                made[column.table] = column.table.exported()
+    return [made[column.table][column.index] for column in columns]
+
+
+def table_initializers(graph: Graph, prefix: str | None) -> list[Operation]:
+    """Nodes that give the tables of a graph their entries; they join the collection TABLE_INITIALIZERS.
+
+    Args:
+        prefix: Of the checkpoint with the weights; None where there is none.
+
+    Raises:
+        DataLossError: there is none.
+        NotFoundError, DTypeError: it does not have what the tables need.
+    """
+    tables = [_columns(node) for node in graph.get_operations() if is_kept_table(node.type)]
+    columns = [column for table in tables for column in table]
+    if not columns:
+        return []
+    if prefix is None:
+        raise DataLossError("the tables have no entries", expected=[c.name for c in columns][:8], actual="no weights")
+    check_saved(prefix, [Saved(column.name, column) for column in columns], reshape=False)
+    with graph.as_default(), graph.name_scope("restored_tables"):
+        names = constant([column.name for column in columns], dtypes.string, name="tensor_names")
+        slices = constant([""] * len(columns), dtypes.string, name="slices")
+        wanted = [column.dtype for column in columns]
+        values = make_list("RestoreV2", constant(prefix, name="prefix"), names, slices, dtypes=wanted)
+        made = [table[0].table.imported(*values[2 * i : 2 * i + 2]) for i, table in enumerate(tables)]
+    for node in made:
+        graph.add_to_collection(GraphKeys.TABLE_INITIALIZERS, node)
+    return made

@@ -1,0 +1,170 @@
+"""One signature of a model as an async callable of arrays: its rows share steps with those of others, or take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import DeadlineExceededError, OpError, ResourceExhaustedError
+from aioflow.graph import dtypes
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.model import Signature
+from aioflow.serve.options import ModelOptions
+from aioflow.serve.turns import Turns
+from aioflow.session.batching import BatchStatistics
+from aioflow.session.session import Session
+from aioflow.sync.batch_statistics import Tally
+
+__all__ = ["Call", "Single", "open_call"]
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+_PROBE: Final = 2  # rows of a step that shows whether it gives as many as it is fed
+
+
+class Call(ABC):
+    """Calls of one signature.
+
+    Attributes:
+        is_batched: Whether several requests may share a step.
+    """
+
+    is_batched: bool
+
+    @abstractmethod
+    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
+        """The outputs by name, for an array for each input, in the order of the signature.
+
+        Raises:
+            DeadlineExceededError: `timeout`, in seconds, ran out.
+            ResourceExhaustedError: too much is waiting.
+            OpError: as `Session.run`.
+        """
+
+    @abstractmethod
+    def statistics(self) -> BatchStatistics:
+        """What it has done so far. Of what is not batched, a batch is a request, and its rows are one."""
+
+    @abstractmethod
+    async def warmup(self) -> None:
+        """Run the steps of which there will be many, with zeros."""
+
+
+async def open_call(session: Session, signature: Signature, options: ModelOptions) -> Call:
+    """A call of a signature, batched where it can be."""
+    if options.batch and await _has_rows(session, signature, options):
+        return _Shared(session, signature, options)
+    return Single(session, signature, options)
+
+
+async def _has_rows(session: Session, signature: Signature, options: ModelOptions) -> bool:
+    """Whether every tensor has an open first size, and a step of two rows gives two of each output."""
+    tensors = [*signature.inputs.values(), *signature.outputs.values()]
+    if not signature.inputs or not signature.outputs:
+        return False
+    if any(each.dims is not None and (not each.dims or each.dims[0] is not None) for each in tensors):
+        return False
+    if not options.warmup:
+        return all(each.dims is not None for each in tensors)
+    try:
+        step = session.make_callable(list(signature.outputs.values()), list(signature.inputs.values()))
+        values = await step(*zeros(signature.inputs, _PROBE))
+    except OpError as error:
+        _LOG.info("a step with zeros failed, and shows nothing of the model: %s", error.message)
+        return all(each.dims is not None for each in tensors)
+    return all(np.shape(value)[:1] == (_PROBE,) for value in values)
+
+
+def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Any]:
+    """An array for each input; sizes that are open are one, but for the first, which is that of rows."""
+    made = []
+    for tensor in inputs.values():
+        dims = tensor.dims or ()
+        shape = tuple((1 if axis else rows) if size is None else size for axis, size in enumerate(dims))
+        made.append(np.full(shape, b"" if tensor.dtype is dtypes.string else 0, tensor.dtype.np_dtype))
+    return made
+
+
+class _Shared(Call):
+    """Requests are rows of steps."""
+
+    is_batched = True
+
+    def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
+        self._batched = session.batched(
+            dict(signature.outputs),
+            list(signature.inputs.values()),
+            max_batch_size=options.max_batch_size,
+            batch_timeout=options.batch_timeout,
+            max_enqueued_batches=options.max_enqueued_batches,
+            max_concurrent_batches=options.max_concurrent_batches,
+            allowed_batch_sizes=options.allowed_batch_sizes,
+            pad={signature.inputs[name]: value for name, value in options.pad.items() if name in signature.inputs},
+        )
+
+    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
+        found: dict[str, Any] = await self._batched(*arrays, timeout=timeout, priority=priority)
+        return found
+
+    def statistics(self) -> BatchStatistics:
+        return self._batched.statistics()
+
+    async def warmup(self) -> None:
+        await self._batched.warmup()
+
+
+class Single(Call):
+    """Each request is a step of its own."""
+
+    is_batched = False
+
+    def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
+        self._signature = signature
+        self._step = session.make_callable(dict(signature.outputs), list(signature.inputs.values()))
+        self._turns = Turns(options.max_concurrent_batches, options.max_batch_size * options.max_enqueued_batches)
+        self._tally = Tally()
+
+    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
+        tally = self._tally
+        try:
+            async with asyncio.timeout(timeout) as scope:
+                found = await self._computed(arrays, priority)
+        except TimeoutError as error:
+            if isinstance(error, OpError) or not scope.expired():
+                raise
+            tally.expired += 1
+            raise DeadlineExceededError(
+                "the request was not answered in time", expected=f"at most {timeout} s", actual="still waiting"
+            ) from error
+        except asyncio.CancelledError:
+            tally.cancelled += 1
+            raise
+        except ResourceExhaustedError as error:
+            tally.rejected += error.retry_after is not None
+            tally.failed += error.retry_after is None
+            raise
+        except OpError:
+            tally.failed += 1
+            raise
+        tally.answered += 1
+        return found
+
+    async def _computed(self, arrays: list[Any], priority: int) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        async with self._turns.turn(priority) as waited:
+            begun = loop.time()
+            values: dict[str, Any] = await self._step(*arrays)
+            self._tally.queue_seconds += waited
+            self._tally.computed(1, loop.time() - begun)
+        return {name: np.asarray(value) for name, value in values.items()}
+
+    def statistics(self) -> BatchStatistics:
+        self._tally.running = self._turns.running
+        return self._tally.statistics(self._turns.waiting, self._turns.waiting)
+
+    async def warmup(self) -> None:
+        await self._step(*zeros(self._signature.inputs, 1))

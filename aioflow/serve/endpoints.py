@@ -1,0 +1,165 @@
+"""What the service answers: each endpoint is an ASGI application, and errors become answers in one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, UnavailableError
+from aioflow.release import RELEASE
+from aioflow.serve.admission import Admission
+from aioflow.serve.counting import counted
+from aioflow.serve.metadata import EXTENSIONS, index_of, metadata_of, statistics_of
+from aioflow.serve.models import ServedModel
+from aioflow.serve.protocol import EncodedResponse, InferRequest, Limits, decode_request, encode_response, status_of
+from aioflow.serve.protocol.request import flag_of, json_object
+from aioflow.serve.repository import Repository
+from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
+from aioflow.web import until_disconnect
+from aioflow.work.threads import in_thread
+
+__all__ = ["Endpoint", "Endpoints"]
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+_JSON_LENGTH: Final = b"inference-header-content-length"
+_BYTES: Final = b"application/octet-stream"
+_LARGE: Final = 1 << 18  # bytes of a body or of arrays that are not worked on between two turns of the loop
+
+Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Endpoint:
+    """An ASGI application that answers what goes wrong as the protocol has it."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def sending(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, sending)
+        except ClientDisconnectedError:
+            return  # there is nobody to tell
+        except Exception as error:
+            if not isinstance(error, OpError):
+                _LOG.exception("%s %s failed", scope["method"], scope["path"])
+            if has_begun:
+                raise
+            await answer_error(send, error, close=status_of(error) == 413)
+
+
+class Endpoints:
+    """What there is to ask, of the models of a repository."""
+
+    def __init__(self, repository: Repository, limits: Limits) -> None:
+        self._repository = repository
+        self._limits = limits
+        self.admission = Admission(limits.pending_bytes)
+
+    # -- inference ----------------------------------------------------------------------------------------------------
+
+    async def infer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One call of a model. Neither a client who is slow to send nor one who is slow to read holds a version."""
+        name, version = scope["path_params"]["model"], scope["path_params"].get("version")
+        with self.admission.holding() as held:
+            with counted(self._repository.get(name, version), only_failures=True):
+                body = await read_body(scope, receive, self._limits, held)
+            with self._repository.used(name, version) as model, counted(model):
+                request = await self._decoded(body, whole_header(scope, _JSON_LENGTH))
+                encoded = await self._answered(model, request, receive)
+            held.add(len(encoded.body))
+            if encoded.json_length is None:
+                await answer(send, 200, encoded.body)
+            else:
+                headers = [(_JSON_LENGTH, b"%d" % encoded.json_length)]
+                await answer(send, 200, encoded.body, _BYTES, headers)
+
+    async def _decoded(self, body: bytes, json_length: int | None) -> InferRequest:
+        if len(body) <= _LARGE or (json_length is not None and json_length <= _LARGE):
+            return decode_request(body, json_length, self._limits)
+        return await in_thread(decode_request, body, json_length, self._limits, effects=False)
+
+    async def _answered(self, model: ServedModel, request: InferRequest, receive: Receive) -> EncodedResponse:
+        response = await until_disconnect(receive, model.infer(request))
+        if request.outputs is None:
+            binary = tuple(response.outputs) if request.binary else ()
+        else:
+            binary = tuple(each.name for each in request.outputs if each.binary)
+        if sum(array.nbytes for array in response.outputs.values()) > _LARGE:
+            return await in_thread(encode_response, response, binary, effects=False)
+        return encode_response(response, binary)
+
+    # -- health and metadata ------------------------------------------------------------------------------------------
+
+    async def live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether the event loop turns."""
+        await answer_json(send, {"live": True})
+
+    async def ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether every model that is wanted is there."""
+        is_ready = self._repository.is_ready
+        await answer_json(send, {"ready": is_ready}, 200 if is_ready else 503)
+
+    async def model_ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether a model can be called."""
+        path = scope["path_params"]
+        try:
+            self._repository.get(path["model"], path.get("version"))
+        except UnavailableError:
+            await answer_json(send, {"name": path["model"], "ready": False}, 503)
+        else:
+            await answer_json(send, {"name": path["model"], "ready": True})
+
+    async def server(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Which server this is."""
+        await answer_json(send, {"name": "aioflow", "version": RELEASE, "extensions": list(EXTENSIONS)})
+
+    async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What a model takes and gives."""
+        name = scope["path_params"]["model"]
+        served = self._repository.get(name, scope["path_params"].get("version"))
+        await answer_json(send, metadata_of(served, self._repository.versions(name)))
+
+    async def statistics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What a version has done, or each of a model, or each there is."""
+        path = scope["path_params"]
+        found = self._repository.chosen(path.get("model"), path.get("version"))
+        await answer_json(send, {"model_stats": [statistics_of(each) for each in found]})
+
+    # -- the repository -----------------------------------------------------------------------------------------------
+
+    async def index(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Which models and versions there are, and how they are; with {"ready": true}, those that can be called."""
+        only = await self._parameters(scope, receive)
+        only_ready = flag_of(only, "ready", "the request")
+        await answer_json(send, index_of(self._repository.index(), only_ready=only_ready))
+
+    async def load(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Load a model, or load it again."""
+        await self._parameters(scope, receive)
+        await self._repository.load(scope["path_params"]["model"])
+        await answer_json(send, {})
+
+    async def unload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take a model away."""
+        await self._parameters(scope, receive)
+        await self._repository.unload(scope["path_params"]["model"])
+        await answer_json(send, {})
+
+    async def _parameters(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        with self.admission.holding() as held:
+            body = await read_body(scope, receive, self._limits, held)
+            return json_object(body, self._limits) if body else {}
+
+    async def nothing(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Nothing is there."""
+        raise NotFoundError("there is nothing at this address", expected="/v2/…", actual=scope["path"][:80])

@@ -1,0 +1,75 @@
+"""Tensors as numbers in a message, of the field that their type has; half precision has none, and goes as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.serve.grpc.messages import Message
+from aioflow.serve.protocol import MalformedRequestError, datatype_of
+
+__all__ = ["FIELDS", "from_contents", "to_contents"]
+
+FIELDS: Final[Mapping[DType, str]] = {
+    dtypes.bool_: "bool_contents",
+    dtypes.int8: "int_contents",
+    dtypes.int16: "int_contents",
+    dtypes.int32: "int_contents",
+    dtypes.int64: "int64_contents",
+    dtypes.uint8: "uint_contents",
+    dtypes.uint16: "uint_contents",
+    dtypes.uint32: "uint_contents",
+    dtypes.uint64: "uint64_contents",
+    dtypes.float32: "fp32_contents",
+    dtypes.float64: "fp64_contents",
+    dtypes.string: "bytes_contents",
+}
+_WIDE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}  # fields of narrower types
+
+
+def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
+    """The array that the contents of an input are.
+
+    Raises:
+        MalformedRequestError: they are in another field, too many or too few, or do not fit the type.
+    """
+    wanted = FIELDS.get(dtype)
+    if wanted is None:
+        raise MalformedRequestError(
+            f"input {name!r} is of a type that goes as bytes alone",
+            expected="raw_input_contents",
+            actual=datatype_of(dtype, f"input {name!r}"),
+        )
+    given = [field.name for field, _ in contents.ListFields()]
+    if given not in ([wanted], []):
+        raise MalformedRequestError(
+            f"input {name!r} has other contents than its datatype", expected=wanted, actual=", ".join(given)
+        )
+    values = getattr(contents, wanted)
+    count = 1
+    for size in shape:
+        count *= size
+    if len(values) != count:
+        raise MalformedRequestError(
+            f"input {name!r} has another number of elements than its shape",
+            expected=f"{count} for {list(shape)}",
+            actual=len(values),
+        )
+    if dtype is dtypes.string:
+        array = np.empty(count, np.object_)
+        array[:] = values
+        return array.reshape(shape)
+    array = np.fromiter(values, _WIDE.get(wanted, dtype.np_dtype), count)
+    narrow = array.astype(dtype.np_dtype, copy=False)
+    if narrow is not array and not np.array_equal(narrow, array):
+        raise MalformedRequestError(f"an element of input {name!r} does not fit its datatype", expected=dtype.name)
+    return narrow.reshape(shape)
+
+
+def to_contents(array: Any, dtype: DType, contents: Message) -> None:
+    """Put an array into the field of its type, which is one of `FIELDS`."""
+    getattr(contents, FIELDS[dtype]).extend(array.reshape(-1).tolist())

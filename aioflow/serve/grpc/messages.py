@@ -1,0 +1,101 @@
+"""The messages of the Open Inference Protocol's gRPC form, and those of Triton's repository and statistics.
+
+They are declared by a table, in a pool of their own, so that a client which has them compiled may be in the same
+process. protobuf is imported with the first of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, TypeAlias
+
+from aioflow.serve.protocol import MalformedRequestError
+from aioflow.work.forking import not_forked
+
+__all__ = ["MESSAGES", "PACKAGE", "Message", "message", "parsed"]
+
+Message: TypeAlias = Any  # protobuf makes its classes at run time
+
+PACKAGE: Final = "inference"
+MESSAGES: Final = """
+ServerLiveRequest:
+ServerLiveResponse: 1 live bool
+ServerReadyRequest:
+ServerReadyResponse: 1 ready bool
+ModelReadyRequest: 1 name string; 2 version string
+ModelReadyResponse: 1 ready bool
+ServerMetadataRequest:
+ServerMetadataResponse: 1 name string; 2 version string; 3 extensions string*
+ModelMetadataRequest: 1 name string; 2 version string
+ModelMetadataResponse: 1 name string; 2 versions string*; 3 platform string;
+    4 inputs ModelMetadataResponse.TensorMetadata*; 5 outputs ModelMetadataResponse.TensorMetadata*
+ModelMetadataResponse.TensorMetadata: 1 name string; 2 datatype string; 3 shape int64*
+InferParameter: parameter_choice { 1 bool_param bool; 2 int64_param int64; 3 string_param string; 4 double_param double;
+    5 uint64_param uint64 }
+InferTensorContents: 1 bool_contents bool*; 2 int_contents int32*; 3 int64_contents int64*; 4 uint_contents uint32*;
+    5 uint64_contents uint64*; 6 fp32_contents float*; 7 fp64_contents double*; 8 bytes_contents bytes*
+ModelInferRequest: 1 model_name string; 2 model_version string; 3 id string; 4 parameters <string,InferParameter>;
+    5 inputs ModelInferRequest.InferInputTensor*; 6 outputs ModelInferRequest.InferRequestedOutputTensor*;
+    7 raw_input_contents bytes*
+ModelInferRequest.InferInputTensor: 1 name string; 2 datatype string; 3 shape int64*;
+    4 parameters <string,InferParameter>; 5 contents InferTensorContents
+ModelInferRequest.InferRequestedOutputTensor: 1 name string; 2 parameters <string,InferParameter>
+ModelInferResponse: 1 model_name string; 2 model_version string; 3 id string; 4 parameters <string,InferParameter>;
+    5 outputs ModelInferResponse.InferOutputTensor*; 6 raw_output_contents bytes*
+ModelInferResponse.InferOutputTensor: 1 name string; 2 datatype string; 3 shape int64*;
+    4 parameters <string,InferParameter>; 5 contents InferTensorContents
+ModelRepositoryParameter: parameter_choice { 1 bool_param bool; 2 int64_param int64; 3 string_param string;
+    4 bytes_param bytes }
+RepositoryIndexRequest: 1 repository_name string; 2 ready bool
+RepositoryIndexResponse: 1 models RepositoryIndexResponse.ModelIndex*
+RepositoryIndexResponse.ModelIndex: 1 name string; 2 version string; 3 state string; 4 reason string
+RepositoryModelLoadRequest: 1 repository_name string; 2 model_name string;
+    3 parameters <string,ModelRepositoryParameter>
+RepositoryModelLoadResponse:
+RepositoryModelUnloadRequest: 1 repository_name string; 2 model_name string;
+    3 parameters <string,ModelRepositoryParameter>
+RepositoryModelUnloadResponse:
+ModelStatisticsRequest: 1 name string; 2 version string
+ModelStatisticsResponse: 1 model_stats ModelStatistics*
+ModelStatistics: 1 name string; 2 version string; 3 last_inference uint64; 4 inference_count uint64;
+    5 execution_count uint64; 6 inference_stats InferStatistics; 7 batch_stats InferBatchStatistics*
+InferStatistics: 1 success StatisticDuration; 2 fail StatisticDuration; 3 queue StatisticDuration;
+    4 compute_input StatisticDuration; 5 compute_infer StatisticDuration; 6 compute_output StatisticDuration;
+    7 cache_hit StatisticDuration; 8 cache_miss StatisticDuration
+StatisticDuration: 1 count uint64; 2 ns uint64
+InferBatchStatistics: 1 batch_size uint64; 2 compute_input StatisticDuration; 3 compute_infer StatisticDuration;
+    4 compute_output StatisticDuration
+"""
+
+
+@functools.cache
+def _pool() -> Any:
+    with not_forked():
+        from google.protobuf import descriptor_pool
+
+        from aioflow.protos.declaring import declare
+    made = descriptor_pool.DescriptorPool()
+    made.AddSerializedFile(declare("aioflow/inference.proto", PACKAGE, MESSAGES, ()).SerializeToString())
+    return made
+
+
+@functools.cache
+def message(name: str) -> Message:
+    """The class of a message: "ModelInferRequest", or "ModelInferRequest.InferInputTensor" for one inside another.
+
+    Raises:
+        KeyError: the table does not have it.
+    """
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+def parsed(name: str, data: bytes) -> Message:
+    """The message of that name which `data` encodes. Raises MalformedRequestError: it encodes none."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return message(name).FromString(data)
+    except DecodeError as error:
+        raise MalformedRequestError(f"the request is no {name}", actual=str(error)) from error

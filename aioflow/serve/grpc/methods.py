@@ -1,0 +1,149 @@
+"""What is answered over gRPC: each method of the service, of the models of a repository."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol, TypeVar
+
+from aioflow.errors import OpError
+from aioflow.release import RELEASE
+from aioflow.serve.admission import Admission
+from aioflow.serve.counting import counted
+from aioflow.serve.grpc.messages import Message, message, parsed
+from aioflow.serve.grpc.request import Asked, check_rest, decode_asked, read_asked
+from aioflow.serve.grpc.response import encode_answer
+from aioflow.serve.metadata import EXTENSIONS, index_of, metadata_of, statistics_of
+from aioflow.serve.models import ServedModel
+from aioflow.serve.protocol import Limits
+from aioflow.serve.repository import Repository
+from aioflow.work.threads import in_thread
+
+__all__ = ["OPEN", "SERVICE", "Exchange", "Method", "Methods"]
+
+SERVICE: Final = "inference.GRPCInferenceService"
+OPEN: Final = frozenset({"ServerLive", "ServerReady"})  # probes have no secrets
+_LARGE: Final = 1 << 18  # bytes of messages or arrays that are not worked on between two turns of the loop
+
+
+T = TypeVar("T")
+
+
+class Exchange(Protocol):
+    """One call, as its method sees it."""
+
+    async def read(self) -> bytes:
+        """The message that was sent."""
+
+    async def write(self, data: bytes) -> None:
+        """Send the answer; returns when the client takes it."""
+
+    def remaining(self) -> float | None:
+        """Seconds until the call's deadline; None where there is none."""
+
+
+Method = Callable[[Exchange], Awaitable[None]]
+
+
+class Methods:
+    """The methods of the service.
+
+    Attributes:
+        table: By name.
+    """
+
+    def __init__(self, repository: Repository, limits: Limits, admission: Admission) -> None:
+        self._repository = repository
+        self._limits = limits
+        self._admission = admission
+        small: dict[str, Callable[[Any], Awaitable[Mapping[str, Any]]]] = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server,
+            "ModelMetadata": self._model,
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+        }
+        self.table: dict[str, Method] = {"ModelInfer": self.infer}
+        self.table.update((name, self._small(name, answer)) for name, answer in small.items())
+
+    def _small(self, name: str, answer: Callable[[Any], Awaitable[Mapping[str, Any]]]) -> Method:
+        """A method of two small messages, from what gives the fields of one for the other."""
+
+        async def method(exchange: Exchange) -> None:
+            with self._admission.holding() as held:
+                data = await exchange.read()
+                held.take(len(data))
+                check_rest(len(data), self._limits)
+                request = await _beside(len(data), parsed, f"{name}Request", data)
+            response: Message = message(f"{name}Response")(**await answer(request))
+            await exchange.write(response.SerializeToString())
+
+        return method
+
+    # -- inference ----------------------------------------------------------------------------------------------------
+
+    async def infer(self, exchange: Exchange) -> None:
+        """One call of a model. Neither a client who is slow to send nor one who is slow to read holds a version."""
+        with self._admission.holding() as held:
+            data = await exchange.read()
+            held.take(len(data))
+            asked = await _beside(len(data), read_asked, data, self._limits)
+            with self._repository.used(asked.model_name, asked.model_version) as model, counted(model):
+                answer = await self._answered(model, asked, exchange)
+            held.add(len(answer))
+            await exchange.write(answer)
+
+    async def _answered(self, model: ServedModel, asked: Asked, exchange: Exchange) -> bytes:
+        request = await _beside(len(asked.data), decode_asked, asked, self._limits)
+        response = await model.infer(request.within(exchange.remaining()))
+        size = sum(array.nbytes for array in response.outputs.values())
+        return await _beside(size, encode_answer, response, request.binary)
+
+    # -- health and metadata ------------------------------------------------------------------------------------------
+
+    async def _live(self, request: Any) -> Mapping[str, Any]:
+        return {"live": True}
+
+    async def _ready(self, request: Any) -> Mapping[str, Any]:
+        return {"ready": self._repository.is_ready}
+
+    async def _model_ready(self, request: Any) -> Mapping[str, Any]:
+        try:
+            self._repository.get(request.name, request.version or None)
+        except OpError:
+            return {"ready": False}
+        return {"ready": True}
+
+    async def _server(self, request: Any) -> Mapping[str, Any]:
+        return {"name": "aioflow", "version": RELEASE, "extensions": EXTENSIONS}
+
+    async def _model(self, request: Any) -> Mapping[str, Any]:
+        served = self._repository.get(request.name, request.version or None)
+        return metadata_of(served, self._repository.versions(request.name))
+
+    async def _statistics(self, request: Any) -> Mapping[str, Any]:
+        found = self._repository.chosen(request.name or None, request.version or None)
+        return {"model_stats": [statistics_of(each) for each in found]}
+
+    # -- the repository -----------------------------------------------------------------------------------------------
+
+    async def _index(self, request: Any) -> Mapping[str, Any]:
+        return {"models": index_of(self._repository.index(), only_ready=request.ready)}
+
+    async def _load(self, request: Any) -> Mapping[str, Any]:
+        await self._repository.load(request.model_name)
+        return {}
+
+    async def _unload(self, request: Any) -> Mapping[str, Any]:
+        await self._repository.unload(request.model_name)
+        return {}
+
+
+async def _beside(size: int, work: Callable[..., T], *args: Any) -> T:
+    """What the work gives; in a thread, if it is about so many bytes that the loop would feel them."""
+    if size > _LARGE:
+        return await in_thread(work, *args, effects=False)
+    return work(*args)

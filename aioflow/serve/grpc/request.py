@@ -1,0 +1,149 @@
+"""The gRPC form of a request for inference: bytes become what every transport asks for.
+
+Tensors as bytes are views of the message. The rest of it is small, or refused, before protobuf takes memory for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aioflow.serve.grpc.contents import from_contents
+from aioflow.serve.grpc.fields import BYTES, fields_of
+from aioflow.serve.grpc.messages import Message, parsed
+from aioflow.serve.protocol import InferRequest, Limits, MalformedRequestError, RequestedOutput, TooLargeError
+from aioflow.serve.protocol.binary_data import from_bytes
+from aioflow.serve.protocol.messages import scheduling
+from aioflow.serve.protocol.tensors import (
+    check_count,
+    check_input,
+    check_output,
+    tensor_dtype,
+    tensor_name,
+    tensor_shape,
+)
+
+__all__ = ["Asked", "check_rest", "decode_asked", "parameters_of", "read_asked"]
+
+_INPUTS, _OUTPUTS, _RAW = 5, 6, 7  # fields of ModelInferRequest
+_COUNTED: Final = {_INPUTS: "inputs", _OUTPUTS: "outputs", _RAW: "raw_input_contents"}
+_OTHERS: Final = 1024  # fields of other numbers: the name, the parameters, and what a later protocol may have
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of which is known who is asked.
+
+    Attributes:
+        data: All of it.
+        head: The message without tensors that are bytes.
+        raw: Where those are in `data`: begin and end of each.
+    """
+
+    data: bytes
+    head: Message
+    raw: tuple[tuple[int, int], ...]
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked."""
+        return str(self.head.model_name)
+
+    @property
+    def model_version(self) -> str | None:
+        """Its version; None for the newest."""
+        return str(self.head.model_version) or None
+
+
+def read_asked(data: bytes, limits: Limits) -> Asked:
+    """The request that a message is, without its arrays.
+
+    Raises:
+        MalformedRequestError: it is no such message.
+        TooLargeError: it has more than the limits allow.
+    """
+    pieces: list[memoryview] = []
+    raw: list[tuple[int, int]] = []
+    counts = dict.fromkeys(_COUNTED, 0)
+    view, since, others = memoryview(data), 0, 0
+    for field in fields_of(data):
+        if field.number not in counts:
+            others += 1
+            if others > _OTHERS:  # each is a turn of this loop, and two bytes may be one
+                raise TooLargeError("the request has too many fields", expected=f"at most {_OTHERS} beside its tensors")
+            continue
+        counts[field.number] += 1
+        check_count(counts[field.number], _COUNTED[field.number], limits)
+        if field.number == _RAW:
+            if field.kind != BYTES:
+                raise MalformedRequestError("raw_input_contents are not bytes")
+            pieces.append(view[since : field.begin])
+            raw.append((field.inside, field.end))
+            since = field.end
+    pieces.append(view[since:])
+    check_rest(sum(map(len, pieces)), limits)
+    return Asked(data, parsed("ModelInferRequest", b"".join(pieces)), tuple(raw))
+
+
+def check_rest(size: int, limits: Limits) -> None:
+    """Raise TooLargeError where what is not raw has more bytes than the limits allow: to parse them takes long."""
+    if size > limits.json_bytes:
+        raise TooLargeError(
+            "the request is too large without its raw_input_contents; tensors may be sent as these",
+            expected=f"at most {limits.json_bytes} bytes",
+            actual=size,
+        )
+
+
+def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
+    """The request itself; whether its outputs go as bytes is `binary`, as its inputs have come.
+
+    Raises:
+        MalformedRequestError: it is not what the protocol says.
+        TooLargeError: it asks for more than the limits allow.
+    """
+    parameters = parameters_of(asked.head.parameters)
+    timeout, priority = scheduling(parameters)
+    inputs = _inputs(asked, limits)
+    outputs: dict[str, RequestedOutput] = {}
+    binary = bool(asked.raw) or not inputs
+    for entry in asked.head.outputs:
+        name = tensor_name(entry.name, outputs, "output")
+        check_output(parameters_of(entry.parameters), name)
+        outputs[name] = RequestedOutput(name, binary)
+    wanted = tuple(outputs.values()) or None
+    return InferRequest(inputs, wanted, asked.head.id, binary, timeout, priority, parameters)
+
+
+def _inputs(asked: Asked, limits: Limits) -> dict[str, Any]:
+    entries, raw = asked.head.inputs, asked.raw
+    if raw and len(raw) != len(entries):
+        raise MalformedRequestError(
+            "raw_input_contents are others than the inputs", expected=len(entries), actual=len(raw)
+        )
+    found: dict[str, Any] = {}
+    for index, entry in enumerate(entries):
+        name = tensor_name(entry.name, found, "input")
+        dtype = tensor_dtype(entry.datatype, name)
+        shape = tensor_shape(list(entry.shape), name, limits)
+        check_input(parameters_of(entry.parameters), name)
+        if not raw:
+            found[name] = from_contents(entry.contents, dtype, shape, name)
+            continue
+        if entry.HasField("contents"):
+            raise MalformedRequestError(f"input {name!r} is there twice", expected="raw_input_contents, or contents")
+        begin, end = raw[index]
+        found[name] = from_bytes(asked.data, begin, end - begin, dtype, shape, name)
+    return found
+
+
+def parameters_of(given: Mapping[str, Message]) -> dict[str, Any]:
+    """Parameters as Python has them. Raises MalformedRequestError: one has no value."""
+    found = {}
+    for key, value in given.items():
+        chosen = value.WhichOneof("parameter_choice")
+        if chosen is None:
+            raise MalformedRequestError(f"parameter {key[:60]!r} has no value")
+        found[key] = getattr(value, chosen)
+    return found

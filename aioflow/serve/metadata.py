@@ -1,0 +1,81 @@
+"""What is said of models: their tensors, what they have done, and how they are. Plain data, for every transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from aioflow.graph.tensor import Tensor
+from aioflow.serve.models import ServedModel
+from aioflow.serve.protocol import datatype_of
+from aioflow.serve.repository import Entry, State
+
+__all__ = ["EXTENSIONS", "index_of", "metadata_of", "statistics_of", "tensors_of"]
+
+EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "schedule_policy", "statistics")
+_NANOSECONDS: Final = 1e9
+_PLATFORM: Final = "aioflow"
+
+
+def metadata_of(model: ServedModel, versions: Sequence[int]) -> dict[str, Any]:
+    """What a model takes and gives; a size that is open is -1."""
+    return {
+        "name": model.name,
+        "versions": [str(version) for version in versions],
+        "platform": _PLATFORM,
+        "inputs": tensors_of(model.signature.inputs),
+        "outputs": tensors_of(model.signature.outputs),
+    }
+
+
+def tensors_of(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """Tensors of a signature, with the names that the protocol has for their types; a size that is open is -1."""
+    return [
+        {
+            "name": name,
+            "datatype": datatype_of(tensor.dtype, name),
+            "shape": [-1] if tensor.dims is None else [-1 if size is None else size for size in tensor.dims],
+        }
+        for name, tensor in tensors.items()
+    ]
+
+
+def index_of(entries: Iterable[Entry], only_ready: bool = False) -> list[dict[str, str]]:
+    """The repository, in the words of Triton's extension; all of it, or what can be called."""
+    return [
+        {"name": each.name, "version": each.version, "state": each.state.value, "reason": each.reason}
+        for each in entries
+        if each.state is State.READY or not only_ready
+    ]
+
+
+def statistics_of(model: ServedModel) -> dict[str, Any]:
+    """What a version has done, in the words of Triton's extension. Times are in nanoseconds."""
+    tally = model.tally
+    batches = [call.statistics() for call in model.calls.values()]
+    succeeded, failed = tally.outcomes["ok"], sum(tally.outcomes.values()) - tally.outcomes["ok"]
+    executed = sum(each.batches for each in batches)
+    compute = _duration(executed, sum(each.compute_seconds for each in batches))
+    sizes: dict[int, int] = {}
+    for each in batches:
+        for size, count in each.sizes.items():
+            sizes[size] = sizes.get(size, 0) + count
+    return {
+        "name": model.name,
+        "version": str(model.version),
+        "inference_count": sum(each.rows for each in batches),
+        "execution_count": executed,
+        "inference_stats": {
+            "success": _duration(succeeded, tally.seconds["ok"]),
+            "fail": _duration(failed, sum(tally.seconds.values()) - tally.seconds["ok"]),
+            "queue": _duration(sum(each.answered for each in batches), sum(each.queue_seconds for each in batches)),
+            "compute_infer": compute,
+        },
+        "batch_stats": [
+            {"batch_size": size, "compute_infer": {"count": count}} for size, count in sorted(sizes.items())
+        ],
+    }
+
+
+def _duration(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": round(seconds * _NANOSECONDS)}

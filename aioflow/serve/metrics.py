@@ -1,0 +1,110 @@
+"""What Prometheus reads: the counters that the service keeps anyway, put into its form when it asks.
+
+Every application has a registry of its own, so that several in one process do not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from aioflow.serve.admission import Admission
+from aioflow.serve.lag import LAG_BOUNDS, LoopLag
+from aioflow.serve.models import ServedModel
+from aioflow.serve.repository import Repository, State
+from aioflow.serve.tally import BOUNDS
+
+__all__ = ["CONTENT_TYPE", "ServiceMetrics"]
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
+_LABELS: Final = ("model", "version")
+_ROWS: Final = tuple(float(2**power) for power in range(13))
+
+
+class ServiceMetrics(Collector):
+    """The metrics of one service."""
+
+    def __init__(self, repository: Repository, admission: Admission, lag: LoopLag) -> None:
+        self._repository = repository
+        self._admission = admission
+        self._lag = lag
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """For the registry."""
+        models = self._repository.served()
+        yield from _of_requests(models)
+        yield from _of_steps(models)
+        ready = GaugeMetricFamily("aioflow_model_ready", "Whether a version can be called.", labels=_LABELS)
+        for entry in self._repository.index():
+            ready.add_metric((entry.name, entry.version), float(entry.state is State.READY))
+        yield ready
+        yield GaugeMetricFamily(
+            "aioflow_request_bytes", "Bytes of the requests that are being read or answered.", self._admission.bytes
+        )
+        if self._repository.memory is not None:
+            yield GaugeMetricFamily(
+                "aioflow_weight_bytes", "What the weights of all models take.", self._repository.memory.taken
+            )
+        lag = HistogramMetricFamily(
+            "aioflow_loop_lag_seconds", "How late the event loop is, looked at ten times a second."
+        )
+        lag.add_metric((), _buckets(LAG_BOUNDS, self._lag.histogram), self._lag.seconds)
+        yield lag
+
+
+def _of_requests(models: Sequence[ServedModel]) -> Iterator[Metric]:
+    counts = CounterMetricFamily("aioflow_requests", "Requests by what they came to.", labels=(*_LABELS, "outcome"))
+    times = HistogramMetricFamily(
+        "aioflow_request_seconds", "From when a request was read until its answer had been given.", labels=_LABELS
+    )
+    pending = GaugeMetricFamily("aioflow_pending_requests", "Requests that are being answered.", labels=_LABELS)
+    for model in models:
+        labels = (model.name, str(model.version))
+        for outcome, count in model.tally.outcomes.items():
+            counts.add_metric((*labels, outcome), count)
+        times.add_metric(labels, _buckets(BOUNDS, model.tally.histogram), model.tally.seconds["ok"])
+        pending.add_metric(labels, model.users)
+    yield from (counts, times, pending)
+
+
+def _of_steps(models: Sequence[ServedModel]) -> Iterator[Metric]:
+    rows = HistogramMetricFamily("aioflow_batch_rows", "Rows of a step.", labels=_LABELS)
+    waited = SummaryMetricFamily("aioflow_queue_seconds", "What requests have waited for a step.", labels=_LABELS)
+    computed = SummaryMetricFamily("aioflow_compute_seconds", "What steps have taken.", labels=_LABELS)
+    waiting = GaugeMetricFamily("aioflow_waiting_rows", "Rows that wait for a step.", labels=_LABELS)
+    for model in models:
+        labels = (model.name, str(model.version))
+        found = [call.statistics() for call in model.calls.values()]
+        sizes = [(size, count) for each in found for size, count in each.sizes.items()]
+        histogram = [sum(count for size, count in sizes if low < size <= high) for low, high in _ranges()]
+        rows.add_metric(labels, _buckets(_ROWS, histogram), float(sum(each.rows for each in found)))
+        waited.add_metric(labels, sum(each.answered for each in found), sum(each.queue_seconds for each in found))
+        computed.add_metric(labels, sum(each.batches for each in found), sum(each.compute_seconds for each in found))
+        waiting.add_metric(labels, sum(each.waiting_rows for each in found))
+    yield from (rows, waited, computed, waiting)
+
+
+def _ranges() -> Iterable[tuple[float, float]]:
+    return zip((0.0, *_ROWS), (*_ROWS, float("inf")), strict=True)
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
+    return [(name, float(count)) for name, count in zip(names, accumulate(counts), strict=True)]

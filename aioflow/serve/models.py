@@ -1,0 +1,219 @@
+"""One version of a model, opened, initialized and warmed up, in a session of its own.
+
+Sessions of one process share the threads of their devices, whatever the number of models; variables they do not share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from aioflow.errors import InvalidArgumentError, OpError, UnavailableError, UnimplementedError
+from aioflow.graph.shapes import Dims
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
+from aioflow.saved.opening import open_model
+from aioflow.serve.calls import Call, open_call
+from aioflow.serve.options import ModelOptions
+from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of
+from aioflow.serve.tally import RequestTally
+from aioflow.session.session import Session
+from aioflow.work.threads import in_thread
+
+__all__ = ["SIGNATURE", "ServedModel", "open_served"]
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+SIGNATURE: Final = "signature"  # the request parameter that names another than the default one
+
+Opener = Callable[[str | os.PathLike[str]], Model]
+
+
+class ServedModel:
+    """A version of a model that answers requests. `open_served` makes it; `close` must follow.
+
+    Attributes:
+        name, version: Whose answers they are.
+        model: What was opened.
+        session: Where it runs.
+        calls: By signature.
+        tally: What has become of its requests.
+    """
+
+    def __init__(
+        self, name: str, version: int, model: Model, session: Session, calls: Mapping[str, Call], options: ModelOptions
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.model = model
+        self.session = session
+        self.calls = calls
+        self.options = options
+        self.tally = RequestTally()
+        self.weight_bytes = 0  # that it has of the repository's budget
+        self.signature_name = _default_signature(model)
+        self._users = 0
+        self._is_retired = False
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    def __repr__(self) -> str:
+        return f"<aioflow.serve.ServedModel {self.name!r} version {self.version}, {self._users} requests>"
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    @property
+    def users(self) -> int:
+        """How many requests are being answered."""
+        return self._users
+
+    @contextmanager
+    def used(self) -> Iterator[ServedModel]:
+        """A block in which it stays open. Raises UnavailableError: it is being closed."""
+        if self._is_retired:
+            raise UnavailableError(f"model {self.name!r} version {self.version} is being unloaded")
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield self
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answer a request. Its arrays must not change meanwhile.
+
+        Raises:
+            MalformedRequestError: it has other inputs than the model, or asks for other outputs.
+            OpError: as `Batched`.
+        """
+        name = self._signature_of(request)
+        signature, call = self.model.signatures[name], self.calls[name]
+        arrays = _arrays(request.inputs, signature.inputs)
+        wanted = list(signature.outputs) if request.outputs is None else [each.name for each in request.outputs]
+        for each in wanted:
+            if each not in signature.outputs:
+                raise MalformedRequestError(
+                    f"the model has no output {each!r}", expected=f"one of {list(signature.outputs)}", actual=each
+                )
+        values = await call(arrays, self.options.limited(request.timeout), request.priority)
+        return InferResponse(self.name, str(self.version), {each: values[each] for each in wanted}, request.id)
+
+    def _signature_of(self, request: InferRequest) -> str:
+        name = request.parameters.get(SIGNATURE, self.signature_name)
+        if not isinstance(name, str) or name not in self.calls:
+            raise MalformedRequestError(
+                "no such signature", expected=f"one of {sorted(self.calls)}", actual=repr(name)[:60]
+            )
+        return name
+
+    @property
+    def signature(self) -> Signature:
+        """The default one."""
+        return self.model.signatures[self.signature_name]
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def close(self, patience: float | None = None) -> None:
+        """Take no more requests, wait until those that there are have been answered, and close the session.
+
+        Args:
+            patience: Seconds that are waited; what has not been answered by then is stopped.
+        """
+        self._is_retired = True
+        try:
+            async with asyncio.timeout(patience):
+                await self._unused.wait()
+        except TimeoutError:
+            _LOG.warning("%s version %d is closed with %d requests unanswered", self.name, self.version, self._users)
+        finally:
+            await self.session.close()
+
+
+def _arrays(given: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> list[Any]:
+    """The arrays in the order of the signature."""
+    if given.keys() != inputs.keys():
+        raise MalformedRequestError(
+            "the request has other inputs than the model", expected=list(inputs), actual=[each[:60] for each in given]
+        )
+    found = []
+    for name, tensor in inputs.items():
+        array = given[name]
+        if array.dtype != tensor.dtype.np_dtype:
+            raise MalformedRequestError(
+                f"input {name!r} has another datatype than the model", expected=tensor.dtype.name, actual=array.dtype
+            )
+        if not _fits(array.shape, tensor.dims):
+            raise MalformedRequestError(
+                f"input {name!r} has another shape than the model",
+                expected=[-1 if size is None else size for size in tensor.dims or ()],
+                actual=list(array.shape),
+            )
+        found.append(array)
+    return found
+
+
+def _fits(shape: tuple[int, ...], dims: Dims) -> bool:
+    if dims is None:
+        return True
+    return len(shape) == len(dims) and all(
+        size is None or size == given for given, size in zip(shape, dims, strict=True)
+    )
+
+
+def _default_signature(model: Model) -> str:
+    if not model.signatures:
+        raise InvalidArgumentError("the model has no signature: there is nothing to call", actual=model.source)
+    return DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in model.signatures else next(iter(model.signatures))
+
+
+def _servable(model: Model) -> dict[str, Signature]:
+    """The signatures whose tensors the protocol has types for. Raises UnimplementedError: the default one is not."""
+    default, found = _default_signature(model), {}
+    for key, signature in model.signatures.items():
+        try:
+            for what, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+                for name, tensor in tensors.items():
+                    datatype_of(tensor.dtype, f"{what} {name!r}")
+        except UnimplementedError as error:
+            if key == default:
+                raise
+            _LOG.info("signature %s of %s is not served: %s", key, model.source, error.message)
+        else:
+            found[key] = signature
+    return found
+
+
+async def open_served(
+    name: str, version: int, path: str | os.PathLike[str], options: ModelOptions, opener: Opener = open_model
+) -> ServedModel:
+    """Open a model, give its variables their values, and run its first steps.
+
+    Raises:
+        OpError: it cannot be opened, or its types cannot be served.
+    """
+    model = await in_thread(opener, path, effects=False)
+    signatures = _servable(model)
+    session = Session(graph=model.graph, config=options.config)
+    try:
+        await model.initialize(session)
+        calls = {key: await open_call(session, each, options) for key, each in signatures.items()}
+        served = ServedModel(name, version, model, session, calls, options)
+        if options.warmup:
+            await _warm(served)
+    except BaseException:
+        await session.close()
+        raise
+    return served
+
+
+async def _warm(served: ServedModel) -> None:
+    for key, call in served.calls.items():
+        try:
+            await call.warmup()
+        except OpError as error:  # zeros are no image, and no sentence
+            _LOG.warning("%s version %d, signature %s, is not warmed up: %s", served.name, served.version, key, error)

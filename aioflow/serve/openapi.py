@@ -1,0 +1,114 @@
+"""The OpenAPI document of the service, made from the table of its routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from aioflow.release import RELEASE
+from aioflow.serve.routes import Line
+from aioflow.serve.schemas import SCHEMAS, ref
+from aioflow.serve.sources import NAME
+
+__all__ = ["openapi_document"]
+
+_JSON: Final = "application/json"
+_BYTES: Final = "application/octet-stream"
+_GUARD: Final = (400, 403)  # a header that is there twice, a page of another site
+_AGAIN: Final = (429, 503)  # which say when to come again
+_LENGTH: Final = "Inference-Header-Content-Length"
+_LENGTH_SAYS: Final = "How many bytes of the body are JSON; the tensors follow it. Without it, all are."
+_PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
+    "model": {"description": "The name of a model.", "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"}},
+    "version": {"description": "Its version.", "schema": {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"}},
+}
+_QUERY: Final[Mapping[str, dict[str, Any]]] = {
+    "signature": {"description": "Another than the default one.", "schema": {"type": "string"}},
+    "open": {
+        "description": "Scopes of which the insides are drawn.",
+        "schema": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def openapi_document(lines: Iterable[Line], has_token: bool) -> dict[str, Any]:
+    """The document, OpenAPI 3.1.
+
+    Args:
+        has_token: Whether requests must bring one.
+    """
+    paths: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        paths.setdefault(line.path, {})[line.method.lower()] = _operation(line, has_token)
+    components: dict[str, Any] = {"schemas": dict(SCHEMAS)}
+    if has_token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "aioflow",
+            "version": RELEASE,
+            "description": "Models as a service: the Open Inference Protocol, version 2, and what belongs to it.",
+        },
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(line: Line, has_token: bool) -> dict[str, Any]:
+    made: dict[str, Any] = {"summary": line.says, "operationId": _identifier(line)}
+    parameters = [
+        {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
+        for name in re.findall(r"{(\w+)}", line.path)
+    ]
+    parameters += [{"name": name, "in": "query", **_QUERY[name]} for name in line.query]
+    if line.takes and _BYTES in line.takes:
+        length = {"type": "integer", "minimum": 0}
+        parameters.append({"name": _LENGTH, "in": "header", "description": _LENGTH_SAYS, "schema": length})
+    if parameters:
+        made["parameters"] = parameters
+    if line.takes is not None:
+        made["requestBody"] = {"required": "InferRequest" in line.takes.values(), "content": _content(line.takes)}
+    made["responses"] = _responses(line, has_token)
+    if has_token and not line.is_open:
+        made["security"] = [{"token": []}]
+    return made
+
+
+def _identifier(line: Line) -> str:
+    words = re.findall(r"\w+", line.path.replace("{", "").replace("}", ""))
+    return "_".join([line.method.lower(), *words])
+
+
+def _content(kinds: Mapping[str, str]) -> dict[str, Any]:
+    return {kind: {"schema": ref(schema)} if schema else {} for kind, schema in kinds.items()}
+
+
+def _responses(line: Line, has_token: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"200": {"description": HTTPStatus.OK.phrase, "content": _content(line.gives)}}
+    if _BYTES in line.gives:
+        length = {"description": _LENGTH_SAYS, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
+        found["200"]["headers"] = {_LENGTH: length}
+    guard = (*_GUARD, 401) if has_token and not line.is_open else _GUARD
+    for status in sorted({*line.fails, *guard}):
+        found[str(status)] = _error(status)
+    if line.not_ready:
+        found["503"] = {
+            "description": HTTPStatus.SERVICE_UNAVAILABLE.phrase,
+            "content": {_JSON: {"schema": ref(line.not_ready)}},
+        }
+    return found
+
+
+def _error(status: int) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "description": HTTPStatus(status).phrase,
+        "content": {_JSON: {"schema": ref("Error")}},
+    }
+    if status in _AGAIN:
+        made["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "string"}}}
+    if status == 401:
+        made["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+    return made

@@ -1,0 +1,53 @@
+"""How models are served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aioflow.checks.numbers import check_number, check_seconds, check_whole
+from aioflow.config import SessionConfig
+
+__all__ = ["ModelOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is served.
+
+    Attributes:
+        batch: Whether concurrent requests may share a step. They do so where each input and output of a signature has
+            an open first size, and a step of two rows gives two.
+        max_batch_size, batch_timeout, max_enqueued_batches, max_concurrent_batches, allowed_batch_sizes: As of
+            `Session.batched`. Of what cannot be batched, `max_concurrent_batches` steps run at once, and
+            `max_batch_size * max_enqueued_batches` requests may wait.
+        pad: By the name of an input, as of `Session.batched`, for rows that differ in length.
+        timeout: Seconds, after which a request is given up that has no limit of its own; a longer one of its own
+            is cut to it. None for no limit.
+        warmup: Whether steps are run with zeros before a model is ready.
+        config: Settings of the model's session.
+    """
+
+    batch: bool = True
+    max_batch_size: int = 64
+    batch_timeout: float = 0.0
+    max_enqueued_batches: int = 16
+    max_concurrent_batches: int = 1
+    allowed_batch_sizes: tuple[int, ...] = ()
+    pad: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    warmup: bool = True
+    config: SessionConfig | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "max_enqueued_batches", "max_concurrent_batches"):
+            check_whole(getattr(self, name), f"ModelOptions.{name}", 1)
+        check_number(self.batch_timeout, "ModelOptions.batch_timeout", "a number of seconds")
+        check_seconds(self.timeout, "ModelOptions.timeout")
+
+    def limited(self, timeout: float | None) -> float | None:
+        """The time limit of a request that asks for this one."""
+        if timeout is None or self.timeout is None:
+            return self.timeout if timeout is None else timeout
+        return min(timeout, self.timeout)

@@ -1,0 +1,37 @@
+"""The placed graph of a model that is served: its nodes, on the devices that the plan of its step has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aioflow.errors import NotFoundError
+from aioflow.interop.model import Signature
+from aioflow.observe.picture.outline import outline
+from aioflow.observe.picture.svg import as_svg
+from aioflow.serve.models import ServedModel
+from aioflow.work.threads import in_thread
+
+__all__ = ["draw"]
+
+
+async def draw(model: ServedModel, signature: str | None, opened: Collection[str]) -> str:
+    """The SVG of a signature's step; by default of the default one. Compiles and draws in a thread.
+
+    Args:
+        opened: The scopes of which the insides are drawn.
+
+    Raises:
+        NotFoundError: there is no such signature.
+    """
+    name = model.signature_name if signature is None else signature
+    if name not in model.calls:
+        raise NotFoundError("no such signature", expected=f"one of {sorted(model.calls)}", actual=repr(name)[:60])
+    title = f"{model.name}, version {model.version}" + ("" if name == model.signature_name else f": {name}")
+    return await in_thread(_drawn, model, model.model.signatures[name], title, opened, effects=False)
+
+
+def _drawn(model: ServedModel, signature: Signature, title: str, opened: Collection[str]) -> str:
+    inputs, outputs = list(signature.inputs.values()), list(signature.outputs.values())
+    plan = model.session.plan(outputs, inputs)
+    devices = {node.name: device for device, node in plan.placed_nodes()}
+    return as_svg(outline(model.model.graph, inputs, outputs, None, devices, opened), title)

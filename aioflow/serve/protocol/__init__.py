@@ -1,0 +1,39 @@
+"""The Open Inference Protocol, version 2, without I/O: bytes become requests, and arrays become bytes.
+
+`request` and `response` are the REST form with its binary tensors. What a request is
+(`InferRequest`), what an answer is (`InferResponse`), which types there are (`datatypes`), what is too much
+(`Limits`), what holds for a tensor (`tensors`) and which error is which status (`errors`) is the same for every
+transport.
+"""
+
+from aioflow.serve.protocol.datatypes import DATATYPES, datatype_of
+from aioflow.serve.protocol.errors import (
+    MalformedRequestError,
+    TooLargeError,
+    code_of,
+    retry_after,
+    said_of,
+    status_of,
+)
+from aioflow.serve.protocol.limits import Limits
+from aioflow.serve.protocol.messages import InferRequest, InferResponse, RequestedOutput
+from aioflow.serve.protocol.request import decode_request
+from aioflow.serve.protocol.response import EncodedResponse, encode_response
+
+__all__ = [
+    "DATATYPES",
+    "EncodedResponse",
+    "InferRequest",
+    "InferResponse",
+    "Limits",
+    "MalformedRequestError",
+    "RequestedOutput",
+    "TooLargeError",
+    "code_of",
+    "datatype_of",
+    "decode_request",
+    "encode_response",
+    "retry_after",
+    "said_of",
+    "status_of",
+]

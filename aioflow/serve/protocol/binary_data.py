@@ -1,0 +1,81 @@
+"""Tensors as bytes behind the JSON: little-endian, row-major; a string is its length in four bytes, and its bytes."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.serve.protocol.errors import MalformedRequestError
+
+__all__ = ["from_bytes", "to_bytes"]
+
+_LENGTH: Final = struct.Struct("<I")
+_SWAPPED: Final = sys.byteorder == "big"
+
+
+def from_bytes(data: Any, begin: int, size: int, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
+    """The array that `size` bytes from `begin` on stand for: a view of them, but for strings.
+
+    Raises:
+        MalformedRequestError: there are more or fewer bytes than the shape takes, or they are not of the type.
+    """
+    count = 1
+    for each in shape:
+        count *= each
+    if dtype is dtypes.string:
+        return _strings(memoryview(data)[begin : begin + size], count, name).reshape(shape)
+    if size != count * dtype.size:
+        raise MalformedRequestError(
+            f"input {name!r} has another number of bytes than its shape and datatype take",
+            expected=f"{count * dtype.size} for {dtype.name} {list(shape)}",
+            actual=size,
+        )
+    array = np.frombuffer(data, dtype.np_dtype, count, begin) if count else np.empty(0, dtype.np_dtype)
+    if dtype is dtypes.bool_ and count and array.view(np.uint8).max() > 1:
+        raise MalformedRequestError(f"input {name!r} has bytes that are no bools", expected="0 or 1", actual="others")
+    if _SWAPPED:
+        array = array.byteswap()
+    return array.reshape(shape)
+
+
+def _strings(data: memoryview, count: int, name: str) -> Any:
+    if count * _LENGTH.size > len(data):
+        raise _wrong_strings(name, count)
+    found = np.empty(count, np.object_)
+    at, end = 0, len(data)
+    for index in range(count):
+        if at + _LENGTH.size > end:
+            raise _wrong_strings(name, count)
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if at + length > end:
+            raise _wrong_strings(name, count)
+        found[index] = bytes(data[at : at + length])
+        at += length
+    if at != end:
+        raise _wrong_strings(name, count)
+    return found
+
+
+def _wrong_strings(name: str, count: int) -> MalformedRequestError:
+    return MalformedRequestError(
+        f"the bytes of input {name!r} are not its strings",
+        expected=f"{count} times a length of 4 bytes, and so many bytes",
+        actual="other lengths",
+    )
+
+
+def to_bytes(array: Any, dtype: DType) -> Any:
+    """The bytes of an array, as something that can be joined: a view of it where it lies in order."""
+    if dtype is dtypes.string:
+        items = array.ravel().tolist()
+        return b"".join([part for item in items for part in (_LENGTH.pack(len(item)), item)])
+    array = np.ascontiguousarray(array)
+    if _SWAPPED:
+        array = array.byteswap()
+    return memoryview(array.reshape(-1).view(np.uint8))

@@ -1,0 +1,42 @@
+"""The types of tensors as the protocol calls them. BF16 is not in its first table; servers and clients have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from aioflow.errors import UnimplementedError
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+
+__all__ = ["DATATYPES", "datatype_of"]
+
+DATATYPES: Final[Mapping[str, DType]] = {
+    "BOOL": dtypes.bool_,
+    "UINT8": dtypes.uint8,
+    "UINT16": dtypes.uint16,
+    "UINT32": dtypes.uint32,
+    "UINT64": dtypes.uint64,
+    "INT8": dtypes.int8,
+    "INT16": dtypes.int16,
+    "INT32": dtypes.int32,
+    "INT64": dtypes.int64,
+    "FP16": dtypes.float16,
+    "BF16": dtypes.bfloat16,
+    "FP32": dtypes.float32,
+    "FP64": dtypes.float64,
+    "BYTES": dtypes.string,
+}
+_NAMES: Final[Mapping[DType, str]] = {dtype: name for name, dtype in DATATYPES.items()}
+
+
+def datatype_of(dtype: DType, what: str) -> str:
+    """What the protocol calls a dtype. Raises UnimplementedError, about `what`, where it has no name for it."""
+    found = _NAMES.get(dtype)
+    if found is None:
+        raise UnimplementedError(
+            f"{what} is of a type that the Open Inference Protocol has not",
+            expected=f"one of {', '.join(each.name for each in DATATYPES.values())}",
+            actual=dtype.name,
+        )
+    return found

@@ -1,0 +1,99 @@
+"""Which error is which HTTP status and which code of gRPC, and what a client is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final
+
+from aioflow import errors
+from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
+
+__all__ = ["MalformedRequestError", "NoMemoryError", "TooLargeError", "code_of", "retry_after", "said_of", "status_of"]
+
+
+class MalformedRequestError(InvalidArgumentError):
+    """A request is not what the protocol says."""
+
+
+class TooLargeError(ResourceExhaustedError):
+    """A request asks for more than the limits of the service allow, whenever it comes."""
+
+
+class NoMemoryError(ResourceExhaustedError):
+    """The service has not the memory for a model, whenever it is loaded."""
+
+
+# HTTP's status and gRPC's code. The first class that an error is of counts.
+_TABLE: Final = (
+    (TooLargeError, 413, 8),
+    (NoMemoryError, 507, 8),
+    (errors.InvalidArgumentError, 400, 3),
+    (errors.OutOfRangeError, 400, 11),
+    (errors.NotFoundError, 404, 5),
+    (errors.AlreadyExistsError, 409, 6),
+    (errors.UnauthenticatedError, 401, 16),
+    (errors.PermissionDeniedError, 403, 7),
+    (errors.DeadlineExceededError, 504, 4),
+    (errors.ClientDisconnectedError, 499, 1),
+    (errors.CancelledError, 503, 14),  # not by the client, whose call would be over
+    (errors.ClosedSessionError, 503, 14),
+    (errors.UnavailableError, 503, 14),
+    (errors.AbortedError, 503, 10),
+    (errors.UnimplementedError, 501, 12),
+)
+_TOO_MANY_REQUESTS: Final = 429
+_TOO_LARGE: Final = 413
+_FAULT: Final = 500
+_NO_MEMORY: Final = 507
+_EXHAUSTED: Final = 8
+_INTERNAL: Final = 13
+_SOON: Final = 1  # seconds
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status of an error. A request that asks for too much *now* is 429, and one that always would is 413;
+    one for which the system has had no memory is 507.
+    """
+    for kind, status, _ in _TABLE:
+        if isinstance(error, kind):
+            return status
+    refusal = error.__cause__ if isinstance(error, ResourceExhaustedError) else error
+    if isinstance(refusal, MemoryError) and not isinstance(refusal, OpError):  # the system's
+        return _NO_MEMORY
+    if isinstance(error, ResourceExhaustedError):
+        return _TOO_LARGE if error.retry_after is None else _TOO_MANY_REQUESTS
+    return _FAULT
+
+
+def code_of(error: BaseException) -> int:
+    """The number of gRPC's status code for an error: its own canonical code, unless the table has another."""
+    for kind, _, code in _TABLE:
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, OpError):
+        return error.code
+    return _EXHAUSTED if isinstance(error, MemoryError) else _INTERNAL
+
+
+def retry_after(error: BaseException) -> int | None:
+    """After how many whole seconds a client may come again, where that makes sense."""
+    if isinstance(error, ResourceExhaustedError) and error.retry_after is not None:
+        return max(_SOON, math.ceil(min(error.retry_after, 3600.0)))
+    return _SOON if status_of(error) == 503 else None
+
+
+def said_of(error: BaseException) -> str:
+    """What a client is told: what was wrong with his request, and nothing of where the server keeps its files."""
+    if isinstance(error, asyncio.CancelledError):
+        return "the request was given up"
+    if not isinstance(error, OpError):
+        return "internal error"
+    parts = [error.message]
+    if error.expected is not None:
+        parts.append(f"expected: {error.expected}")
+    if error.actual is not None:
+        parts.append(f"actual: {error.actual}")
+    if error.node is not None:
+        parts.append(f"node: {error.node!r}")
+    return "; ".join(parts)

@@ -1,0 +1,106 @@
+"""The `data` of a tensor in JSON: nested or flat lists, both ways."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.serve.protocol.errors import MalformedRequestError
+from aioflow.serve.protocol.json_text import INFINITE, PIECE
+
+__all__ = ["from_json", "to_json"]
+
+_NUMBERS: Final = frozenset({int, float})
+_OTHERS: Final[Mapping[DType, frozenset[type]]] = {dtypes.bool_: frozenset({bool}), dtypes.string: frozenset({str})}
+
+
+def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
+    """The array that a list stands for: nested as the shape says, or flat in row-major order.
+
+    Raises:
+        MalformedRequestError: it has another number of elements, is ragged, or has elements of another type.
+    """
+    flat = _flat(data, shape, name)
+    allowed = _OTHERS.get(dtype) or (_NUMBERS if dtype.is_floating else frozenset({int}))
+    found = set(map(type, flat))
+    if not found <= allowed:
+        raise MalformedRequestError(
+            f"the data of input {name!r} has elements of another type",
+            expected=f"{dtype.name}: {', '.join(sorted(each.__name__ for each in allowed))}",
+            actual=", ".join(sorted(each.__name__ for each in found - allowed)),
+        )
+    try:
+        if dtype is dtypes.string:
+            array = np.empty(len(flat), np.object_)
+            array[:] = [text.encode() for text in flat]
+        else:
+            with np.errstate(over="raise"):
+                array = np.array(flat, np.float64 if dtype.is_floating else dtype.np_dtype)
+                if dtype.is_floating and np.isinf(array).any():
+                    _check_infinite(flat)
+                array = array.astype(dtype.np_dtype)
+    except (OverflowError, ArithmeticError, UnicodeError) as error:
+        raise MalformedRequestError(
+            f"an element of input {name!r} does not fit its datatype", expected=dtype.name, actual=str(error)
+        ) from error
+    return array.reshape(shape)
+
+
+def _check_infinite(flat: list[Any]) -> None:
+    """Raise OverflowError where an infinity was a number in the text, such as 1e400."""
+    written = set(map(id, INFINITE.values()))
+    if any(type(each) is float and math.isinf(each) and id(each) not in written for each in flat):
+        raise OverflowError("no float is as large")
+
+
+def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
+    """The elements, in row-major order."""
+    count = 1
+    for size in shape:
+        count *= size
+    level: list[Any] = data if type(data) is list else [data]
+    if len(level) == count and not (level and type(level[0]) is list):
+        return level  # it is flat, or has one axis
+    if shape and len(level) == shape[0]:
+        for size in shape[1:]:
+            if not all(type(each) is list and len(each) == size for each in level):
+                break
+            level = list(chain.from_iterable(level))
+        else:
+            return level
+    raise MalformedRequestError(
+        f"the data of input {name!r} does not have its shape",
+        expected=f"{list(shape)}: {count} elements, flat or nested",
+        actual="a list of another length, or of lists of other lengths",
+    )
+
+
+def to_json(array: Any, dtype: DType, name: str) -> str:
+    """The list of the elements in row-major order, as JSON has it.
+
+    Raises:
+        MalformedRequestError: strings are not text; they may be asked for as bytes.
+    """
+    if dtype is dtypes.bfloat16:  # whose elements are objects of their own
+        array = array.astype(np.float32)
+    flat = array.reshape(-1)
+    pieces = (flat[at : at + PIECE].tolist() for at in range(0, flat.size, PIECE))
+    if dtype is dtypes.string:
+        pieces = (_texts(piece, name) for piece in pieces)
+    return f"[{','.join(json.dumps(piece, separators=(',', ':'))[1:-1] for piece in pieces)}]"
+
+
+def _texts(items: list[bytes], name: str) -> list[str]:
+    try:
+        return [item.decode() for item in items]
+    except UnicodeDecodeError as error:
+        raise MalformedRequestError(
+            f"output {name!r} is not text", expected="a request for binary_data", actual="bytes that are not UTF-8"
+        ) from error

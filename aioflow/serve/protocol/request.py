@@ -1,0 +1,156 @@
+"""The REST form of a request: JSON, and behind it the bytes of the tensors that are not in it.
+
+Whatever a client sends gives a request or an `OpError`; nothing is taken for granted, and no memory is asked for that
+the body does not have itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from aioflow.serve.protocol.binary_data import from_bytes
+from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
+from aioflow.serve.protocol.json_data import from_json
+from aioflow.serve.protocol.json_text import parse_json
+from aioflow.serve.protocol.limits import Limits
+from aioflow.serve.protocol.messages import InferRequest, RequestedOutput, scheduling
+from aioflow.serve.protocol.tensors import (
+    check_count,
+    check_input,
+    check_output,
+    kind,
+    shown,
+    tensor_dtype,
+    tensor_name,
+    tensor_shape,
+)
+
+__all__ = ["decode_request", "flag_of", "json_object"]
+
+_BINARY_SIZE: Final = "binary_data_size"
+
+
+def decode_request(body: Any, json_length: int | None = None, limits: Limits | None = None) -> InferRequest:
+    """The request that a body stands for.
+
+    Args:
+        body: Bytes, which the inputs are views of; so nobody may write to it.
+        json_length: How many of them are JSON, as the header `Inference-Header-Content-Length` says; None for all.
+
+    Raises:
+        MalformedRequestError: it is not what the protocol says.
+        TooLargeError: it asks for more than the limits allow.
+    """
+    limits = limits or Limits()
+    total = len(body)
+    if json_length is None:
+        json_length = total
+    elif not 0 <= json_length <= total:
+        raise MalformedRequestError(
+            "Inference-Header-Content-Length is not within the body", expected=f"0 to {total}", actual=json_length
+        )
+    document = json_object(body if json_length == total else bytes(memoryview(body)[:json_length]), limits)
+    parameters = _object(document, "parameters", "the request")
+    timeout, priority = scheduling(parameters)
+    inputs, end = _inputs(document, body, json_length, limits)
+    if end != total:
+        raise MalformedRequestError("the body is longer than its tensors", expected=f"{end} bytes", actual=total)
+    binary = flag_of(parameters, "binary_data_output", "the request")
+    return InferRequest(
+        inputs, _outputs(document, binary, limits), _id(document), binary, timeout, priority, parameters
+    )
+
+
+def json_object(data: bytes, limits: Limits) -> dict[str, Any]:
+    """The JSON object that a body is. Raises as `decode_request`."""
+    if len(data) > limits.json_bytes:
+        raise TooLargeError(
+            "the JSON of the request is too large; tensors may be sent as bytes behind it",
+            expected=f"at most {limits.json_bytes} bytes",
+            actual=len(data),
+        )
+    try:
+        found = parse_json(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequestError("the request is not JSON", expected="a JSON object", actual=str(error)) from error
+    if type(found) is not dict:
+        raise MalformedRequestError("the request is not a JSON object", actual=kind(found))
+    return found
+
+
+def _inputs(document: Mapping[str, Any], body: Any, at: int, limits: Limits) -> tuple[dict[str, Any], int]:
+    """The arrays by name, and where the bytes of the last one end."""
+    found: dict[str, Any] = {}
+    for entry in _entries(document, "inputs", limits, is_required=True):
+        name = tensor_name(entry.get("name"), found, "input")
+        dtype = tensor_dtype(entry.get("datatype"), name)
+        shape = tensor_shape(entry.get("shape"), name, limits)
+        parameters = _object(entry, "parameters", f"input {name!r}")
+        check_input(parameters, name)
+        size = parameters.get(_BINARY_SIZE)
+        if size is None:
+            if "data" not in entry:
+                raise MalformedRequestError(f"input {name!r} has no data", expected=f"data, or {_BINARY_SIZE}")
+            found[name] = from_json(entry["data"], dtype, shape, name)
+            continue
+        if type(size) is not int or not 0 <= size <= len(body) - at or "data" in entry:
+            raise MalformedRequestError(
+                f"{_BINARY_SIZE} of input {name!r} is wrong",
+                expected=f"0 to {len(body) - at}, the bytes that are left, and no data",
+                actual=shown(size),
+            )
+        found[name] = from_bytes(body, at, size, dtype, shape, name)
+        at += size
+    return found, at
+
+
+def _outputs(document: Mapping[str, Any], binary: bool, limits: Limits) -> tuple[RequestedOutput, ...] | None:
+    if document.get("outputs") is None:
+        return None
+    found: dict[str, RequestedOutput] = {}
+    for entry in _entries(document, "outputs", limits, is_required=False):
+        name = tensor_name(entry.get("name"), found, "output")
+        parameters = _object(entry, "parameters", f"output {name!r}")
+        check_output(parameters, name)
+        own = flag_of(parameters, "binary_data", f"output {name!r}") if "binary_data" in parameters else binary
+        found[name] = RequestedOutput(name, own)
+    return tuple(found.values()) or None
+
+
+# -- parts of the document --------------------------------------------------------------------------------------------
+
+
+def _entries(document: Mapping[str, Any], key: str, limits: Limits, is_required: bool) -> Iterator[dict[str, Any]]:
+    entries = document.get(key)
+    if type(entries) is not list or (is_required and not entries and key not in document):
+        raise MalformedRequestError(f"{key!r} is not a list", expected="a list of tensors", actual=kind(entries))
+    check_count(len(entries), key, limits)
+    for entry in entries:
+        if type(entry) is not dict:
+            raise MalformedRequestError(f"an element of {key!r} is not an object", actual=kind(entry))
+        yield entry
+
+
+def _object(entry: Mapping[str, Any], key: str, what: str) -> dict[str, Any]:
+    found = entry.get(key)
+    if found is None:
+        return {}
+    if type(found) is not dict:
+        raise MalformedRequestError(f"{key!r} of {what} is not an object", expected="an object", actual=kind(found))
+    return found
+
+
+def flag_of(parameters: Mapping[str, Any], key: str, what: str) -> bool:
+    """A member that is true or false; false where it is not there. Raises MalformedRequestError."""
+    found = parameters.get(key, False)
+    if type(found) is not bool:
+        raise MalformedRequestError(f"{key!r} of {what} is wrong", expected="true or false", actual=shown(found))
+    return found
+
+
+def _id(document: Mapping[str, Any]) -> str:
+    found = document.get("id", "")
+    if type(found) is not str:
+        raise MalformedRequestError("the id of the request is not a text", expected="a text", actual=kind(found))
+    return found

@@ -1,0 +1,152 @@
+"""Requests as they come in by ASGI: bodies within their limits, and answers as they go out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from aioflow.errors import ClientDisconnectedError, DeadlineExceededError
+from aioflow.serve.admission import Held
+from aioflow.serve.protocol import Limits, MalformedRequestError, TooLargeError, retry_after, said_of, status_of
+
+__all__ = ["answer", "answer_error", "answer_json", "header", "path_of", "read_body"]
+
+JSON: Final = b"application/json"
+_PIECE: Final = 1 << 18  # bytes
+_ENCODINGS: Final = (b"", b"identity")
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request within this application, wherever that is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """The value of a header that may be there once, without space around it.
+
+    Raises:
+        MalformedRequestError: it is there twice.
+    """
+    found = [value for key, value in scope["headers"] if key == name]
+    if len(found) > 1:
+        raise MalformedRequestError(f"the header {name.decode()} is there twice", expected="once")
+    return found[0].strip(b" \t") if found else b""
+
+
+def whole_header(scope: Scope, name: bytes) -> int | None:
+    """A header that is a whole number. Raises MalformedRequestError."""
+    value = header(scope, name)
+    if not value:
+        return None
+    if not value.isdigit() or len(value) > 18:
+        raise MalformedRequestError(
+            f"the header {name.decode()} is wrong", expected="a whole number", actual=repr(value[:40])
+        )
+    return int(value)
+
+
+async def read_body(scope: Scope, receive: Receive, limits: Limits, held: Held) -> bytes:
+    """The body of a request.
+
+    Raises:
+        TooLargeError: it is larger than may be; nothing of what is too much is kept.
+        MalformedRequestError: it is compressed.
+        DeadlineExceededError: it does not come.
+        ResourceExhaustedError: others have so much that there is no room.
+        ClientDisconnectedError: the client has gone.
+    """
+    if header(scope, b"content-encoding").lower() not in _ENCODINGS:
+        raise MalformedRequestError("compressed requests are not read here", expected="no Content-Encoding")
+    length = whole_header(scope, b"content-length")
+    if length is not None and length > limits.body_bytes:
+        raise _too_large(limits, length)
+    message = await _message(receive, limits)
+    first: bytes = message.get("body", b"")
+    held.take(len(first))
+    if not message.get("more_body"):
+        if len(first) > limits.body_bytes:
+            raise _too_large(limits, len(first))
+        return first
+    pieces, total = [first], len(first)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            while message.get("more_body"):
+                if total > limits.body_bytes:
+                    raise _too_large(limits, total)
+                message = await _message(receive, None)
+                piece = message.get("body", b"")
+                held.take(len(piece))
+                pieces.append(piece)
+                total += len(piece)
+    except TimeoutError as error:
+        raise _too_slow(limits) from error
+    if total > limits.body_bytes:
+        raise _too_large(limits, total)
+    return b"".join(pieces)
+
+
+async def _message(receive: Receive, limits: Limits | None) -> Any:
+    if limits is None:
+        message = await receive()
+    else:
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                message = await receive()
+        except TimeoutError as error:
+            raise _too_slow(limits) from error
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnectedError("the client has gone away in the middle of its request")
+    return message
+
+
+def _too_large(limits: Limits, length: int) -> TooLargeError:
+    return TooLargeError("the request is too large", expected=f"at most {limits.body_bytes} bytes", actual=length)
+
+
+def _too_slow(limits: Limits) -> DeadlineExceededError:
+    return DeadlineExceededError("the body of the request does not come", expected=f"all in {limits.body_seconds} s")
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+async def answer(
+    to: Send, status: int, body: bytes, kind: bytes = JSON, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    """A whole answer; what is large in pieces, so that no more is in the server's buffers than the client reads."""
+    lines = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *headers]
+    await to({"type": "http.response.start", "status": status, "headers": lines})
+    if len(body) > _PIECE:
+        for at in range(0, len(body), _PIECE):
+            await to({"type": "http.response.body", "body": body[at : at + _PIECE], "more_body": True})
+        body = b""
+    await to({"type": "http.response.body", "body": body})
+
+
+async def answer_json(to: Send, document: Any, status: int = 200) -> None:
+    """A document."""
+    await answer(to, status, json.dumps(document, separators=(",", ":")).encode())
+
+
+async def answer_error(to: Send, error: BaseException, close: bool = False) -> None:
+    """What was wrong, as the protocol has it.
+
+    Args:
+        close: Whether the connection is of no use any more, since a part of the request is still to come.
+    """
+    headers = []
+    after = retry_after(error)
+    if after is not None:
+        headers.append((b"retry-after", b"%d" % after))
+    status = status_of(error)
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if close:
+        headers.append((b"connection", b"close"))
+    body = json.dumps({"error": said_of(error)}).encode()
+    await answer(to, status, body, headers=headers)

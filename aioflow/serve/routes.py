@@ -1,0 +1,135 @@
+"""The table of all that can be asked: each line has the address, what answers, and what a document says of it.
+
+The application, the guard and `/openapi.json` are made from these lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aioflow.serve.endpoints import Answer, Endpoints
+from aioflow.serve.page import Page
+
+__all__ = ["INFER", "Line", "lines"]
+
+_MODEL: Final = "/v2/models/{model}"
+_VERSION: Final = _MODEL + "/versions/{version}"
+_STORED: Final = "/v2/repository/models/{model}"
+INFER: Final = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
+
+# What may go wrong, besides what the guard refuses.
+_READING: Final = (400, 413, 429, 504)  # of a body
+_FINDING: Final = (404, 503)  # of a model
+_COMPUTING: Final = (500, 501, 507)
+_CALLING: Final = (*_READING, *_FINDING, *_COMPUTING)
+
+_JSON: Final = "application/json"
+_BYTES: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that can be asked.
+
+    Attributes:
+        method, path: Where.
+        answer: What answers, as an ASGI application.
+        says: What it is, in a sentence.
+        gives: The media types of a good answer; of JSON the name of its schema, and "" of others.
+        takes: The same of a body that a request may have; None for no body.
+        fails: The statuses of errors, besides those of the guard.
+        not_ready: The schema of an answer with 503 that is not an error; "" for none.
+        query: The parameters that it may have behind `?`.
+        is_open: Whether it is answered without a token.
+    """
+
+    method: str
+    path: str
+    answer: Answer
+    says: str
+    gives: Mapping[str, str]
+    takes: Mapping[str, str] | None = None
+    fails: tuple[int, ...] = ()
+    not_ready: str = ""
+    query: tuple[str, ...] = ()
+    is_open: bool = False
+
+
+def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) -> list[Line]:
+    """All of them. What is asked most comes first."""
+    tensors = {_JSON: "InferRequest", _BYTES: ""}, {_JSON: "InferResponse", _BYTES: ""}
+    calls = [
+        Line("POST", path + "/infer", endpoints.infer, "Call a model", tensors[1], tensors[0], _CALLING)
+        for path in (_MODEL, _VERSION)
+    ]
+    return [
+        *calls,
+        *_of_health(endpoints),
+        *_of_models(endpoints),
+        *_of_repository(endpoints),
+        Line("GET", "/metrics", metrics, "The counters, for Prometheus", {"text/plain": ""}),
+        Line("GET", "/openapi.json", openapi, "This document", {_JSON: "OpenAPI"}),
+        *_of_page(page),
+    ]
+
+
+def _of_health(endpoints: Endpoints) -> list[Line]:
+    return [
+        Line("GET", "/v2/health/live", endpoints.live, "Whether it runs", {_JSON: "Live"}, is_open=True),
+        Line(
+            "GET",
+            "/v2/health/ready",
+            endpoints.ready,
+            "Whether every model that is wanted is there",
+            {_JSON: "Ready"},
+            not_ready="Ready",
+            is_open=True,
+        ),
+        Line("GET", "/v2", endpoints.server, "Which server this is", {_JSON: "Server"}),
+    ]
+
+
+def _of_models(endpoints: Endpoints) -> list[Line]:
+    statistics = {_JSON: "Statistics"}
+    found = [Line("GET", "/v2/models/stats", endpoints.statistics, "What all models have done", statistics)]
+    for path, which in ((_MODEL, "a model"), (_VERSION, "a version")):
+        says = f"What {which} takes and gives", f"Whether {which} can be called", f"What {which} has done"
+        found += [
+            Line("GET", path, endpoints.model, says[0], {_JSON: "Model"}, fails=_FINDING),
+            Line("GET", path + "/ready", endpoints.model_ready, says[1], {_JSON: "Ready"}, None, (404,), "Ready"),
+            Line("GET", path + "/stats", endpoints.statistics, says[2], statistics, fails=_FINDING),
+        ]
+    return found
+
+
+def _of_repository(endpoints: Endpoints) -> list[Line]:
+    index, parameters, nothing = ({_JSON: name} for name in ("IndexRequest", "Parameters", "Nothing"))
+    load, unload = _STORED + "/load", _STORED + "/unload"
+    return [
+        Line("POST", "/v2/repository/index", endpoints.index, "All models", {_JSON: "Index"}, index, _READING),
+        Line("POST", load, endpoints.load, "Load a model, or load it again", nothing, parameters, _CALLING),
+        Line("POST", unload, endpoints.unload, "Take a model away", nothing, parameters, _CALLING),
+    ]
+
+
+def _of_page(page: Page) -> list[Line]:
+    graph = "/status/models/{model}/versions/{version}/graph"
+    return [
+        *(
+            Line("GET", file.path, file.answer, file.says, {file.kind.partition(";")[0]: ""}, is_open=True)
+            for file in page.files
+        ),
+        Line("GET", "/status", page.status, "What the page shows", {_JSON: "Status"}),
+        Line(
+            "GET",
+            graph,
+            page.graph,
+            "The placed graph, drawn",
+            {"image/svg+xml": ""},
+            fails=(*_FINDING, *_COMPUTING),
+            query=("signature", "open"),
+        ),
+    ]

@@ -1,0 +1,191 @@
+"""The service with a server of its own: uvicorn in the event loop of whoever runs it, which keeps its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Generator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.serve.app import create_app
+from aioflow.serve.options import ModelOptions
+from aioflow.serve.protocol import Limits
+from aioflow.serve.repository import Entry, Repository
+from aioflow.serve.sources import ModelSource
+from aioflow.serve.where import ServerOptions
+from aioflow.web_server import EmbeddedServer, EmbeddedSettings
+
+if TYPE_CHECKING:
+    from aioflow.serve.grpc.server import GrpcServer
+
+__all__ = ["Server", "listening", "running", "url_of", "web_server"]
+
+_BACKLOG: Final = 2048
+
+
+class Server:
+    """A service that listens while its block runs.
+
+        async with aioflow.serve.Server({"digits": "models/digits"}) as server:
+            await server.ready()  # every model is there
+            print(server.url)
+            await server.stopped()
+
+    With `ServerOptions.grpc_port`, the same models are asked over gRPC at `grpc_address`, too.
+
+    Leaving the block answers the requests that have begun, refuses others, and closes the models.
+
+    Args:
+        models, options, limits: As of `create_app`.
+        where: Where it listens.
+        memory_budget: As of `Repository`.
+        sockets: Sockets that listen already, in place of that address.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, str | os.PathLike[str] | ModelSource],
+        options: ModelOptions | None = None,
+        where: ServerOptions | None = None,
+        *,
+        limits: Limits | None = None,
+        memory_budget: int | None = None,
+        sockets: list[socket.socket] | None = None,
+    ) -> None:
+        self._where = where or ServerOptions()
+        self.repository = Repository(
+            models, options, memory_budget=memory_budget, drain_seconds=self._where.drain_seconds
+        )
+        self.app: Starlette = create_app(
+            self.repository, limits=limits, token=self._where.token, hosts=self._where.allowed()
+        )
+        self._sockets = sockets
+        self._stack = contextlib.AsyncExitStack()
+        self._uvicorn: EmbeddedServer | None = None
+        self._end = asyncio.Event()
+        self.url = ""
+        self.grpc_address = ""
+        self._grpc = None if self._where.grpc_port is None else self._over_grpc(limits)
+
+    async def __aenter__(self) -> Server:
+        async with contextlib.AsyncExitStack() as stack:
+            sockets = self._sockets or [stack.enter_context(listening(self._where.host, self._where.port))]
+            server = web_server(self.app, self._where)
+            self._uvicorn = server
+            await stack.enter_async_context(self.repository)
+            group = await stack.enter_async_context(running())
+            group.create_task(server.serve(sockets=sockets))
+            watch = group.create_task(self.app.state.watch.run())
+            stack.callback(watch.cancel)
+            stack.callback(self._leave)
+            if self._grpc is not None:
+                self.grpc_address = (await stack.enter_async_context(self._grpc)).address
+                stack.callback(self._leave)  # at the end, both transports answer what has begun at the same time
+            self.url = url_of(sockets[0], self._where)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    def _over_grpc(self, limits: Limits | None) -> GrpcServer:
+        from aioflow.serve.grpc import GrpcServer
+
+        return GrpcServer(self.repository, self._where, limits=limits, admission=self.app.state.admission)
+
+    def _leave(self) -> None:
+        self.repository.drain()
+        if self._uvicorn is not None:
+            self._uvicorn.should_exit = True
+
+    def stop(self) -> None:
+        """End `stopped`; from a signal handler of the loop, say."""
+        self._end.set()
+
+    async def stopped(self) -> None:
+        """Wait for `stop`."""
+        await self._end.wait()
+
+    def index(self) -> list[Entry]:
+        """The models, with what they are."""
+        return self.repository.index()
+
+    async def ready(self) -> None:
+        """Load every model. Raises what the first raises that cannot be loaded."""
+        await self.repository.load_all()
+
+
+def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:
+    """What speaks HTTP for an application. Raises InvalidArgumentError: its certificate cannot be read."""
+    tls: dict[str, Any] = {}
+    if where.tls_cert is not None:
+        tls = {"ssl_certfile": os.fspath(where.tls_cert), "ssl_keyfile": where.tls_key}
+    settings = EmbeddedSettings(
+        app,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=where.drain_seconds,  # type: ignore[arg-type]  # whole seconds: 0.5 would be none
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        **tls,
+    )
+    return EmbeddedServer(_loaded(settings))
+
+
+def _loaded(settings: EmbeddedSettings) -> EmbeddedSettings:
+    """With its certificate read. Raises InvalidArgumentError: it cannot be."""
+    try:
+        settings.load()
+    except OSError as error:
+        raise InvalidArgumentError(
+            "the certificate or its key cannot be read",
+            expected="two PEM files that belong together",
+            actual=str(error),
+        ) from error
+    return settings
+
+
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[asyncio.TaskGroup]:
+    """A group whose tasks end by themselves at the end of the block; what that raises comes out as it is."""
+    group = asyncio.TaskGroup()
+    await group.__aenter__()
+    try:
+        yield group
+    finally:
+        await group.__aexit__(None, None, None)
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Generator[socket.socket, None, None]:
+    """A socket at an address. Raises OSError: it is taken, or not for everybody."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise InvalidArgumentError(f"there is no address {host!r}", expected="a name or an address") from error
+    # The protocol is spelled out: asyncio turns Nagle's algorithm off only where the socket says that it is TCP.
+    with socket.socket(family, kind, protocol or socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+        yield listener
+
+
+def url_of(listener: socket.socket, where: ServerOptions) -> str:
+    """By what a service is asked that listens there."""
+    host, port = listener.getsockname()[:2]
+    return f"{'https' if where.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

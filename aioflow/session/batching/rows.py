@@ -1,0 +1,346 @@
+"""The rows of callers, joined into the feeds of one step, and what the step gives, taken apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.checks.numbers import check_whole
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError
+from aioflow.graph import dtypes
+from aioflow.graph.arrays import to_array
+from aioflow.graph.graph import Graph, Tensor
+from aioflow.graph.shapes import format_dims
+from aioflow.session.fetches import FetchMapper, fed_tensors, feed_converter
+from aioflow.sync.batches import Piece
+
+__all__ = ["Padding", "RowsIn", "RowsOut"]
+
+_KNOWN: Final = 256  # shapes of one feed that are remembered
+
+Values = tuple[Any, ...]  # an array for each feed
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """How rows of different lengths go into one batch. The axes behind the first that are open in the feed's static
+    shape are filled up to the longest of the batch.
+
+    Attributes:
+        value: What they are filled up with.
+        mask: A placeholder of bool or numbers [rows, length], which is fed 1 for each place along axis 1 that a caller
+            gave, and 0 for each that was filled up.
+        multiple_of: Lengths are filled up to a multiple of this, so that fewer different ones are compiled and run.
+        cuts: Fetches whose axis 1 is as long as the feed's: each caller gets as much of it as he gave.
+    """
+
+    value: Any = 0
+    mask: Any = None
+    multiple_of: int = 1
+    cuts: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        check_whole(self.multiple_of, "multiple_of of a padding", 1)
+
+
+class _Feed:
+    """One feed: its tensor, and which axes are filled up, if any."""
+
+    __slots__ = ("axes", "convert", "fill", "known", "np_dtype", "padding", "tensor")
+
+    def __init__(self, tensor: Tensor, padding: Padding | None) -> None:
+        dims = tensor.dims
+        if tensor.dtype is dtypes.variant or (dims is not None and (not dims or dims[0] is not None)):
+            raise InvalidArgumentError(
+                f"{tensor.name!r} cannot be fed in batches",
+                expected="a shape whose first size is open: [None, ...]",
+                actual=format_dims(dims),
+            )
+        if padding is not None and (dims is None or len(dims) < 2):
+            raise InvalidArgumentError(
+                f"{tensor.name!r} cannot be filled up",
+                expected="rows of a known rank, which have a length",
+                actual=format_dims(dims),
+            )
+        self.tensor = tensor
+        self.fill = None if padding is None else _fill_of(tensor, padding.value)
+        self.convert = feed_converter(tensor)
+        self.padding = padding
+        self.axes = [] if padding is None else [axis for axis in range(1, len(dims or ())) if dims[axis] is None]  # type: ignore[index]  # known, if there is a padding
+        self.np_dtype = None if tensor.dtype is dtypes.string else tensor.dtype.np_dtype
+        self.known: dict[tuple[int, ...], Hashable] = {}  # the kinds of shapes that fit
+
+    def admit(self, value: Any) -> tuple[Any, Hashable]:
+        """The array that a caller feeds, and the kind of its rows. Raises as `RowsIn.admit`."""
+        if type(value) is np.ndarray and value.dtype is self.np_dtype:
+            kind = self.known.get(value.shape)
+            if kind is not None:
+                return value, kind
+        array = self.convert(value)
+        shape = array.shape
+        if not shape or not shape[0]:
+            raise InvalidArgumentError(
+                f"the value fed for {self.tensor.name!r} has no rows",
+                expected="shape [rows, ...], rows >= 1",
+                actual=shape,
+            )
+        kind = self.kind(shape)
+        if len(self.known) < _KNOWN:
+            self.known[shape] = kind
+        return array, kind
+
+    def kind(self, shape: tuple[int, ...]) -> Hashable:
+        """What is equal for shapes that go into a batch together."""
+        if not self.axes:
+            return shape[1:]
+        return tuple(size for axis, size in enumerate(shape) if axis and axis not in self.axes)
+
+    def lengths(self, values: Sequence[Any]) -> tuple[int, ...]:
+        """The sizes of rows that all of these fit into."""
+        sizes = list(values[0].shape[1:])
+        step = self.padding.multiple_of if self.padding is not None else 1
+        for axis in self.axes:
+            longest = max(value.shape[axis] for value in values)
+            sizes[axis - 1] = -(-longest // step) * step
+        return tuple(sizes)
+
+
+def _fill_of(tensor: Tensor, value: Any) -> Any:
+    """What a feed is filled up with, in its dtype; 0 stands for no text. Raises InvalidArgumentError, DTypeError."""
+    if tensor.dtype is dtypes.string and type(value) is int and not value:
+        value = b""
+    try:
+        found = to_array(value, tensor.dtype)
+    except OpError as error:
+        error.message = f"{tensor.name!r} cannot be filled up with this: {error.message}"
+        raise
+    if found.ndim:
+        raise InvalidArgumentError(
+            f"{tensor.name!r} cannot be filled up with this", expected="one value", actual=f"shape {found.shape}"
+        )
+    return found[()]
+
+
+class RowsIn:
+    """Takes what callers feed.
+
+    Args:
+        keys: The feeds: tensors with an open first size, or their names.
+        pad: By feed, for those whose rows differ in length.
+
+    Raises:
+        InvalidArgumentError, DTypeError: a feed has no rows, or what is padded is no feed.
+
+    Attributes:
+        tensors: What a step is fed: the feeds, and the masks behind them.
+    """
+
+    def __init__(self, graph: Graph, keys: Sequence[Any], pad: Mapping[Any, Any] | None) -> None:
+        tensors = fed_tensors(graph, keys)
+        if not tensors:
+            raise InvalidArgumentError("a batch needs a feed", expected="at least one feed", actual="none")
+        paddings = _paddings(graph, pad or {}, tensors)
+        self._feeds = [_Feed(tensor, paddings.get(tensor)) for tensor in tensors]
+        masked = [feed for feed in self._feeds if feed.padding is not None and feed.padding.mask is not None]
+        masks = fed_tensors(graph, [feed.padding.mask for feed in masked if feed.padding is not None])
+        self._masks = list(zip(masks, (self._feeds.index(feed) for feed in masked), strict=True))
+        self.tensors = [*tensors, *masks]
+        self.pads = bool(paddings)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    @property
+    def paddings(self) -> list[Padding | None]:
+        """Of each feed."""
+        return [feed.padding for feed in self._feeds]
+
+    def admit(self, values: Sequence[Any]) -> tuple[Values, int, Hashable]:
+        """What one caller feeds: arrays, how many rows they have, and their kind.
+
+        Raises:
+            DTypeError, InvalidArgumentError: a value does not fit its feed, or they have different numbers of rows.
+            Elsewhere: this takes too long for an event loop.
+        """
+        if len(values) != len(self._feeds):
+            raise DTypeError("wrong number of feeds", expected=len(self._feeds), actual=len(values))
+        if len(values) == 1:
+            array, kind = self._feeds[0].admit(values[0])
+            return (array,), len(array), kind
+        admitted = [feed.admit(value) for feed, value in zip(self._feeds, values, strict=True)]
+        arrays = tuple(array for array, _ in admitted)
+        rows = len(arrays[0])
+        for feed, array in zip(self._feeds, arrays, strict=True):
+            if len(array) != rows:
+                raise InvalidArgumentError(
+                    "the feeds of one call have different numbers of rows",
+                    expected=f"{rows}, as for {self._feeds[0].tensor.name!r}",
+                    actual=f"{len(array)} for {feed.tensor.name!r}",
+                )
+        return arrays, rows, tuple(kind for _, kind in admitted)
+
+    def zeros(self, rows: int) -> list[Any]:
+        """Values of `tensors` for so many rows; sizes of rows that are open are one."""
+        made = []
+        for tensor in self.tensors:
+            sizes = [1 if size is None else size for size in (tensor.dims or (None,))[1:]]
+            made.append(np.full((rows, *sizes), b"" if tensor.dtype is dtypes.string else 0, tensor.dtype.np_dtype))
+        return made
+
+    def size(self, pieces: Sequence[Piece], rows: int) -> int:
+        """About how many bytes `join` will copy: what the first is like, for so many rows."""
+        first = pieces[0].request
+        return int(sum(array.nbytes for array in first.payload)) * rows // first.rows
+
+    def join(self, pieces: Sequence[Piece], rows: int) -> list[Any]:
+        """The values of `tensors` for a batch of so many rows, of which those behind the pieces repeat the last one."""
+        if len(pieces) == 1 and pieces[0].request.rows == rows and not self.pads:
+            return list(pieces[0].request.payload)
+        parts = [_parts(pieces, index, rows) for index in range(len(self._feeds))]
+        joined = [
+            _filled(feed, each, rows) if feed.axes else np.concatenate(each)
+            for feed, each in zip(self._feeds, parts, strict=True)
+        ]
+        masks = [_mask(tensor, parts[index], joined[index].shape[1]) for tensor, index in self._masks]
+        return joined + masks
+
+
+def _parts(pieces: Sequence[Piece], feed: int, rows: int) -> list[Any]:
+    """The rows of each piece for a feed, and what fills them up to so many."""
+    parts = []
+    for request, begin, end in pieces:
+        array = request.payload[feed]
+        rows -= end - begin
+        parts.append(array if end - begin == request.rows else array[begin:end])
+    if rows:
+        last = parts[-1][-1:]
+        parts.append(np.broadcast_to(last, (rows, *last.shape[1:])))
+    return parts
+
+
+def _filled(feed: _Feed, parts: Sequence[Any], rows: int) -> Any:
+    """The parts as one array whose rows are as long as the longest."""
+    made = np.full((rows, *feed.lengths(parts)), feed.fill, parts[0].dtype)
+    at = 0
+    for part in parts:
+        made[(slice(at, at + len(part)), *(slice(size) for size in part.shape[1:]))] = part
+        at += len(part)
+    return made
+
+
+def _mask(tensor: Tensor, parts: Sequence[Any], length: int) -> Any:
+    """1 for what is in the parts, 0 for what they are filled up with."""
+    lengths = np.repeat([part.shape[1] for part in parts], [len(part) for part in parts])
+    return (np.arange(length) < lengths[:, None]).astype(tensor.dtype.np_dtype)
+
+
+def _paddings(graph: Graph, pad: Mapping[Any, Any], tensors: Sequence[Tensor]) -> dict[Tensor, Padding]:
+    found: dict[Tensor, Padding] = {}
+    for tensor, given in zip(fed_tensors(graph, pad), pad.values(), strict=True):
+        if tensor not in tensors:
+            raise InvalidArgumentError(
+                f"{tensor.name!r} is to be padded and is no feed",
+                expected=[t.name for t in tensors],
+                actual=tensor.name,
+            )
+        found[tensor] = given if isinstance(given, Padding) else Padding(given)
+    return found
+
+
+class RowsOut:
+    """Gives each caller his rows of what a step has fetched.
+
+    Args:
+        fetches: Of any structure; each tensor in it has the rows of the feeds along axis 0.
+        cuts: By fetched tensor, the feed, by number, whose lengths along axis 1 are its own.
+
+    Raises:
+        InvalidArgumentError: a fetch has no rows.
+
+    Attributes:
+        tensors: What a step fetches.
+    """
+
+    def __init__(self, graph: Graph, fetches: Any, paddings: Sequence[Padding | None]) -> None:
+        self._mapper = FetchMapper(graph, fetches)
+        if self._mapper.targets:
+            raise InvalidArgumentError(
+                "a batch gives tensors; operations cannot be split into rows",
+                expected="tensors",
+                actual=[op.name for op in self._mapper.targets],
+            )
+        self.tensors = self._mapper.tensors
+        for tensor in self.tensors:
+            dims = tensor.dims
+            if tensor.dtype is dtypes.variant or (dims is not None and (not dims or dims[0] is not None)):
+                raise InvalidArgumentError(
+                    f"{tensor.name!r} cannot be split into the rows of callers",
+                    expected="a shape whose first size is open: [None, ...]",
+                    actual=format_dims(dims),
+                ).at(tensor.op.name, tensor.op.type, tensor.op.source)
+        self._cuts = self._planned_cuts(graph, paddings)
+        self._take: Callable[[Sequence[Any]], Any] = self._mapper.take
+
+    def _planned_cuts(self, graph: Graph, paddings: Sequence[Padding | None]) -> dict[int, int]:
+        cuts = {}
+        for index, padding in enumerate(paddings):
+            for fetch in () if padding is None else padding.cuts:
+                tensor = graph.as_graph_element(fetch, allow_operation=False)
+                if tensor not in self.tensors:
+                    raise InvalidArgumentError(
+                        f"{tensor.name!r} is to be cut and is not fetched", expected=[t.name for t in self.tensors]
+                    )
+                cuts[self.tensors.index(tensor)] = index
+        return cuts
+
+    def check(self, values: Sequence[Any], rows: int) -> None:
+        """Raise InvalidArgumentError where a step of so many rows has given another number of them."""
+        for tensor, value in zip(self.tensors, values, strict=True):
+            shape = value.shape
+            if not shape or shape[0] != rows:
+                raise InvalidArgumentError(
+                    f"{tensor.name!r} does not have the rows of the batch",
+                    expected=f"{rows} along axis 0",
+                    actual=f"shape {shape}",
+                ).at(tensor.op.name, tensor.op.type, tensor.op.source)
+
+    def shares(self, values: Sequence[Any], pieces: Sequence[Piece]) -> Iterator[list[Any]]:
+        """What belongs to each piece."""
+        at = 0
+        if len(values) == 1 and not self._cuts:
+            only = values[0]
+            for _, begin, end in pieces:
+                until = at + end - begin
+                yield [only[at:until]]
+                at = until
+            return
+        for piece in pieces:
+            until = at + piece.end - piece.begin
+            yield [self._share(index, value[at:until], piece) for index, value in enumerate(values)]
+            at = until
+
+    def joined(self, shares: Sequence[list[Any]]) -> list[Any]:
+        """The rows of a call that was cut, from those of its pieces. Raises InvalidArgumentError: they do not fit."""
+        joined = []
+        for tensor, parts in zip(self.tensors, zip(*shares, strict=True), strict=True):
+            sizes = {part.shape[1:] for part in parts}
+            if len(sizes) > 1:
+                raise InvalidArgumentError(
+                    f"the rows of {tensor.name!r} differ in size from batch to batch, and the call took several",
+                    expected="rows of one size, as where the fetch is one of `cuts` of a padding",
+                    actual=sorted(sizes),
+                ).at(tensor.op.name, tensor.op.type, tensor.op.source)
+            joined.append(np.concatenate(parts))
+        return joined
+
+    def _share(self, index: int, rows: Any, piece: Piece) -> Any:
+        feed = self._cuts.get(index)
+        return rows if feed is None else rows[:, : piece.request.payload[feed].shape[1]]
+
+    def give(self, slices: list[Any]) -> Any:
+        """In the structure of the fetches. Each place of it has an array of its own."""
+        copies = self._mapper.copies
+        return self._take(slices + [slices[position].copy() for position in copies] if copies else slices)

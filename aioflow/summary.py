@@ -1,0 +1,55 @@
+"""Summaries and event files: the public namespace `aioflow.summary`, after `tf.summary` of the TensorFlow 1 API."""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from aioflow.ops.summary.summaries import audio as audio
+from aioflow.ops.summary.summaries import get_summary_description as get_summary_description
+from aioflow.ops.summary.summaries import histogram as histogram
+from aioflow.ops.summary.summaries import image as image
+from aioflow.ops.summary.summaries import merge as merge
+from aioflow.ops.summary.summaries import merge_all as merge_all
+from aioflow.ops.summary.summaries import scalar as scalar
+from aioflow.ops.summary.summaries import tensor_summary as tensor_summary
+from aioflow.ops.summary.summaries import text as text
+from aioflow.work.later import load_later as _load_later
+
+# ruff: noqa: TC004
+# Loaded with the first use: building summaries needs no messages.
+if _TYPE_CHECKING:
+    from aioflow.observe.file_writer import FileWriter as FileWriter
+    from aioflow.observe.file_writer_cache import FileWriterCache as FileWriterCache
+    from aioflow.protos.classes import Event as Event
+    from aioflow.protos.classes import SessionLog as SessionLog
+    from aioflow.protos.classes import Summary as Summary
+    from aioflow.protos.classes import SummaryDescription as SummaryDescription
+    from aioflow.protos.classes import TaggedRunMetadata as TaggedRunMetadata
+
+__all__ = [
+    "Event",
+    "FileWriter",
+    "FileWriterCache",
+    "SessionLog",
+    "Summary",
+    "SummaryDescription",
+    "TaggedRunMetadata",
+    "audio",
+    "get_summary_description",
+    "histogram",
+    "image",
+    "merge",
+    "merge_all",
+    "scalar",
+    "tensor_summary",
+    "text",
+]
+
+_load_later(
+    __name__,
+    {
+        "FileWriter": "aioflow.observe.file_writer",
+        "FileWriterCache": "aioflow.observe.file_writer_cache",
+        **dict.fromkeys(
+            ("Event", "SessionLog", "Summary", "SummaryDescription", "TaggedRunMetadata"), "aioflow.protos.classes"
+        ),
+    },
+)

@@ -1,0 +1,307 @@
+"""Drives a `BatchCore` on one event loop: callers wait, a few tasks compute one batch after the other.
+
+A caller adds his rows and waits for his own future. Nothing that happens to one of them reaches another: who goes away
+is forgotten, rows that make a batch fail are found by halving it, and a batch that nobody waits for any more is
+stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Final
+
+from aioflow.errors import (
+    ClosedSessionError,
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    ResourceExhaustedError,
+    UnknownError,
+)
+from aioflow.sync.background import Background
+from aioflow.sync.batch_statistics import Tally
+from aioflow.sync.batches import BatchCore, BatchPolicy, Piece, Request
+
+__all__ = ["BatchDriver", "Call"]
+
+# Errors that the rows of one caller may be the cause of.
+_OF_ROWS: Final = (
+    DataLossError, InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError, UnknownError
+)  # fmt: skip
+
+
+class Call(Request):
+    """A request with somebody who waits for it.
+
+    Attributes:
+        future: His answer.
+        timer: What ends the wait.
+        parts: What has come of it, if it was cut: where each piece begins, and what it gave.
+    """
+
+    __slots__ = ("future", "parts", "timer")
+
+    def __init__(self, rows: int, payload: Any, kind: Hashable, priority: int, future: asyncio.Future[Any]) -> None:
+        super().__init__(rows, payload, kind, priority)
+        self.future = future
+        self.timer: asyncio.TimerHandle | None = None
+        self.parts: list[tuple[int, list[Any]]] | None = None
+
+
+class Run:
+    """A batch that is being computed."""
+
+    __slots__ = ("_ended", "_is_over", "pieces", "scope")
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self.pieces = pieces
+        self.scope = asyncio.timeout(None)
+        self._is_over = False
+        self._ended: asyncio.Event | None = None
+
+    def stop_if_unwanted(self) -> bool:
+        """End it, if nobody waits for it any more; returns whether it is so."""
+        unwanted = all(piece.request.is_gone for piece in self.pieces)
+        if unwanted and not self.scope.expired():
+            self.scope.reschedule(asyncio.get_running_loop().time())
+        return unwanted
+
+    def over(self) -> None:
+        """It has ended, one way or another."""
+        self._is_over = True
+        if self._ended is not None:
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait for `over`, unless it has been called."""
+        if not self._is_over:
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
+
+
+class BatchDriver(ABC):
+    """Gathers calls and answers them.
+
+    Args:
+        background: Owns the tasks that compute.
+        concurrency: How many batches may be computed at once.
+        lingers: Whether these tasks, once begun, wait for more when there is nothing to do. Those that do not are begun
+            by the calls.
+    """
+
+    def __init__(self, policy: BatchPolicy, background: Background, concurrency: int, lingers: bool) -> None:
+        self._core = BatchCore(policy)
+        self._background = background
+        self._concurrency = concurrency
+        self._lingers = lingers
+        self._tally = Tally()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._runs: list[Run] = []
+        self._serving = 0  # tasks
+
+    @abstractmethod
+    async def _results(self, pieces: list[Piece]) -> Any:
+        """Compute a batch. What it raises reaches the callers."""
+
+    @abstractmethod
+    async def _is_repeatable(self, pieces: list[Piece]) -> bool:
+        """Whether a part of a batch that has failed may be computed again."""
+
+    @abstractmethod
+    def _shares(self, results: Any, pieces: list[Piece]) -> Iterable[list[Any]]:
+        """What belongs to each piece."""
+
+    @abstractmethod
+    def _joined(self, shares: Sequence[list[Any]]) -> list[Any]:
+        """The share of a call that was cut, from those of its pieces."""
+
+    def _give(self, share: list[Any]) -> Any:
+        """What the caller gets of his share."""
+        return share
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def _seconds_ahead(self) -> float:
+        """About how long what waits will take."""
+        tally, policy = self._tally, self._core.policy
+        each = tally.compute_seconds / tally.batches if tally.batches else policy.batch_timeout
+        return each * (-(-self._core.rows // policy.max_batch_size)) / self._concurrency
+
+    def _add(self, call: Call, now: float) -> None:
+        try:
+            self._core.add(call, now)
+        except ResourceExhaustedError as error:
+            self._tally.rejected += 1
+            error.retry_after = self._seconds_ahead()
+            if call.timer is not None:
+                call.timer.cancel()
+            raise
+        if self._idle:
+            self._wake(now)
+
+    async def _begin_tasks(self) -> None:
+        """Have as many tasks compute as may, or as there is work for."""
+        while self._serving < self._concurrency and (self._lingers or self._core.rows):
+            await self._background.start(self._serve())  # it does not suspend
+            self._serving += 1
+            if not self._lingers:
+                return  # one that finds more to do than it can has another one begun
+
+    def _leave(self, call: Call) -> list[Run]:
+        """Nobody waits for this any more; what is being stopped on that account."""
+        self._core.discard(call)
+        if not self._lingers and not self._core.rows:
+            self._dismiss()
+        return [run for run in self._runs if run.stop_if_unwanted()] if call.pieces else []
+
+    def _dismiss(self) -> None:
+        """Let the tasks that wait see that there is nothing to wait for."""
+        while self._idle:
+            self._idle.popleft().set_result(None)
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """The body of each task that computes: one batch after the other."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                pieces = self._core.take(loop.time())
+                if pieces:
+                    if self._core.rows:
+                        await self._others(loop)
+                    await self._compute(pieces, loop)
+                elif self._core.rows or self._lingers:
+                    await self._wait(loop)
+                else:
+                    self._dismiss()
+                    return
+        except BaseException:
+            self._refuse_all()
+            raise
+        finally:
+            self._serving -= 1
+
+    async def _others(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One batch has been taken: there may be enough for another."""
+        if self._idle:
+            self._wake(loop.time())
+        elif not self._lingers:
+            await self._begin_tasks()
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until a batch is due."""
+        turn = loop.create_future()
+        self._idle.append(turn)
+        self._set_timer()
+        try:
+            await turn
+        finally:
+            if turn in self._idle:
+                self._idle.remove(turn)
+
+    def _wake(self, now: float) -> None:
+        """Something has come: have a task look, or look again when it is due."""
+        if self._core.due_at() <= now:
+            self._idle.popleft().set_result(None)
+        elif self._timer is None:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._core.due_at()
+        if due < float("inf"):
+            self._timer = asyncio.get_running_loop().call_at(due, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._idle:
+            self._idle.popleft().set_result(None)
+
+    async def _compute(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
+        """Run a batch, and answer everybody in it."""
+        now = loop.time()
+        self._tally.queue_seconds += sum(now - piece.request.arrived for piece in pieces)
+        self._tally.running += 1
+        try:
+            await self._answer(pieces, loop)
+        except asyncio.CancelledError:
+            self._fail(pieces, ClosedSessionError.refusing())
+            raise
+        except Exception as error:  # a fault of ours: nobody is to wait for ever on its account
+            self._fail(pieces, error)
+        finally:
+            self._tally.running -= 1
+
+    async def _answer(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
+        failure: Exception | None = None
+        pieces = [piece for piece in pieces if not piece.request.is_gone]
+        if not pieces:
+            return
+        run = Run(pieces)
+        self._runs.append(run)
+        try:
+            async with run.scope:
+                started = loop.time()
+                results = await self._results(pieces)
+                self._tally.computed(sum(piece.end - piece.begin for piece in pieces), loop.time() - started)
+        except Exception as error:
+            if run.scope.expired():
+                return  # nobody waits for it
+            failure = error
+        finally:
+            self._runs.remove(run)
+            run.over()
+        if failure is not None:
+            await self._failed(pieces, failure, loop)
+            return
+        for piece, share in zip(pieces, self._shares(results, pieces), strict=True):
+            call: Any = piece.request
+            call.pieces -= 1
+            if piece.end - piece.begin < call.rows:
+                try:
+                    share = self._put_together(call, piece.begin, share)
+                except InvalidArgumentError as error:  # of this call: the others have nothing to do with it
+                    self._fail([piece], error)
+                    continue
+            if share and not call.future.done():
+                self._tally.answered += 1
+                call.future.set_result(self._give(share))
+
+    def _put_together(self, call: Call, begin: int, share: list[Any]) -> list[Any]:
+        """All of what a call gets that was cut, once this piece of it was the last one; nothing before that."""
+        call.parts = call.parts or []
+        call.parts.append((begin, share))
+        if call.is_gone or not call.is_complete:
+            return []
+        return self._joined([each for _, each in sorted(call.parts, key=lambda part: part[0])])
+
+    async def _failed(self, pieces: list[Piece], error: Exception, loop: asyncio.AbstractEventLoop) -> None:
+        """A batch has failed: find whose rows it was, or else tell everybody."""
+        if len(pieces) == 1 or not isinstance(error, _OF_ROWS) or not await self._is_repeatable(pieces):
+            self._fail(pieces, error)
+            return
+        middle = len(pieces) // 2
+        await self._answer(pieces[:middle], loop)
+        await self._answer(pieces[middle:], loop)
+
+    def _fail(self, pieces: list[Piece], error: Exception) -> None:
+        for number, piece in enumerate(pieces):
+            call: Any = piece.request
+            self._core.discard(call)
+            if not call.future.done():
+                self._tally.failed += 1
+                call.future.set_exception(error if not number else copy.copy(error))
+
+    def _refuse_all(self) -> None:
+        """Nothing is computed any more."""
+        while pieces := self._core.take(float("inf")):
+            self._fail(pieces, ClosedSessionError.refusing())

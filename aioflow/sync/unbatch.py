@@ -1,0 +1,161 @@
+"""Where steps meet to divide a batch that one of them carries, and to put one together again: plain state machines.
+
+Each step has a number. What has come for a step that is not there yet is kept for a while.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aioflow.sync.waiting import Ticket
+
+__all__ = ["CollectCore", "Collecting", "Share", "ShareCore"]
+
+_GRADIENT_SECONDS: Final = 600.0  # after which nobody comes for a gradient any more
+
+
+class Share(Ticket):
+    """A step waits for what is its own."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int, wake: Callable[[], None] | None = None) -> None:
+        super().__init__(wake)
+        self.number = number
+
+
+class Collecting(Ticket):
+    """A step waits for something of each of several steps; `value` is what each has brought, in their order."""
+
+    __slots__ = ("missing", "numbers")
+
+    def __init__(self, numbers: tuple[int, ...], wake: Callable[[], None] | None = None) -> None:
+        super().__init__(wake)
+        self.numbers = numbers
+        self.missing: set[int] = set()
+
+
+class _Kept:
+    """Things by number, with the times when they came."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._things: dict[int, tuple[float, Any]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._things
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def put(self, number: int, thing: Any, now: float) -> None:
+        """Keep it, and drop what has been kept for too long."""
+        self._things.pop(number, None)
+        self._things[number] = (now, thing)
+        while True:
+            oldest = next(iter(self._things))
+            if self._things[oldest][0] + self._seconds >= now:
+                return
+            del self._things[oldest]
+
+    def take(self, number: int) -> Any:
+        return self._things.pop(number)[1]
+
+
+class ShareCore:
+    """What a carrier gives to the others. Methods may be called from any thread.
+
+    Args:
+        name: For messages.
+        seconds: How long anything is kept that nobody has come for.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Share] = {}
+        self._kept = _Kept(seconds)
+
+    def describe(self) -> str:
+        """The state in words, for reports."""
+        return f"unbatching {self.name!r} ({len(self._waiting)} waiting; kept for {len(self._kept)} others)"
+
+    def bring(self, shares: Mapping[int, Any], now: float) -> list[Ticket]:
+        """The carrier has come; returns whose wait is over."""
+        settled: list[Ticket] = []
+        with self._lock:
+            for number, share in shares.items():
+                ticket = self._waiting.pop(number, None)
+                if ticket is None:
+                    self._kept.put(number, share, now)
+                else:
+                    ticket.settle(share)
+                    settled.append(ticket)
+        return settled
+
+    def submit(self, ticket: Share) -> list[Ticket]:
+        """Wait; returns the ticket if that is over already."""
+        with self._lock:
+            if ticket.number not in self._kept:
+                self._waiting[ticket.number] = ticket
+                return []
+            ticket.settle(self._kept.take(ticket.number))
+            return [ticket]
+
+    def withdraw(self, ticket: Share) -> list[Ticket]:
+        """Wait no more."""
+        with self._lock:
+            if self._waiting.get(ticket.number) is ticket:
+                del self._waiting[ticket.number]
+        return []
+
+
+class CollectCore:
+    """What the others give to a carrier. Methods may be called from any thread.
+
+    Args:
+        name: For messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._collecting: list[Collecting] = []
+        self._kept = _Kept(_GRADIENT_SECONDS)
+
+    def describe(self) -> str:
+        """The state in words, for reports."""
+        missing = sum(len(ticket.missing) for ticket in self._collecting)
+        return f"gradients of batches {self.name!r} ({len(self._collecting)} waiting for {missing} steps)"
+
+    def bring(self, number: int, thing: Any, now: float) -> list[Ticket]:
+        """Something of one step; returns whose wait is over."""
+        with self._lock:
+            self._kept.put(number, thing, now)
+            for ticket in self._collecting:
+                ticket.missing.discard(number)
+            return self._complete()
+
+    def submit(self, ticket: Collecting) -> list[Ticket]:
+        """Wait; returns the ticket if that is over already."""
+        with self._lock:
+            ticket.missing = {number for number in ticket.numbers if number not in self._kept}
+            self._collecting.append(ticket)
+            return self._complete()
+
+    def withdraw(self, ticket: Collecting) -> list[Ticket]:
+        """Wait no more."""
+        with self._lock:
+            if ticket in self._collecting:
+                self._collecting.remove(ticket)
+        return []
+
+    def _complete(self) -> list[Ticket]:
+        settled: list[Ticket] = []
+        for ticket in [each for each in self._collecting if not each.missing]:
+            ticket.settle([self._kept.take(number) for number in ticket.numbers])
+            self._collecting.remove(ticket)
+            settled.append(ticket)
+        return settled

@@ -1,0 +1,119 @@
+"""`SummarySaverHook`: summaries of the training, every so many steps or seconds, into event files."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.observe.file_writer_cache import FileWriterCache
+from aioflow.protos import message
+from aioflow.train.coordinator import Coordinator
+from aioflow.train.monitored.scaffold import Scaffold
+from aioflow.train.monitored.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    called,
+)
+from aioflow.train.monitored.step_of_graph import required_global_step
+from aioflow.train.monitored.timers import SecondOrStepTimer
+
+__all__ = ["SummarySaverHook", "add_number", "add_status", "writer_for"]
+
+
+def writer_for(summary_writer: Any, folder: str | os.PathLike[str] | None) -> Any:
+    """The writer that a hook was given, or that of its folder, which hooks share; None where there is neither."""
+    return FileWriterCache.get(folder) if summary_writer is None and folder else summary_writer
+
+
+async def add_number(writer: Any, tag: str, number: float, step: int) -> None:
+    """Write a summary with one number. Waits where the disk is behind."""
+    summary = message("Summary")()
+    summary.value.add(tag=tag, simple_value=number)
+    await called(writer.add_summary, summary, step)
+
+
+async def add_status(writer: Any, status: str, step: int | None = None) -> None:
+    """Write that the session is at its "START" or "STOP"."""
+    log = message("SessionLog")
+    await called(writer.add_session_log, log(status=log.SessionStatus.Value(status)), step)
+
+
+class SummarySaverHook(SessionRunHook):
+    """Runs summaries with the first run, and then every so many steps or seconds, and writes what they give.
+
+    Args:
+        save_steps, save_secs: How often; exactly one is given.
+        output_dir: Folder of the event files, or the URL of one in a store.
+        summary_writer: A `summary.FileWriter`, instead of the folder. Without either nothing is written.
+        scaffold: Whose `summary_op` is run, if it has one. Exactly one of `scaffold` and `summary_op` is given.
+        summary_op: The node to run, or a list of nodes.
+
+    Raises:
+        InvalidArgumentError: too much or too little of this is given.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        summary_writer: Any = None,
+        scaffold: Scaffold | None = None,
+        summary_op: Any = None,
+    ) -> None:
+        if (scaffold is None) == (summary_op is None):
+            raise InvalidArgumentError(
+                "it is not clear which summaries to write",
+                expected="scaffold or summary_op",
+                actual="neither" if scaffold is None else "both",
+            )
+        self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
+        self._folder = output_dir
+        self._writer = summary_writer
+        self._scaffold = scaffold
+        self._summary_op = summary_op
+
+    def begin(self) -> None:
+        """Find the global step, and the writer."""
+        self._writer = writer_for(self._writer, self._folder)
+        self._step = required_global_step(self)
+        self._next_step: int | None = None
+
+    def after_create_session(self, session: Any, coord: Coordinator) -> None:
+        """Begin anew: a session that restores an older step says so, and TensorBoard drops what was written since."""
+        self._timer.reset()
+        self._next_step = None
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetch the summaries, when it is time."""
+        due = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
+        return SessionRunArgs([self._step, *self._summaries()] if due else self._step)
+
+    async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Write them, unless a run beside this one has done so."""
+        if not isinstance(run_values.results, list):
+            self._next_step = int(run_values.results) + 2  # what was fetched is older than the update
+            return
+        step = int(await run_context.session.run(self._step))
+        if not self._timer.should_trigger_for_step(step):
+            return
+        first = self._timer.last_triggered_step() is None
+        self._timer.update_last_triggered_step(step)
+        self._next_step = step + 1
+        if self._writer is not None:
+            if first:
+                await add_status(self._writer, "START", step)
+            for summary in run_values.results[1:]:
+                await called(self._writer.add_summary, summary, step)
+
+    async def end(self, session: Any) -> None:
+        """Wait until all is written. Raises what the disk refuses."""
+        if self._writer is not None:
+            await called(self._writer.flush)
+
+    def _summaries(self) -> list[Any]:
+        chosen = self._summary_op if self._scaffold is None else self._scaffold.summary_op
+        return [] if chosen is None else list(chosen) if isinstance(chosen, list | tuple) else [chosen]

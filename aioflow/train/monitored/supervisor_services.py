@@ -1,0 +1,62 @@
+"""What a `Supervisor` calls every so many seconds beside the training: its speed and its summaries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from aioflow.graph.graph import Graph
+from aioflow.train.monitored.session_run_hook import called
+from aioflow.train.monitored.summaries import add_number, add_status
+
+__all__ = ["Speed", "Summaries", "begin_summaries"]
+
+_LOGGER: Final = logging.getLogger("aioflow.train")
+
+
+class Speed:
+    """Logs steps a second, and writes them as a summary where there is a writer."""
+
+    def __init__(self, session: Any, global_step: Any, writer: Any) -> None:
+        self._session = session
+        self._global_step = global_step
+        self._writer = writer
+        self._last: tuple[float, int] | None = None
+
+    async def tell(self) -> None:
+        """Since the last time; the first time there is nothing to say."""
+        step, now = int(await self._session.run(self._global_step)), asyncio.get_running_loop().time()
+        if self._last is not None and now > self._last[0]:
+            speed = (step - self._last[1]) / (now - self._last[0])
+            tag = f"{self._global_step.op.name}/sec"
+            _LOGGER.info("%s: %g", tag, speed)
+            if self._writer is not None:
+                await add_number(self._writer, tag, speed, step)
+        self._last = now, step
+
+
+class Summaries:
+    """Runs the summaries of a graph that needs no feeds for them, and writes what they give."""
+
+    def __init__(self, session: Any, summary_op: Any, global_step: Any, writer: Any) -> None:
+        self._session = session
+        self._fetches = [summary_op] if global_step is None else [summary_op, global_step]
+        self._writer = writer
+
+    async def write(self) -> None:
+        """Those of now."""
+        summary, *step = await self._session.run(self._fetches)
+        await called(self._writer.add_summary, summary, int(step[0]) if step else None)
+
+
+async def begin_summaries(writer: Any, graph: Graph, session: Any, global_step: Any) -> None:
+    """Open the writer, which a session before this one may have closed, and write the graph.
+
+    Args:
+        global_step: Where it is given, a session that starts at that step is written, too.
+    """
+    await called(writer.reopen)
+    await called(writer.add_graph, graph)
+    if global_step is not None:
+        await add_status(writer, "START", int(await session.run(global_step)))

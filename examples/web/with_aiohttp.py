@@ -1,0 +1,67 @@
+"""Digits, in aiohttp: `python -m examples.web.with_aiohttp --port 8000`.
+
+With `handler_cancellation=True` aiohttp cancels the handler of a client who has gone, and so what it waits for: a row
+that has not been computed never is. `cleanup_ctx` holds the session for as long as the application lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import AsyncIterator, Sequence
+
+from aiohttp import web
+
+import aioflow as af
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
+from aioflow.session.batching import Batched
+from examples.web.digits import build, numbers_of, restore_or_train, rows_of
+
+PREDICT = web.AppKey("predict", Batched)
+
+
+async def model_of(app: web.Application) -> AsyncIterator[None]:
+    """A session that is opened before the server listens, and closed when the last request has been answered."""
+    model = build()
+    async with af.Session(graph=model.graph) as session:
+        await restore_or_train(session, model)
+        async with session.batched(model.probabilities, [model.images], max_batch_size=64) as app[PREDICT]:
+            await session.warmup(app[PREDICT])
+            yield
+
+
+async def predict(request: web.Request) -> web.Response:
+    """`POST` rows of 64 numbers; the answer has a row of 10 probabilities for each."""
+    try:
+        rows = rows_of(await request.json())
+        answer = await request.app[PREDICT](rows, timeout=float(request.query.get("timeout", "60")))
+    except ResourceExhaustedError as error:
+        after = math.ceil(error.retry_after or 1.0)
+        raise web.HTTPServiceUnavailable(text="too many requests", headers={"Retry-After": str(after)}) from error
+    except DeadlineExceededError as error:
+        raise web.HTTPGatewayTimeout(text="not answered in time") from error
+    except InvalidArgumentError as error:
+        raise web.HTTPBadRequest(text=f"{error.message}, expected {error.expected}") from error
+    except (RecursionError, ValueError) as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
+    return web.json_response(answer.tolist())
+
+
+async def statistics(request: web.Request) -> web.Response:
+    """What has been answered, and what waits."""
+    return web.json_response(numbers_of(request.app[PREDICT].statistics()))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until SIGTERM or Ctrl-C; what has begun is answered first."""
+    parser = argparse.ArgumentParser(description="Answer requests from a classifier of digits.")
+    parser.add_argument("--port", type=int, default=8000)
+    options = parser.parse_args(arguments)
+    app = web.Application(client_max_size=1 << 20)
+    app.cleanup_ctx.append(model_of)
+    app.add_routes([web.post("/predict", predict), web.get("/statistics", statistics)])
+    web.run_app(app, host="127.0.0.1", port=options.port, handler_cancellation=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Digits, in FastAPI: models of pydantic in and out, a dependency with `yield`, work behind the response, a stream.
+
+    uvicorn examples.web.with_fastapi:app
+
+`/predict` answers from what callers share. `/learn` makes a training step on the same variables: a dependency lets one
+request at a time do so, and a background task saves a checkpoint, from which the service goes on when it is started
+again. `/predict/lines` answers row by row, as they are computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import BackgroundTasks, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, Field
+
+import aioflow as af
+from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
+from aioflow.session.batching import Batched
+from examples.web.digits import FOLDER, build, restore_or_train, rows_of
+
+model = build()
+
+Pixels = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=64, max_length=64)]
+Rows = Annotated[list[Pixels], Field(min_length=1, max_length=1000)]
+
+
+class Images(BaseModel):
+    """Digits to be recognized."""
+
+    pixels: Rows
+
+
+class Lesson(Images):
+    """Digits that are known."""
+
+    labels: Annotated[list[Annotated[int, Field(ge=0, le=9)]], Field(min_length=1)]
+
+
+class Answer(BaseModel):
+    """The likeliest digit of each row, and how likely it is."""
+
+    digits: list[int]
+    probabilities: list[float]
+
+
+class Learnt(BaseModel):
+    """The loss before the step, and the number of the step."""
+
+    loss: float
+    step: int
+
+
+class Trainer:
+    """Training steps, and checkpoints of what they have learnt."""
+
+    def __init__(self, session: af.Session) -> None:
+        self._session = session
+        self._learning, self._saving = asyncio.Lock(), asyncio.Lock()
+        self._saved = -1
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[Trainer]:
+        """A block that one caller at a time is in."""
+        async with self._learning:
+            yield self
+
+    async def learn(self, lesson: Lesson) -> Learnt:
+        """One step."""
+        feeds = {model.images: rows_of(lesson.pixels), model.labels: lesson.labels}
+        _, loss = await self._session.run([model.train, model.loss], feeds)
+        return Learnt(loss=float(loss), step=int(await self._session.run(model.global_step)))
+
+    async def save(self, step: int) -> None:
+        """A checkpoint that has this step. Steps go on meanwhile: it has the values of one moment."""
+        async with self._saving:
+            if step > self._saved:  # else one that was written meanwhile has it
+                now = int(await self._session.run(model.global_step))
+                await model.saver.save(self._session, FOLDER / "model", now)
+                self._saved = now
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """The server listens when the model is there and warm; background tasks end before the session does."""
+    async with af.Session(graph=model.graph) as session:
+        await restore_or_train(session, model)
+        app.state.trainer = Trainer(session)
+        async with session.batched(model.probabilities, [model.images], max_batch_size=64) as app.state.predict:
+            await session.warmup(app.state.predict)
+            yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+def predictor(request: Request) -> Batched:
+    """What all callers share."""
+    found: Batched = request.app.state.predict
+    return found
+
+
+async def trainer(request: Request) -> AsyncIterator[Trainer]:
+    """The trainer, for one request at a time: the next one's turn comes when this one's function has returned."""
+    async with request.app.state.trainer.turn() as found:
+        yield found
+
+
+@app.post("/predict")
+async def predict(images: Images, request: Request, call: Annotated[Batched, Depends(predictor)]) -> Answer:
+    """Answer all rows at once."""
+    return _answer(await af.web.until_disconnect(request.receive, call(rows_of(images.pixels), timeout=30.0)))
+
+
+def _answer(probabilities: Any) -> Answer:
+    return Answer(digits=probabilities.argmax(1).tolist(), probabilities=probabilities.max(1).tolist())
+
+
+@app.post("/predict/lines")
+async def predict_lines(images: Images, call: Annotated[Batched, Depends(predictor)]) -> StreamingResponse:
+    """A line of JSON for each 16 rows, as soon as they are computed, less urgent than what others ask for."""
+    parts = [rows_of(images.pixels[begin : begin + 16]) for begin in range(0, len(images.pixels), 16)]
+    return StreamingResponse(_lines(parts, call), media_type="application/x-ndjson")
+
+
+async def _lines(parts: Sequence[Any], call: Batched) -> AsyncIterator[str]:
+    for part in parts:
+        yield _answer(await call(part, priority=1)).model_dump_json() + "\n"
+
+
+@app.post("/learn")
+async def learn(
+    lesson: Lesson, tasks: BackgroundTasks, turn: Annotated[Trainer, Depends(trainer, scope="function")]
+) -> Learnt:
+    """One training step; a checkpoint is written when the response has been sent."""
+    learnt = await turn.learn(lesson)
+    tasks.add_task(turn.save, learnt.step)
+    return learnt
+
+
+# -- what an error is to a client ------------------------------------------------------------------------------------
+
+
+@app.exception_handler(RequestValidationError)
+async def unfit(request: Request, error: RequestValidationError) -> Response:
+    """What was wrong, without what was sent: FastAPI's own answer repeats it, and fails where that is NaN."""
+    detail = [{"where": list(each["loc"]), "what": each["msg"]} for each in error.errors()[:10]]
+    return JSONResponse({"detail": detail}, 422)
+
+
+@app.exception_handler(InvalidArgumentError)
+async def wrong(request: Request, error: InvalidArgumentError) -> Response:
+    """What only the model could tell; `str(error)` would say where in this program it was noticed, too."""
+    return JSONResponse({"detail": error.message}, 400)
+
+
+@app.exception_handler(ResourceExhaustedError)
+async def full(request: Request, error: ResourceExhaustedError) -> Response:
+    """More waits than may: whoever comes again later is welcome."""
+    after = math.ceil(error.retry_after or 1.0)
+    return JSONResponse({"detail": "too many requests"}, 503, {"Retry-After": str(after)})
+
+
+@app.exception_handler(DeadlineExceededError)
+async def late(request: Request, error: DeadlineExceededError) -> Response:
+    """It was not answered in time."""
+    return JSONResponse({"detail": "not answered in time"}, 504)
+
+
+@app.exception_handler(ClientDisconnectedError)
+async def gone(request: Request, error: ClientDisconnectedError) -> Response:
+    """Nobody reads this."""
+    return Response(status_code=499)

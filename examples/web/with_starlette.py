@@ -1,0 +1,100 @@
+"""Digits, in Starlette: a session that lives as long as the application, and callers who share its steps.
+
+    uvicorn examples.web.with_starlette:app
+    curl "http://127.0.0.1:8000/predict?timeout=0.5" -d "[[$(printf '0.5,%.0s' $(seq 63))0.5]]"
+
+The server listens once `lifespan` has come to its `yield`: when the variables are there and each size of batch that
+clients may make has been run. Until then connections wait or are refused, whichever the listening socket does. When the
+server is stopped, requests that have come are answered, and then the session is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import aioflow as af
+from aioflow.errors import (
+    ClientDisconnectedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
+from examples.web.bodies import read_json
+from examples.web.digits import build, numbers_of, restore_or_train, rows_of
+
+model = build()
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    """The session, and what callers share."""
+    async with af.Session(graph=model.graph) as session:
+        await restore_or_train(session, model)
+        async with session.batched(model.probabilities, [model.images], max_batch_size=64) as app.state.predict:
+            await session.warmup(app.state.predict)
+            yield
+
+
+async def predict(request: Request) -> Response:
+    """`POST` rows of 64 numbers; the answer has a row of 10 probabilities for each. `?timeout=` is in seconds."""
+    call = request.app.state.predict
+    rows = rows_of(await read_json(request))
+    answer = await af.web.until_disconnect(request.receive, call(rows, timeout=_timeout(request)))
+    return JSONResponse(answer.tolist())
+
+
+def _timeout(request: Request) -> float | None:
+    text = request.query_params.get("timeout")
+    try:
+        return None if text is None else float(text)
+    except ValueError as error:
+        raise HTTPException(400, f"timeout must be a number of seconds, not {text!r}") from error
+
+
+async def statistics(request: Request) -> Response:
+    """What has been answered, and what waits."""
+    return JSONResponse(numbers_of(request.app.state.predict.statistics()))
+
+
+# -- what an error is to a client ------------------------------------------------------------------------------------
+
+
+async def wrong(request: Request, error: Exception) -> Response:
+    """The client's own fault; `str(error)` would say where in this program it was noticed, too."""
+    return JSONResponse({"error": getattr(error, "message", ""), "expected": str(getattr(error, "expected", ""))}, 400)
+
+
+async def full(request: Request, error: Exception) -> Response:
+    """More waits than may: whoever comes again later is welcome."""
+    after = getattr(error, "retry_after", None) or 0.0
+    return JSONResponse({"error": "too many requests"}, 503, {"Retry-After": str(max(1, round(after)))})
+
+
+async def late(request: Request, error: Exception) -> Response:
+    """It was not answered in time."""
+    return JSONResponse({"error": "not answered in time"}, 504)
+
+
+async def gone(request: Request, error: Exception) -> Response:
+    """Nobody reads this."""
+    return Response(status_code=499)
+
+
+app = Starlette(
+    lifespan=lifespan,
+    routes=[Route("/predict", predict, methods=["POST"]), Route("/statistics", statistics)],
+    exception_handlers={
+        InvalidArgumentError: wrong,
+        ResourceExhaustedError: full,
+        DeadlineExceededError: late,
+        ClientDisconnectedError: gone,
+        ClientDisconnect: gone,
+    },
+)

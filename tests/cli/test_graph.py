@@ -1,0 +1,163 @@
+"""`aioflow graph`: models as pictures, in SVG, for Graphviz, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import aioflow as af
+from aioflow.cli import main
+from aioflow.train import write_graph
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> str:
+    """A layer on each of two devices, their loss, and a training step."""
+    with af.Graph().as_default() as graph:
+        h = af.placeholder("float32", [None, 8], name="x")
+        for i in range(2):
+            with af.name_scope(f"layer{i}"), af.device(f"/cpu:{i}"):
+                h = af.nn.relu(af.matmul(h, af.Variable(af.ones([8, 8]), name="w")), name="relu")
+        with af.name_scope("train"):
+            af.train.GradientDescentOptimizer(0.1).minimize(af.reduce_mean(h, name="loss"))
+    return write_graph(graph, tmp_path, "model <1>.pbtxt")
+
+
+@pytest.fixture
+def branching(tmp_path: Path) -> str:
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [], name="x")
+        _, s = af.while_loop(lambda i, a: i < 9, lambda i, a: (i + 1, a * x), [af.constant(0), x], name="loop")
+        af.cond(s > 3.0, lambda: af.sqrt(s), lambda: -s, name="choice")
+    return write_graph(graph, tmp_path, "branching.pb", as_text=False)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> str:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"], name="/block/Relu"),
+        helper.make_node("Add", ["h", "x"], ["y"], name="/block/Add"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 10
+    onnx.save(model, tmp_path / "model.onnx")
+    return str(tmp_path / "model.onnx")
+
+
+def drawn(model: str, *options: str) -> ElementTree.Element:
+    path = Path(model).parent / "graph.svg"
+    assert main(["graph", model, "-o", str(path), *options]) == 0
+    return ElementTree.parse(path).getroot()
+
+
+def as_json(model: str, *options: str) -> dict[str, Any]:
+    path = Path(model).parent / "graph.json"
+    assert main(["graph", model, "-o", str(path), *options]) == 0
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def titles(picture: ElementTree.Element) -> list[str]:
+    """The large text of each box."""
+    return [group.findall(f"{SVG}text")[0].text or "" for group in picture.findall(f"{SVG}g")]
+
+
+def numbers(element: ElementTree.Element, *names: str) -> list[float]:
+    return [float(element.attrib[name]) for name in names]
+
+
+@pytest.mark.parametrize("name", ["trained", "branching", "foreign"])
+def test_all_is_within_the_picture_and_no_box_covers_another(name: str, request: pytest.FixtureRequest) -> None:
+    picture = drawn(request.getfixturevalue(name))
+    width, height = numbers(picture, "width", "height")
+    boxes = [numbers(g.findall(f"{SVG}rect")[-1], "x", "y", "width", "height") for g in picture.findall(f"{SVG}g")]
+    assert len(boxes) > 2
+    for x, y, wide, high in boxes:
+        assert 0 <= x <= x + wide <= width
+        assert 0 <= y <= y + high <= height
+        assert sum(a < x + wide and x < a + c and b < y + high and y < b + d for a, b, c, d in boxes) == 1, "itself"
+    for path in picture.findall(f"{SVG}path"):
+        points = re.findall(r"(-?[\d.]+),(-?[\d.]+)", path.attrib["d"])
+        assert all(0 <= float(x) <= width and 0 <= float(y) <= height for x, y in points)
+
+
+def test_devices_have_colours(trained: str) -> None:
+    picture = drawn(trained)
+    legend = [text.text for text in picture.findall(f"{SVG}text")]
+    assert legend == ["model <1>.pbtxt", "/device:CPU:0", "/device:CPU:1"]
+    fills = {
+        (group.findall(f"{SVG}title")[0].text or "").split("\n")[0]: group.findall(f"{SVG}rect")[-1].attrib["fill"]
+        for group in picture.findall(f"{SVG}g")
+    }
+    assert fills["layer0/relu"] != fills["layer1/relu"]
+
+
+def test_depth_and_fetches(trained: str, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = as_json(trained, "--depth", "0")
+    shallow = as_json(trained, "--depth", "1", "--fetch", "layer1/relu:0")
+    assert [box["name"] for box in shallow["boxes"]] == ["x", "layer0", "layer1/MatMul", "layer1/relu"]
+    assert shallow["boxes"][1]["ops"] == {"MatMul": 1, "Relu": 1}
+    assert shallow["boxes"][1]["weights"] == 1
+    assert shallow["edges"][0] == {"from": "x", "to": "layer0", "tensors": ["x:0"]}
+    assert len(whole["boxes"]) > len(shallow["boxes"])
+    assert all(box["nodes"] == 1 for box in whole["boxes"])
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("5 nodes in 4 boxes, 3 edges, scopes opened to depth 1: written to ")
+
+
+def test_a_loop_is_drawn_with_its_way_back(branching: str) -> None:
+    edges = {(e["from"].rpartition("/")[2], e["to"].rpartition("/")[2]) for e in as_json(branching)["edges"]}
+    assert ("NextIteration", "Merge") in edges
+    assert "LoopCond" in titles(drawn(branching))
+
+
+def test_an_onnx_model(foreign: str) -> None:
+    assert titles(drawn(foreign)) == ["Placeholder", "Relu", "AddV2"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file has such a name there")
+def test_a_file_may_have_any_name(trained: str) -> None:
+    odd = Path(trained).with_name('odd\x01\n<&"]]>.pbtxt')
+    odd.write_bytes(Path(trained).read_bytes())
+    assert titles(drawn(str(odd))) == titles(drawn(trained))
+
+
+def test_graphviz(trained: str) -> None:
+    path = Path(trained).parent / "graph.dot"
+    assert main(["graph", trained, "-o", str(path), "--depth", "1", "--fetch", "layer1/relu"]) == 0
+    text = path.read_text()
+    assert text.startswith('digraph "model <1>.pbtxt" {')
+    assert '"x" -> "layer0/";' in text
+    assert text.count(" -> ") == 3
+    assert text.count("fillcolor=") == 4, "of all nodes, and of three that ask for a device"
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["-o", "x.png"], 2, "ends with none of .svg, .dot, .json"),
+        (["-o", "x.svg", "--fetch", "nobody"], 2, "no such node: nobody"),
+        (["-o", "x.svg", "--signature", "nobody"], 2, "no such signature"),
+    ],
+)
+def test_mistakes_are_one_line(
+    trained: str, options: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main(["graph", trained, *options])
+    except SystemExit as ended:
+        found = int(str(ended.code))
+    assert found == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

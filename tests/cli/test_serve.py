@@ -1,0 +1,198 @@
+"""`aioflow serve`: a process of its own, asked over loopback, and ended by signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import aioflow
+import aioflow.serve
+from aioflow.cli import main
+from tests import processes
+from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
+
+
+@contextlib.asynccontextmanager
+async def serving(*arguments: str, stderr: int | None = None) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """The process and its address, once its models are ready."""
+    for package in ("starlette", "uvicorn", "prometheus_client"):
+        pytest.importorskip(package, reason="aioflow[serve] is not installed")
+    async with (
+        asyncio.timeout(processes.SECONDS),
+        processes.program_on_loop("-m", "aioflow", "serve", *arguments, "--port", "0", stderr=stderr) as process,
+    ):
+        first = await line(process)
+        assert first.startswith("listening at http://127.0.0.1:"), first
+        assert (await line(process)).endswith("is ready")
+        yield process, first.rpartition(" ")[2]
+
+
+async def line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
+
+
+def call(url: str, document: Any = None, **headers: str) -> Any:
+    data = None if document is None else json.dumps(document).encode()
+    request = urllib.request.Request(url, data, headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=SECONDS) as response:
+        return json.loads(response.read())
+
+
+def asked(x: Any) -> Any:
+    return {"inputs": [{"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.tolist()}]}
+
+
+async def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
+    await save_model(tmp_path / "1", scaled(2))
+    await save_model(tmp_path / "2", scaled(3))
+    (tmp_path / "token").write_text("secret\n")
+    async with serving(f"m={tmp_path}:1", "--token-file", str(tmp_path / "token")) as (process, url):
+        x = rows(2)
+        answer = await asyncio.to_thread(call, f"{url}/v2/models/m/infer", asked(x), Authorization="Bearer secret")
+        assert answer["model_version"] == "1"
+        np.testing.assert_allclose(np.reshape(answer["outputs"][0]["data"], (2, 3)), x * 2, rtol=1e-6)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            await asyncio.to_thread(call, f"{url}/v2")
+        process.terminate()
+        assert await process.wait() == 0
+
+
+async def test_the_error_output_says_what_becomes_of_models(tmp_path: Path) -> None:
+    await save_model(tmp_path / "1", scaled(2))
+    async with serving(f"m={tmp_path}", stderr=asyncio.subprocess.PIPE) as (process, url):
+        await save_model(tmp_path / "2", scaled(3))
+        for change in ("load", "unload"):
+            await asyncio.to_thread(call, f"{url}/v2/repository/models/m/{change}", {})
+        assert process.stderr is not None
+        said = [(await process.stderr.readline()).decode().strip() for _ in range(2)]
+    assert [each.partition(" INFO ")[2] for each in said] == [
+        "model m is ready: version 2",
+        "model m has been taken away",
+    ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+async def test_what_has_begun_is_answered_after_the_signal(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    await save_model(tmp_path / "m", slow(100_000))
+    async with serving(f"m={tmp_path / 'm'}", "--no-warmup") as (process, url):
+        async with asyncio.TaskGroup() as group:
+            ask = partial(call, f"{url}/v2/models/m/infer", asked(np.ones([1, 1], np.float32)))
+            asking = group.create_task(asyncio.to_thread(ask))
+            while 'aioflow_pending_requests{model="m",version="1"} 1.0' not in await asyncio.to_thread(text, url):
+                if asking.done():  # before anybody looked
+                    asking = group.create_task(asyncio.to_thread(ask))
+            process.send_signal(number)
+        assert asking.result()["outputs"][0]["data"] == [1.0]
+        assert await process.wait() == status
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
+async def test_several_processes_end_in_good_order(tmp_path: Path) -> None:
+    """All are replaced at SIGHUP, and at SIGTERM each answers what it has begun."""
+    await save_model(tmp_path / "m", slow(1_000_000))
+    async with serving(f"m={tmp_path / 'm'}", "--no-warmup", "--processes", "2") as (process, url):
+        supervisor = psutil.Process(process.pid)
+        before = set(supervisor.children())
+        process.send_signal(signal.SIGHUP)
+        await ended(before)
+        assert len(supervisor.children()) == 2
+        async with asyncio.TaskGroup() as group:
+            x = np.ones([1, 1], np.float32)
+            asking = [
+                group.create_task(asyncio.to_thread(call, f"{url}/v2/models/m/infer", asked(x))) for _ in range(4)
+            ]
+            while 'aioflow_pending_requests{model="m",version="1"} 4.0' not in await asyncio.to_thread(text, url):
+                pass
+            process.terminate()
+        assert [each.result()["outputs"][0]["data"] for each in asking] == [[1.0]] * 4
+        assert await process.wait() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
+async def test_processes_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m", scaled(2))
+    async with serving(f"m={tmp_path / 'm'}", "--processes", "2") as (process, _):
+        others = psutil.Process(process.pid).children()
+        assert len(others) == 2
+        process.kill()
+        await ended(others)
+
+
+async def ended(others: Iterable[psutil.Process]) -> None:
+    _, alive = await asyncio.to_thread(psutil.wait_procs, list(others), SECONDS)
+    assert not alive
+
+
+def text(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{url}/metrics", timeout=SECONDS) as response:
+        found: bytes = response.read()
+    return found.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "required"),
+        (["m"], "NAME=FOLDER"),
+        (["m=missing"], "missing"),
+        (["m=x", "m=y"], "twice"),
+        (["m=x", "--limit", "rank"], "NAME=NUMBER"),
+        (["m=x", "--limit", "rank=0"], "rank"),
+        (["m=x", "--limit", "ranks=1"], "body_bytes"),
+        (["m=x", "--token-file", "missing"], "missing"),
+        (["m=x", "--tls-cert", "x"], "together"),
+        (["m=x", "--max-batch-size", "0"], "at least 1"),
+        (["m=x", "--processes", "0"], "at least 1"),
+        (["m=missing", "--processes", "2"], "missing"),
+        (["m=x", "--processes", "2", "--quorum", "3"], "quorum"),
+        (["m=x", "--memory-budget", "2 pounds"], "2GiB"),
+        (["m=x", "--host", "no.such.host.invalid"], "no.such.host.invalid"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], says: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("starlette", "uvicorn", "prometheus_client"):
+        pytest.importorskip(package, reason="aioflow[serve] is not installed")
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(["serve", *arguments, "--port", "0"])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    printed = capfd.readouterr().err
+    assert (status, says in printed, printed.count("\n")) == (2, True, 1), printed
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn", "prometheus_client"])
+def test_without_a_package_it_says_what_to_install(
+    package: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aioflow, "serve", aioflow.serve)  # the package knows the module, too
+    ours = ("aioflow.serve", "aioflow.web_server")
+    for name in [name for name in sys.modules if name.startswith(ours) or name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    import aioflow.serve as fresh
+
+    monkeypatch.setattr("aioflow.cli.serve.service", fresh)
+    assert main(["serve", "m=x"]) == 2
+    printed = capfd.readouterr().err
+    assert "pip install 'aioflow[serve]'" in printed
+    assert printed.count("\n") == 1

@@ -1,0 +1,362 @@
+"""A model is replaced beside its readers, each of whom gets one whole version. What fails leaves it as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors
+from aioflow.formats.checkpoint import write_checkpoint
+from aioflow.formats.stores import store_at
+from aioflow.saved import Model, Signature, load, save, writing
+from aioflow.saved.places import Place
+from tests.saved.models import calling
+
+PATIENCE = 30  # seconds
+
+Location = Path | str
+
+
+def text_of(folder: Path, number: int) -> Path:
+    folder.mkdir(exist_ok=True)
+    text = folder / "version.txt"
+    text.write_text(str(number))
+    return text
+
+
+async def save_version(place: Location, number: int, folder: Path) -> None:
+    """Five parts that all say which version this is: variables, a constant in the graph, a large one, an asset."""
+    text = text_of(folder, number)
+    with af.Graph().as_default():
+        path = af.constant(str(text))
+        parts: dict[str, Any] = {f"v{i}": af.Variable(np.full(1000, number), name=f"v{i}") for i in range(2)}
+        parts["small"] = af.constant(number)
+        parts["large"] = af.constant(np.full(2000, number))
+        asset = af.string_to_number(af.read_file(path), af.int32)
+        outputs = {name: af.reduce_max(part) for name, part in parts.items()}
+        async with af.Session() as session:
+            await session.run(af.global_variables_initializer())
+            await save(session, place, Signature({}, {**outputs, "asset": asset}), {path: text}, overwrite=True)
+
+
+async def version_of(model: Model) -> int:
+    """Which one it is; the initializers give the values that `initialize` gives."""
+    async with calling(model) as session:
+        found = set((await session.run(dict(model.outputs))).values())
+        with model.graph.as_default():
+            await session.run(af.global_variables_initializer())
+        found |= set((await session.run(dict(model.outputs))).values())
+    assert len(found) == 1, f"a mixture of {found}"
+    return int(found.pop())
+
+
+def names(place: Location) -> list[str]:
+    """All that is in a folder, hidden files and empty folders included."""
+    if isinstance(place, Path):
+        return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+    return sorted(fsspec.filesystem("memory").find(place.removeprefix("memory:/"), withdirs=False))
+
+
+@pytest.fixture(params=["folder", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    return tmp_path / "model" if request.param == "folder" else f"memory://{uuid.uuid4().hex}/model"
+
+
+# ── beside readers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("moment", ["manifest", "read", "check"])
+def test_who_is_loading_gets_one_version(
+    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It is replaced between any two of the files that are read."""
+    asyncio.run(save_version(place, 1, tmp_path / "1"))
+    done = getattr(Place, moment)
+    calls = []
+
+    def interrupted(self: Place, *args: Any) -> Any:
+        found = done(self, *args)
+        calls.append(found)
+        if len(calls) <= 3:
+            monkeypatch.setattr(Place, moment, done)
+            asyncio.run(save_version(place, 1 + len(calls), tmp_path / "later"))
+            monkeypatch.setattr(Place, moment, interrupted)
+        return found
+
+    monkeypatch.setattr(Place, moment, interrupted)
+    model = load(place)
+    monkeypatch.setattr(Place, moment, done)
+    assert 1 < asyncio.run(version_of(model)) <= 1 + len(calls)
+
+
+def test_a_model_that_is_replaced_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(save_version(tmp_path / "model", 1, tmp_path / "1"))
+    done = Place.manifest
+    monkeypatch.setattr(Place, "manifest", lambda self: done(self).replace(b"\n", b"\n" * len(calls) + b"\n"))
+    calls: list[None] = []
+    monkeypatch.setattr(Place, "keep", lambda *_: calls.append(None))
+    with pytest.raises(errors.AbortedError, match="again and again"):
+        load(tmp_path / "model")
+
+
+async def test_who_has_loaded_a_model_keeps_that_version(place: Location, tmp_path: Path) -> None:
+    """Its weights are not read yet, and its assets are opened whenever it is called."""
+    await save_version(place, 1, tmp_path / "1")
+    before, model = names(place), load(place)
+    async with calling(load(place)) as session:
+        await save_version(place, 2, tmp_path / "2")
+        assert await session.run("v0/Read/ReadVariableOp:0") is not None
+        value = session.graph.get_tensor_by_name("v0/Read/ReadVariableOp:0")
+        assert set(await session.run(value)) == {1}
+    assert await version_of(model) == 1
+    assert await version_of(load(place)) == 2
+    assert set(before) < set(names(place)), "the files of both are there"
+
+
+async def test_what_nobody_uses_any_more_goes_with_the_next_save(place: Location, tmp_path: Path) -> None:
+    await save_version(place, 1, tmp_path / "1")
+    one = len(names(place))
+    model = load(place)
+    await save_version(place, 2, tmp_path / "2")
+    assert len(names(place)) > one
+    del model
+    gc.collect()
+    for number in range(3, 6):
+        await save_version(place, number, tmp_path / str(number))
+    assert await version_of(load(place)) == 5
+    # In a store nobody can tell who reads the version before.
+    assert len(names(place)) == (one if isinstance(place, Path) else 2 * one - 1)
+
+
+async def test_a_version_stays_for_as_long_as_it_is_loaded(tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    models: list[Model] = []
+    graphs: list[str] = []
+    for number in range(1, 5):
+        await save_version(place, number, tmp_path / str(number))
+        graphs += [name for name in names(place) if name.startswith("graph") and name not in graphs]
+        models.append(load(place))
+    assert [await version_of(model) for model in models] == [1, 2, 3, 4]
+    graph = models[0].graph  # which is enough to call it
+    assert [name for name in names(place) if name.startswith("graph")] == sorted(graphs)
+    models.clear()
+    gc.collect()
+    await save_version(place, 5, tmp_path / "5")
+    last = [name for name in names(place) if name.startswith("graph") and name not in graphs]
+    assert sorted([*last, graphs[0]]) == [name for name in names(place) if name.startswith("graph")]
+    del graph
+
+
+async def test_a_model_in_a_store_that_is_replaced_twice_has_to_be_loaded_again(tmp_path: Path) -> None:
+    place = f"memory://{uuid.uuid4().hex}/model"
+    await save_version(place, 1, tmp_path / "1")
+    model = load(place)
+    for number in (2, 3):
+        await save_version(place, number, tmp_path / str(number))
+    with pytest.raises(errors.AbortedError, match="load it again"):
+        await version_of(model)
+    assert await version_of(load(place)) == 3
+
+
+async def test_a_link_to_a_folder_may_lead_to_another_one_meanwhile(tmp_path: Path) -> None:
+    for number in (1, 2):
+        await save_version(tmp_path / str(number), number, tmp_path / "texts")
+    newest = tmp_path / "newest"
+    newest.symlink_to(tmp_path / "1")
+    model = load(newest)
+    newest.unlink()
+    newest.symlink_to(tmp_path / "2")
+    assert await version_of(model) == 1
+    assert await version_of(load(newest)) == 2
+
+
+def test_readers_and_a_writer_at_once(tmp_path: Path) -> None:
+    """Each reader sees whole versions, and none that is older than one it has seen."""
+    place = tmp_path / "model"
+    asyncio.run(save_version(place, 0, tmp_path / "texts"))
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        last = 0
+        try:
+            while not over.is_set():
+                found = asyncio.run(version_of(load(place)))
+                assert found >= last
+                last = found
+        except BaseException as error:
+            failures.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for number in range(1, 20):
+        asyncio.run(save_version(place, number, tmp_path / "texts"))
+    over.set()
+    for reader in readers:
+        reader.join(PATIENCE)
+    assert not failures
+
+
+# ── what fails ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def full(*_: Any) -> None:
+    raise errors.ResourceExhaustedError("the disk is full")
+
+
+def _no_ops(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(writing, "ops_used", full)
+
+
+def _no_weights(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(writing, "write_checkpoint", full)
+
+
+def _half_of_the_weights(patch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        write_checkpoint(*args)
+        full()
+
+    patch.setattr(writing, "write_checkpoint", fail)
+
+
+def _no_manifest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(writing, "replace_manifest", full)
+
+
+@pytest.mark.parametrize("fault", [_no_ops, _no_weights, _half_of_the_weights, _no_manifest])
+async def test_a_replacement_that_fails_leaves_the_folder_as_it_was(
+    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    await save_version(place, 1, tmp_path / "1")
+    before = names(place)
+    with monkeypatch.context() as patch:
+        fault(patch)
+        with pytest.raises(errors.ResourceExhaustedError, match="full"):
+            await save_version(place, 2, tmp_path / "2")
+    assert names(place) == before
+    assert await version_of(load(place)) == 1
+
+
+async def test_a_manifest_that_a_store_took_although_it_said_no_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"memory://{uuid.uuid4().hex}/model"
+    await save_version(place, 1, tmp_path / "1")
+    kind: Any = type(store_at(place))
+    done = kind.put
+
+    def put(self: Any, name: str, data: bytes) -> None:
+        done(self, name, data)
+        if name == "aioflow.json":
+            raise errors.UnavailableError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "put", put)
+        with pytest.raises(errors.UnavailableError):
+            await save_version(place, 2, tmp_path / "2")
+    assert await version_of(load(place)) == 2
+
+
+async def test_an_asset_that_is_missing_is_said_before_anything_is_read(
+    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await save_version(place, 1, tmp_path / "1")
+    before = names(place)
+    with af.Graph().as_default():
+        path, v = af.constant("none"), af.Variable(1.0)
+        signature = Signature({}, {"y": af.identity(path), "v": v + 1.0})
+        async with af.Session() as session:  # where the variable has no value, which comes second
+            with pytest.raises(errors.NotFoundError, match="nowhere"):
+                await save(session, place, signature, {path: tmp_path / "nowhere"}, overwrite=True)
+    assert names(place) == before
+
+
+async def test_a_replacement_that_is_cancelled_leaves_the_folder_as_it_was(
+    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await save_version(place, 1, tmp_path / "1")
+    before = names(place)
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> None:
+        write_checkpoint(*args)
+        begun.set()
+        assert may_go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(writing, "write_checkpoint", slow)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(save_version(place, 2, tmp_path / "2"))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        task.cancel()
+        asyncio.get_running_loop().call_soon(may_go_on.set)
+    assert task.cancelled()
+    assert names(place) == before
+    assert await version_of(load(place)) == 1
+
+
+# ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are made."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield folder
+    gc.collect()
+    assert not list(folder.iterdir()), "they go with the models"
+
+
+async def test_a_model_in_a_store_runs_with_its_assets(tmp_path: Path, temporary: Path) -> None:
+    place = f"memory://{uuid.uuid4().hex}/model"
+    await save_version(place, 7, tmp_path / "7")
+    model = load(place)
+    assert await version_of(model) == 7
+    (path,) = model.assets.values()
+    assert Path(path).is_relative_to(temporary)
+    async with calling(model) as session:
+        await save(session, tmp_path / "again", model.signatures, model.assets)
+    assert await version_of(load(tmp_path / "again")) == 7
+    graph = model.graph
+    del model
+    gc.collect()
+    assert names(temporary)[1:] == [str(Path(path).relative_to(temporary))], "for as long as the graph is there"
+    del graph, session
+
+
+async def test_an_asset_in_a_store_that_is_altered_is_refused(tmp_path: Path, temporary: Path) -> None:
+    place = f"memory://{uuid.uuid4().hex}/model"
+    await save_version(place, 7, tmp_path / "7")
+    (asset,) = [name for name in names(place) if "/assets/" in name]
+    fsspec.filesystem("memory").pipe_file(asset, b"8")
+    with pytest.raises(errors.DataLossError, match="altered"):
+        load(place)
+
+
+@pytest.mark.parametrize("there", ["folder", "store"])
+async def test_a_model_may_be_carried_from_one_place_to_another(tmp_path: Path, there: str) -> None:
+    """As the tools of a store copy it."""
+    store = f"memory://{uuid.uuid4().hex}/model"
+    source, target = (store, str(tmp_path / "model")) if there == "folder" else (str(tmp_path / "model"), store)
+    await save_version(source, 7, tmp_path / "7")
+    fs = fsspec.filesystem("memory")
+    if there == "folder":
+        fs.get(source, target, recursive=True)
+    else:
+        fs.put(source, target, recursive=True)
+    assert await version_of(load(target)) == 7
+    await save_version(target, 8, tmp_path / "8")
+    assert await version_of(load(target)) == 8

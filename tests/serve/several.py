@@ -1,0 +1,100 @@
+"""A service of several processes with a client, and clients that look at every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serve.folders import SECONDS, rows
+from tests.serve.service import asked, httpx, post
+
+pytest.importorskip("httptools", reason="httptools is not installed")
+
+from aioflow.serve import ModelOptions, Processes, ServerOptions  # what it needs may not be there
+
+__all__ = ["LONG", "Client", "loaded", "several", "soon"]
+
+LONG = 2 * SECONDS  # processes are started, on machines that are busy
+
+
+@contextlib.asynccontextmanager
+async def several(models: Any, options: ModelOptions | None = None, **named: Any) -> AsyncIterator[Any]:
+    """The service, and a client for questions by the way."""
+    where = ServerOptions(port=0, drain_seconds=named.pop("drain_seconds", 20.0))
+    async with asyncio.timeout(LONG), Processes(models, options, where, **{"processes": 2, **named}) as service:
+        await service.ready()
+        async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as client:
+            yield service, client
+
+
+async def soon(condition: Any) -> None:
+    """Wait for what another process does; the timeout of `several` ends it. `condition` may be a coroutine function."""
+    while True:
+        found = condition()
+        if await found if asyncio.iscoroutine(found) else found:
+            return
+        await asyncio.sleep(0.01)
+
+
+class Client:
+    """One that asks again and again over one connection, and makes another only where that has broken.
+
+    Attributes:
+        right: How many answers were those of their requests.
+        broken: How often the connection has broken.
+    """
+
+    def __init__(self, url: str, seed: int) -> None:
+        self._port = int(url.rpartition(":")[2])
+        self._seed = seed
+        self.is_done = False
+        self.right = 0
+        self.broken = 0
+
+    async def run(self) -> None:
+        """Ask until it is done."""
+        while not self.is_done:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            try:
+                while not self.is_done:
+                    await self._ask(reader, writer)
+                    await asyncio.sleep(0.002 * (self._seed % 3))  # some connections are idle now and then
+            except (ConnectionError, asyncio.IncompleteReadError):
+                self.broken += 1
+            finally:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        x = rows(1 + self.right % 3, 1000 * self._seed + self.right)
+        writer.write(post(json.dumps(asked(x)).encode()))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        answer = json.loads(await reader.readexactly(length))
+        (output,) = answer["outputs"]
+        values = np.array(output["data"], np.float32).reshape(output["shape"])
+        np.testing.assert_allclose(values, x * int(answer["model_version"]), rtol=1e-5)
+        self.right += 1
+
+
+@contextlib.asynccontextmanager
+async def loaded(url: str, count: int = 8) -> AsyncIterator[list[Client]]:
+    """Clients at work while the block runs, each of which has been answered before it begins and at its end."""
+    clients = [Client(url, seed) for seed in range(count)]
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(client.run())
+        await soon(lambda: all(client.right for client in clients))
+        yield clients
+        before = [client.right + client.broken for client in clients]
+        await soon(lambda: all(c.right + c.broken > b for c, b in zip(clients, before, strict=True)))
+        for client in clients:
+            client.is_done = True

@@ -1,0 +1,76 @@
+"""The programs of docs/serving.md serve a model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import numpy as np
+import pytest
+
+import aioflow as af
+from tests.follow import blocks
+from tests.processes import SECONDS, program
+
+pytest.importorskip("prometheus_client", reason="needs the extra `serve`")
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+PROGRAM, APP, MOUNTED = (block.code for block in blocks(PAGE) if block.language == "python")
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    """Where the page's model is."""
+    with af.Graph().as_default():
+        x = af.placeholder(af.float32, [None, 3], name="x")
+        signature = af.saved.Signature({"x": x}, {"y": x * 2.0})
+        async with af.Session() as session:
+            await af.saved.save(session, tmp_path / "models" / "digits", signature)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def _served(folder: Path, *command: str) -> Iterator[str]:
+    """The address at which a program says that it serves."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with program(*command, cwd=folder, env=environment, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if found := re.search(r"http://[\d.:]+", line):
+                yield found[0]
+                return
+        raise AssertionError("".join(seen))
+
+
+def _ask(url: str) -> None:
+    tensor = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+    with httpx.Client(timeout=SECONDS, trust_env=False) as client:
+        end = time.monotonic() + SECONDS
+        while (ready := client.get(f"{url}/v2/health/ready")).status_code == 503 and time.monotonic() < end:
+            pass  # the model is being loaded
+        assert ready.status_code == 200
+        answer = client.post(f"{url}/v2/models/digits/infer", json={"inputs": [tensor]})
+        assert answer.status_code == 200, answer.text
+        np.testing.assert_array_equal(answer.json()["outputs"][0]["data"], [2, 4, 6])
+
+
+async def test_a_program_of_ones_own(folder: Path) -> None:
+    (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
+    with _served(folder, "program.py") as url:
+        _ask(url)
+
+
+@pytest.mark.parametrize(("code", "below"), [(APP, ""), (MOUNTED, "/models")], ids=["the application", "mounted"])
+async def test_an_application(folder: Path, code: str, below: str) -> None:
+    (folder / "service.py").write_text(code, encoding="utf-8")
+    with _served(folder, "-m", "uvicorn", "service:app", "--port", "0") as url:
+        _ask(url + below)

@@ -1,0 +1,351 @@
+"""The service over gRPC, on loopback with grpcio's own client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc", reason="aioflow[grpc] is not installed")
+
+from aioflow import errors  # nothing to test without it
+from aioflow.serve import GrpcServer, Limits, ModelOptions, ModelSource, Repository, ServerOptions
+from aioflow.serve.admission import Admission
+from aioflow.serve.grpc.messages import message
+from aioflow.serve.grpc.methods import Methods
+from tests.net.certificates import Authority
+from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
+from tests.serve.grpc_client import asking, client_of, grpc, infer_request, over_grpc, raw_values
+
+Code = grpc.StatusCode
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    return await save_model(tmp_path / "m", scaled(2))
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110  # nobody says when it comes
+            await asyncio.sleep(0)
+
+
+# ── what is answered ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_health_and_metadata(folder: Path) -> None:
+    async with over_grpc({"m": folder}) as (_, ask):
+        assert (await ask("ServerLive")).live
+        assert (await ask("ServerReady")).ready
+        assert (await ask("ModelReady", name="m")).ready
+        assert (await ask("ModelReady", name="m", version="1")).ready
+        assert not (await ask("ModelReady", name="m", version="2")).ready
+        assert not (await ask("ModelReady", name="other")).ready
+        assert (await ask("ServerMetadata")).name == "aioflow"
+        tensor = {"datatype": "FP32", "shape": [-1, 3]}
+        assert await ask("ModelMetadata", name="m") == message("ModelMetadataResponse")(
+            name="m",
+            versions=["1"],
+            platform="aioflow",
+            inputs=[{"name": "x", **tensor}],
+            outputs=[{"name": "y", **tensor}],
+        )
+        async with asking(Code.NOT_FOUND):
+            await ask("ModelMetadata", name="other")
+        async with asking(Code.UNIMPLEMENTED):
+            await ask.channel.unary_unary("/inference.GRPCInferenceService/ModelConfig")(b"", timeout=SECONDS)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+async def test_inference(folder: Path, raw: bool) -> None:
+    """Answers come as the inputs have."""
+    async with over_grpc({"m": folder}) as (_, ask):
+        x = rows(3)
+        response = await ask("ModelInfer", infer_request({"x": x}, raw, id="n7"))
+        assert (response.model_name, response.model_version, response.id) == ("m", "1", "n7")
+        assert [(each.name, each.datatype, list(each.shape)) for each in response.outputs] == [("y", "FP32", [3, 3])]
+        if raw:
+            np.testing.assert_allclose(raw_values(response), x * 2, rtol=1e-6)
+        else:
+            assert not response.raw_output_contents
+            np.testing.assert_allclose(response.outputs[0].contents.fp32_contents, (x * 2).ravel(), rtol=1e-6)
+
+
+async def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m" / "1", scaled(2))
+    await save_model(tmp_path / "m" / "2", scaled(3))
+    async with over_grpc({"m": ModelSource(str(tmp_path / "m"), None)}) as (_, ask):
+        index = await ask("RepositoryIndex")
+        assert [(each.name, each.version, each.state) for each in index.models] == [
+            ("m", "1", "READY"),
+            ("m", "2", "READY"),
+        ]
+        x = rows()
+        for version, by in (("1", 2), ("2", 3), ("", 3)):
+            response = await ask("ModelInfer", infer_request({"x": x}, model_version=version))
+            np.testing.assert_allclose(raw_values(response), x * by, rtol=1e-6)
+        stats = (await ask("ModelStatistics", name="m")).model_stats
+        assert [(each.version, each.inference_stats.success.count) for each in stats] == [("1", 1), ("2", 2)]
+        await ask("RepositoryModelUnload", model_name="m")
+        assert not (await ask("ModelReady", name="m")).ready
+        assert not (await ask("RepositoryIndex", ready=True)).models
+        async with asking(Code.NOT_FOUND):
+            await ask("ModelInfer", infer_request({"x": x}))
+        await ask("RepositoryModelLoad", model_name="m")
+        np.testing.assert_allclose(raw_values(await ask("ModelInfer", infer_request({"x": x}))), x * 3, rtol=1e-6)
+        async with asking(Code.NOT_FOUND):
+            await ask("RepositoryModelLoad", model_name="other")
+
+
+# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_errors_have_a_code_and_a_reason(folder: Path) -> None:
+    async with over_grpc({"m": folder}) as (repository, ask):
+        x = rows()
+        wrong = [
+            (Code.NOT_FOUND, "no model", infer_request({"x": x}, model="other")),
+            (Code.NOT_FOUND, "version", infer_request({"x": x}, model_version="9")),
+            (Code.INVALID_ARGUMENT, "other inputs", infer_request({"z": x})),
+            (Code.INVALID_ARGUMENT, "another shape", infer_request({"x": rows()[:, :2]})),
+            (Code.INVALID_ARGUMENT, "no output", infer_request({"x": x}, outputs=[{"name": "z"}])),
+            (Code.INVALID_ARGUMENT, "protocol buffer", b"\xff" * 20),
+            (Code.INVALID_ARGUMENT, "ModelInferRequest", b"\x0a\x02\xff\xff"),
+        ]
+        for code, says, request in wrong:
+            async with asking(code) as raised:
+                await ask("ModelInfer", request)
+            assert says in raised.value.details()
+        outcomes = repository.get("m").tally.outcomes
+        assert (outcomes["refused"], outcomes["ok"]) == (3, 0)
+        np.testing.assert_allclose(raw_values(await ask("ModelInfer", infer_request({"x": x}))), x * 2, rtol=1e-6)
+
+
+async def test_messages_within_limits(folder: Path) -> None:
+    """What is too large or compressed is refused, and the connection goes on."""
+    async with over_grpc({"m": folder}, limits=Limits(body_bytes=1000, json_bytes=600)) as (_, ask):
+        for count, raw in ((200, True), (60, False)):
+            async with asking(Code.RESOURCE_EXHAUSTED):
+                await ask("ModelInfer", infer_request({"x": rows(count)}, raw))
+        async with asking(Code.RESOURCE_EXHAUSTED):  # nor may any other message, which has no tensors
+            await ask("ModelMetadata", name="m", version="1" * 700)
+        async with asking(Code.UNIMPLEMENTED):
+            await ask(
+                "ModelInfer", infer_request({"x": np.zeros([50, 3], np.float32)}), compression=grpc.Compression.Gzip
+            )
+        assert raw_values(await ask("ModelInfer", infer_request({"x": rows(70)}))).shape == (70, 3)
+
+
+async def test_a_message_that_does_not_come_is_not_waited_for(folder: Path) -> None:
+    async with over_grpc({"m": folder}, limits=Limits(body_seconds=0.01)) as (_, ask):
+        call = ask.channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")(timeout=SECONDS)
+        async with asking(Code.DEADLINE_EXCEEDED) as raised:
+            await call
+        assert "does not come" in raised.value.details()
+
+
+async def test_a_token_is_asked_for_before_the_message_is_read(folder: Path) -> None:
+    async with over_grpc({"m": folder}, where=ServerOptions(token="secret")) as (_, ask):
+        assert (await ask("ServerLive")).live
+        assert (await ask("ServerReady")).ready
+        request = infer_request({"x": rows()})
+        for metadata in ((), (("authorization", "Bearer other"),), (("authorization", "Bearer secret"),) * 2):
+            async with asking(Code.UNAUTHENTICATED):
+                await ask("ModelInfer", request, metadata=metadata)
+        await ask("ModelInfer", request, metadata=(("authorization", "Bearer secret"),))
+        call = ask.channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")(timeout=SECONDS)
+        async with asking(Code.UNAUTHENTICATED):
+            await call
+
+
+async def test_tls(folder: Path, tmp_path: Path) -> None:
+    cert, key, ca = Authority(tmp_path).tls("server").files
+    trusted = grpc.ssl_channel_credentials(await asyncio.to_thread(Path(ca).read_bytes))
+    async with (
+        asyncio.timeout(SECONDS),
+        Repository({"m": folder}) as repository,
+        GrpcServer(repository, ServerOptions(tls_cert=cert, tls_key=key)) as server,
+        client_of(server.address, trusted) as ask,
+    ):
+        assert (await ask("ServerLive")).live
+
+
+async def test_an_address_that_is_taken(folder: Path) -> None:
+    async with Repository({"m": folder}) as repository, GrpcServer(repository) as server:
+        assert server.address.startswith("127.0.0.1:")
+        port = int(server.address.rpartition(":")[2])
+        with pytest.raises(OSError, match=str(port)):
+            async with GrpcServer(repository, ServerOptions(grpc_port=port)):
+                pass
+
+
+# ── deadlines, cancellation, load ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_deadline_stops_the_work(tmp_path: Path) -> None:
+    folder = await save_model(tmp_path / "m", slow(1_000_000))
+    async with over_grpc({"m": folder}, ModelOptions(warmup=False)) as (repository, ask):
+        x = np.ones([1, 1], np.float32)
+        request = infer_request({"x": x})
+        async with asking(Code.DEADLINE_EXCEEDED):
+            await ask("ModelInfer", request, timeout=0.05)
+        request.parameters["timeout"].int64_param = 1000  # microseconds
+        async with asking(Code.DEADLINE_EXCEEDED):
+            await ask("ModelInfer", request)
+        (call,) = repository.get("m").calls.values()
+        await until(lambda: not repository.get("m").users)
+        await until(lambda: not call.statistics().running_batches)
+        assert repository.get("m").tally.outcomes["ok"] == 0
+
+
+async def test_the_deadline_of_a_call_is_a_limit_of_its_request(tmp_path: Path) -> None:
+    """Whoever has asked may be slower to give up."""
+    folder = await save_model(tmp_path / "m", slow(1_000_000))
+
+    class Asking:
+        async def read(self) -> bytes:
+            data: bytes = infer_request({"x": np.ones([1, 1], np.float32)}).SerializeToString()
+            return data
+
+        async def write(self, data: bytes) -> None:
+            raise AssertionError("there is nothing to answer")
+
+        def remaining(self) -> float | None:
+            return 0.01
+
+    async with asyncio.timeout(SECONDS), Repository({"m": folder}, ModelOptions(warmup=False)) as repository:
+        await repository.load_all()
+        with pytest.raises(errors.DeadlineExceededError):
+            await Methods(repository, Limits(), admission := Admission(1 << 20)).infer(Asking())
+        assert (repository.get("m").tally.outcomes["late"], admission.bytes) == (1, 0)
+
+
+async def test_a_cancelled_call_stops_the_work(tmp_path: Path) -> None:
+    folder = await save_model(tmp_path / "m", slow(1_000_000))
+    async with over_grpc({"m": folder}, ModelOptions(warmup=False)) as (repository, ask):
+        model = repository.get("m")
+        (call,) = model.calls.values()
+        asked = ask.call("ModelInfer")(infer_request({"x": np.ones([1, 1], np.float32)}), timeout=SECONDS)
+        await until(lambda: call.statistics().running_batches)
+        asked.cancel()
+        await until(lambda: not model.users and not call.statistics().running_batches)
+        assert (model.tally.outcomes["gone"], model.tally.outcomes["ok"]) == (1, 0)
+
+
+async def test_what_cannot_wait_comes_again_later(tmp_path: Path) -> None:
+    folder = await save_model(tmp_path / "m", slow(1_000_000))
+    options = ModelOptions(warmup=False, max_batch_size=1, max_enqueued_batches=1)
+    async with over_grpc({"m": folder}, options) as (repository, ask):
+        (call,) = repository.get("m").calls.values()
+        request = infer_request({"x": np.ones([1, 1], np.float32)})
+        calls = [ask.call("ModelInfer")(request, timeout=SECONDS)]
+        await until(lambda: call.statistics().running_batches)
+        calls.append(ask.call("ModelInfer")(request, timeout=SECONDS))
+        await until(lambda: call.statistics().waiting_rows)
+        async with asking(Code.RESOURCE_EXHAUSTED) as raised:
+            await ask("ModelInfer", request)
+        assert int(dict(raised.value.trailing_metadata())["retry-after"]) >= 1
+        for each in calls:
+            each.cancel()
+        await until(lambda: not repository.get("m").users)
+
+
+async def test_every_answer_is_that_of_its_request(folder: Path) -> None:
+    """Many callers, some of which go away or send what is wrong: each gets his own rows, or what he is due."""
+    options = ModelOptions(batch_timeout=0.01)  # long enough for others to come, however busy the machine
+    async with over_grpc({"m": folder}, options) as (repository, ask):
+
+        async def call(seed: int) -> None:
+            for number in range(20):
+                x = rows(1 + seed % 3, 100 * seed + number)
+                request = infer_request({"x": x}, raw=bool(number % 2), id=f"{seed}.{number}")
+                if (seed + number) % 7 == 0:
+                    ask.call("ModelInfer")(request, timeout=SECONDS).cancel()
+                    continue
+                if (seed + number) % 7 == 1:
+                    request.inputs[0].shape[0] += 1
+                    async with asking(Code.INVALID_ARGUMENT):
+                        await ask("ModelInfer", request)
+                    continue
+                response = await ask("ModelInfer", request)
+                assert response.id == f"{seed}.{number}"
+                contents = response.outputs[0].contents.fp32_contents
+                found = raw_values(response) if number % 2 else np.reshape(contents, x.shape)
+                np.testing.assert_allclose(found, x * 2, rtol=1e-6)
+
+        async with asyncio.TaskGroup() as group:
+            for seed in range(16):
+                group.create_task(call(seed))
+        model = repository.get("m")
+        await until(lambda: not model.users)
+        (batches,) = (each.statistics() for each in model.calls.values())
+        assert model.tally.outcomes["failed"] == 0
+        assert batches.batches < batches.answered
+
+
+async def test_what_has_begun_is_answered_at_the_end(tmp_path: Path) -> None:
+    folder = await save_model(tmp_path / "m", slow(20_000))
+    async with asyncio.timeout(SECONDS), Repository({"m": folder}, ModelOptions(warmup=False)) as repository:
+        await repository.load_all()
+        async with GrpcServer(repository) as server, client_of(server.address) as ask:
+            (call,) = repository.get("m").calls.values()
+            async with asyncio.TaskGroup() as group:
+                asked = group.create_task(ask("ModelInfer", infer_request({"x": np.ones([1, 1], np.float32)})))
+                await until(lambda: call.statistics().running_batches)
+                await server.__aexit__(None, None, None)
+            assert raw_values(asked.result()).tolist() == [[1.0]]
+            async with asking(Code.UNAVAILABLE):
+                await ask("ServerLive")
+
+
+# ── beside HTTP ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_both_transports_have_the_same_models(folder: Path) -> None:
+    service = pytest.importorskip("tests.serve.service", reason="aioflow[serve] is not installed")
+    async with (
+        service.serving({"m": folder}, where=ServerOptions(port=0, grpc_port=0)) as (server, http),
+        client_of(server.grpc_address) as ask,
+    ):
+        x = rows()
+        np.testing.assert_allclose(raw_values(await ask("ModelInfer", infer_request({"x": x}))), x * 2, rtol=1e-6)
+        np.testing.assert_allclose(
+            service.values(await http.post("/v2/models/m/infer", json=service.asked(x))), x * 2, rtol=1e-6
+        )
+        counts = (await service.families(http))["aioflow_requests_total"]
+        assert counts["m", "ok", "1"] == 2
+        await ask("RepositoryModelUnload", model_name="m")
+        assert (await http.get("/v2/models/m/ready")).status_code == 404
+
+
+async def test_a_server_whose_port_for_grpc_is_taken_ends_at_once(folder: Path) -> None:
+    service = pytest.importorskip("tests.serve.service", reason="aioflow[serve] is not installed")
+    async with asyncio.timeout(SECONDS), Repository({"m": folder}) as repository, GrpcServer(repository) as other:
+        port = int(other.address.rpartition(":")[2])
+        with pytest.raises(OSError, match=str(port)):
+            async with service.Server({"m": folder}, where=ServerOptions(port=0, grpc_port=port)):
+                pass
+
+
+async def test_several_processes_speak_none(folder: Path) -> None:
+    pytest.importorskip("tests.serve.service", reason="aioflow[serve] is not installed")
+    from aioflow.serve import Processes
+
+    with pytest.raises(errors.UnimplementedError, match="gRPC"):
+        Processes({"m": folder}, where=ServerOptions(grpc_port=0), processes=2)
+
+
+def test_without_grpcio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.delitem(sys.modules, "aioflow.serve.grpc.server", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    import aioflow.serve.grpc
+
+    with pytest.raises(errors.UnimplementedError) as raised:
+        _ = aioflow.serve.grpc.GrpcServer
+    assert raised.value.expected == "pip install 'aioflow[grpc]'"

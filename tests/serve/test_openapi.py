@@ -1,0 +1,80 @@
+"""/openapi.json: it has all that there is, and schemathesis, an independent reader, finds it kept whatever is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioflow.serve import Repository
+from tests.processes import program_on_loop
+from tests.serve.folders import SECONDS, rows, save_model, scaled
+from tests.serve.service import ServerOptions, asked, create_app, httpx, serving
+
+from starlette.routing import Route  # isort: skip  # after what passes over the tests if it is not there
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_it_says_what_there_is(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m", scaled(2))
+    async with serving({"m": tmp_path / "m"}) as (server, client):
+        document = (await client.get("/openapi.json")).json()
+        found = [route for route in server.app.routes if isinstance(route, Route)]
+        routes = {(method.lower(), route.path) for route in found for method in (route.methods or set()) - {"HEAD"}}
+        assert {(method, path) for path, each in document["paths"].items() for method in each} == routes
+        identifiers = [each["operationId"] for path in document["paths"].values() for each in path.values()]
+        assert len(set(identifiers)) == len(identifiers)
+        named = set(re.findall(r"#/components/schemas/(\w+)", str(document["paths"]) + str(document["components"])))
+        assert named == set(document["components"]["schemas"])
+        assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 200
+        assert (await client.post("/v2/repository/index", json={"ready": "yes"})).status_code == 400
+
+
+async def test_what_needs_no_token_says_so() -> None:
+    app = create_app(Repository({}), token="secret")
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get("/openapi.json")).status_code == 401
+        found = await client.get("/openapi.json", headers={"Authorization": "Bearer secret"})
+        for path, operations in found.json()["paths"].items():
+            for method, operation in operations.items():
+                answered = await client.request(method, path.replace("{", "").replace("}", ""))
+                assert (answered.status_code == 401) == ("security" in operation), path
+
+
+async def test_schemathesis_finds_it_kept(tmp_path: Path) -> None:
+    """No fault of the server, no status or form that is not in the document, nothing accepted that it excludes."""
+    if importlib.util.find_spec("schemathesis") is None:
+        pytest.skip("schemathesis is not installed: tox -e serving")
+    for name in ("m", "other"):
+        await save_model(tmp_path / name, scaled(2))
+    models = {"m": tmp_path / "m", "other": tmp_path / "other"}
+    async with serving(models, where=ServerOptions(port=0, token="secret")) as (server, _):
+        await _checked(f"{server.url}/openapi.json", tmp_path)
+
+
+async def _checked(url: str, folder: Path) -> None:
+    """In a folder of its own, where it may keep what it has found."""
+    program = ["-m", "schemathesis.cli", "run", url, "--header", "Authorization: Bearer secret"]
+    # What the document lets pass, a model may refuse: it has a shape.
+    options = ["--checks", "all", "--exclude-checks", "positive_data_acceptance", "--phases", "coverage,fuzzing"]
+    more = ["--max-examples", "20", "--seed", "1", "--no-color", "--continue-on-failure", "--warnings", "off"]
+    async with program_on_loop(
+        *program,
+        *options,
+        *more,
+        cwd=folder,
+        env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.serve.schemathesis_hooks", "PYTHONPATH": str(ROOT)},
+        stderr=asyncio.subprocess.STDOUT,
+    ) as process:
+        async with asyncio.timeout(SECONDS * 3):
+            said, _ = await process.communicate()
+    text: Any = said.decode()
+    assert process.returncode == 0, text
+    assert "No issues found" in text, text

@@ -1,0 +1,260 @@
+"""Several processes as one service: what ends, stands still or is replaced under load takes nobody's answer with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError, UnavailableError
+from aioflow.serve import ModelOptions, Processes, ServerOptions
+from aioflow.serve.processes import supervisor
+from tests.serve.folders import rows, save_model, scaled, slow
+from tests.serve.service import asked, families, httpx, values
+from tests.serve.several import LONG, loaded, several, soon
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another"),
+    pytest.mark.blocks_loop("a process is started by fork, which takes its time in a large one"),
+]
+
+
+_ANY = ServerOptions(port=0)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    await save_model(tmp_path / "m" / "1", scaled(1))
+    return tmp_path / "m"
+
+
+async def test_they_answer_as_one(folder: Path) -> None:
+    async with several({"m": folder}) as (service, client), loaded(service.url, 16) as clients:
+        for pid in service.pids:  # connections are where there are the fewest
+            connections = [each for each in psutil.Process(pid).net_connections("tcp") if each.status == "ESTABLISHED"]
+            assert len(connections) >= 6
+        await save_model(folder / "2", scaled(2))
+        assert (await client.post("/v2/repository/models/m/load")).status_code == 200
+        for _ in range(8):  # none of whom may find the old version any more
+            async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
+                answer = await other.post("/v2/models/m/infer", json=asked(rows()))
+                assert answer.json()["model_version"] == "2"
+    assert sum(each.broken for each in clients) == 0
+
+
+async def test_numbers_are_sums_and_outlive_a_process(folder: Path) -> None:
+    async with several({"m": folder}) as (service, client):
+
+        async def count() -> float:
+            return (await families(client))["aioflow_requests_total"]["m", "ok", "1"]
+
+        for number in range(1, 31):
+            async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
+                values(await other.post("/v2/models/m/infer", json=asked(rows())))
+            if number % 10 == 0:
+                assert await count() == number
+        stats = (await client.get("/v2/models/m/stats")).json()["model_stats"]
+        assert [each["inference_stats"]["success"]["count"] for each in stats] == [30]
+        os.kill(service.pids[0], signal.SIGKILL)
+        await soon(lambda: len(service.pids) == 1)
+        assert await count() == 30
+        service.reload()
+        await soon(lambda: len(service.pids) == 2)
+        assert await count() == 30
+
+
+async def test_the_page_and_what_needs_no_token(folder: Path) -> None:
+    where = ServerOptions(port=0, token="secret")
+    async with (
+        asyncio.timeout(LONG),
+        Processes({"m": folder}, None, where, processes=2) as service,
+        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as client,
+    ):
+        await service.ready()
+        for path in ("/", "/page/style.css", "/v2/health/ready"):
+            assert (await client.get(path)).status_code == 200, path
+        for path in ("/status", "/openapi.json"):
+            assert (await client.get(path)).status_code == 401, path
+        client.headers["Authorization"] = "Bearer secret"
+        found = (await client.get("/status")).json()
+        assert found["server"]["process"] in service.pids
+        assert [each["state"] for each in found["models"]] == ["READY"]
+        assert "token" in (await client.get("/openapi.json")).json()["components"]["securitySchemes"]
+
+
+async def test_what_is_unloaded_stays_so(folder: Path) -> None:
+    async with several({"m": folder}) as (service, client):
+        assert (await client.post("/v2/repository/models/m/unload")).status_code == 200
+        os.kill(service.pids[0], signal.SIGKILL)
+        await soon(lambda: len(service.pids) == 1)
+        await soon(lambda: len(service.pids) == 2)
+        for _ in range(6):
+            async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
+                assert (await other.post("/v2/models/m/infer", json=asked(rows()))).status_code == 404
+        assert (await client.post("/v2/repository/models/none/load")).status_code == 404
+        assert (await client.post("/v2/repository/models/m/load")).status_code == 200
+        values(await client.post("/v2/models/m/infer", json=asked(rows())))
+
+
+async def test_a_killed_process_takes_only_its_own_requests(folder: Path) -> None:
+    async with several({"m": folder}) as (service, client), loaded(service.url) as clients:
+        before = service.pids
+        os.kill(before[0], signal.SIGKILL)
+        await soon(lambda: service.pids == before[1:])
+        assert (await client.get("/v2/health/ready")).status_code == 503
+        assert (await client.get("/v2/health/live")).status_code == 200
+        await soon(lambda: len(service.pids) == 2)
+        assert service.pids != before
+
+        async def is_ready() -> bool:
+            return bool((await client.get("/v2/health/ready")).status_code == 200)
+
+        await soon(is_ready)
+        assert all(each.broken <= 1 for each in clients)  # the one that was in flight, if it was there
+        assert 0 < sum(each.broken for each in clients) < len(clients)
+
+
+async def test_one_that_stands_still_is_replaced(folder: Path) -> None:
+    async with several({"m": folder}, quorum=1, stuck_seconds=3.0) as (service, _):
+        stopped = service.pids[0]
+        os.kill(stopped, signal.SIGSTOP)
+        for seed in range(8):  # the others take every connection
+            async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
+                x = rows(1, seed)
+                np.testing.assert_allclose(values(await other.post("/v2/models/m/infer", json=asked(x))), x)
+                assert (await other.get("/v2/health/ready")).status_code == 200
+        assert stopped in service.pids
+        await soon(lambda: stopped not in service.pids)
+        await soon(lambda: len(service.pids) == 2)
+
+
+async def test_a_reload_under_load_loses_nothing(folder: Path) -> None:
+    """No request, and no connection."""
+    async with several({"m": folder}) as (service, _), loaded(service.url) as clients:
+        before = set(service.pids)
+        await save_model(folder / "2", scaled(2))
+        service.reload()
+        await soon(lambda: len(service.pids) == 2 and not before & set(service.pids))
+        await soon(lambda: not any(map(psutil.pid_exists, before)))
+    assert sum(each.broken for each in clients) == 0
+
+
+async def test_a_request_that_has_begun_is_answered_by_the_old_process(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m", slow(100_000))
+    async with several({"m": tmp_path / "m"}, ModelOptions(warmup=False), processes=1) as (service, client):
+        x = np.ones([1, 1], np.float32)
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(client.post("/v2/models/m/infer", json=asked(x)))
+
+            async def has_begun() -> bool:
+                async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
+                    return (await families(other))["aioflow_pending_requests"].get(("m", "1")) == 1.0
+
+            await soon(has_begun)
+            old = service.pids
+            os.kill(old[0], signal.SIGTERM)  # as somebody does who does not know of the supervisor
+            await soon(lambda: service.pids and service.pids != old)
+        np.testing.assert_array_equal(values(asking.result()), x)
+
+
+async def test_a_model_is_loaded_by_a_client_of_a_process_that_is_being_replaced(folder: Path) -> None:
+    """The one waits for the other, and not the other way round as well."""
+    async with several({"m": folder}, processes=1, drain_seconds=3.0) as (service, client):
+        assert (await client.get("/v2/health/ready")).status_code == 200
+        before = set(service.pids)
+        service.reload()
+        response = await client.post("/v2/repository/models/m/load")
+        assert response.status_code == 200, response.text
+        assert not before & set(service.pids)
+
+
+async def test_a_reload_that_fails_changes_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with several({"m": folder}) as (service, client):
+        before = service.pids
+        (folder / "1").rename(folder / "hidden")
+        service.reload()
+        await soon(lambda: "are not replaced" in caplog.text)
+        assert service.pids == before
+        values(await client.post("/v2/models/m/infer", json=asked(rows())))
+
+
+async def test_a_model_that_is_not_there_ends_the_service(tmp_path: Path) -> None:
+    async with asyncio.timeout(LONG), Processes({"m": tmp_path / "none"}, None, _ANY, processes=2) as service:
+        with pytest.raises(UnavailableError, match="none"):
+            await service.ready()
+        with pytest.raises(UnavailableError, match="none"):
+            await service.stopped()
+
+
+async def test_one_that_dies_at_each_start_is_given_up(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dying_at_import.py").write_text("import os\nos._exit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setattr(supervisor, "_MOST_FAILURES", 2)
+    async with asyncio.timeout(LONG):
+        async with Processes({"m": folder}, None, _ANY, processes=1, imports=("dying_at_import",)) as service:
+            with pytest.raises(UnavailableError, match="status 3"):
+                await service.ready()
+
+
+async def test_what_is_over_the_memory_budget_is_refused(tmp_path: Path) -> None:
+    def filled() -> Any:
+        n = af.placeholder("int32", [], name="n")
+        parts = [af.fill([n], float(i)) for i in range(8)]
+        return {"n": n}, {"total": af.reduce_sum(af.stack(parts))}
+
+    def large() -> Any:
+        x = af.placeholder("float32", [None, 3], name="x")
+        return {"x": x}, {"y": x * af.reduce_sum(af.Variable(np.ones([40 << 20], np.float32)))}
+
+    await save_model(tmp_path / "m", filled)
+    await save_model(tmp_path / "large" / "1", scaled(1))
+    models = {"m": tmp_path / "m", "large": tmp_path / "large"}
+    async with several(models, processes=1, memory_budget=128 << 20) as (service, client):
+        (pid,) = service.pids
+        await save_model(tmp_path / "large" / "2", large)
+        refused = await client.post("/v2/repository/models/large/load")
+        assert (refused.status_code, "no memory" in refused.text) == (507, True)
+
+        def wanted(count: int) -> Any:
+            return {"inputs": [{"name": "n", "shape": [], "datatype": "INT32", "data": [count]}]}
+
+        assert (await client.post("/v2/models/m/infer", json=wanted(1000))).status_code == 200
+        found = [(await client.post("/v2/models/m/infer", json=wanted(1 << power))).status_code for power in (24, 28)]
+        assert found == [507, 413]  # the first is too much for the system, the other for the engine
+        assert (await client.post("/v2/models/m/infer", json=wanted(1000))).status_code == 200
+        assert service.pids == [pid]
+
+
+async def test_weights_are_in_memory_once(tmp_path: Path) -> None:
+    size = 64 << 20
+
+    def weights() -> Any:
+        x = af.placeholder("float32", [None, 4096], name="x")
+        return {"x": x}, {"y": af.matmul(x, af.Variable(np.ones([4096, size // 4 // 4096], np.float32)))}
+
+    await save_model(tmp_path / "m", weights)
+    async with several({"m": tmp_path / "m"}, processes=2) as (service, _):
+        shared = private = 0
+        for pid in service.pids:
+            for each in psutil.Process(pid).memory_maps():
+                if str(tmp_path) in each.path:
+                    shared += each.pss
+                    private += each.private_dirty
+        assert private == 0
+        assert size <= shared * 1.01 <= 1.1 * size
+
+
+@pytest.mark.parametrize("named", [{"processes": 0}, {"processes": 2, "quorum": 3}, {"processes": 2, "quorum": 0}])
+def test_wrong_numbers_are_refused(named: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Processes({"m": "m"}, **named)

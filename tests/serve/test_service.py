@@ -1,0 +1,402 @@
+"""The service over HTTP, with its own server on loopback and a real client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from errno import EADDRINUSE
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow import errors
+from aioflow.serve import Limits, Repository
+from aioflow.serve.requests import header
+from tests.net.certificates import Authority
+from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
+from tests.serve.service import (
+    Server,
+    ServerOptions,
+    asked,
+    create_app,
+    families,
+    httpx,
+    post,
+    serving,
+    until,
+    values,
+)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    return await save_model(tmp_path / "m", scaled(2))
+
+
+# ── what is answered ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_health_and_metadata(folder: Path) -> None:
+    async with serving({"m": folder}) as (_, client):
+        for path, wanted in {
+            "/v2/health/live": {"live": True},
+            "/v2/health/ready": {"ready": True},
+            "/v2/models/m/ready": {"name": "m", "ready": True},
+            "/v2/models/m/versions/1/ready": {"name": "m", "ready": True},
+        }.items():
+            response = await client.get(path)
+            assert (response.status_code, response.json()) == (200, wanted), path
+        assert "binary_tensor_data" in (await client.get("/v2")).json()["extensions"]
+        tensor = {"datatype": "FP32", "shape": [-1, 3]}
+        assert (await client.get("/v2/models/m")).json() == {
+            "name": "m",
+            "versions": ["1"],
+            "platform": "aioflow",
+            "inputs": [{"name": "x", **tensor}],
+            "outputs": [{"name": "y", **tensor}],
+        }
+        for path in ("/v2/models/no", "/v2/models/m/versions/2", "/v2/models/no/ready", "/no", "/v2/models/m/else"):
+            response = await client.get(path)
+            assert response.status_code == 404, path
+            assert set(response.json()) == {"error"}
+
+
+async def test_inference_in_json_and_bytes(folder: Path) -> None:
+    x = rows(3)
+    async with serving({"m": folder}) as (_, client):
+        response = await client.post("/v2/models/m/infer", json=asked(x, id="5"))
+        np.testing.assert_allclose(values(response), x * 2, rtol=1e-6)
+        assert {**response.json(), "outputs": 0} == {"model_name": "m", "model_version": "1", "id": "5", "outputs": 0}
+        tensor = {"name": "x", "shape": [3, 3], "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}
+        head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+        response = await client.post(
+            "/v2/models/m/versions/1/infer",
+            content=head + x.tobytes(),
+            headers={"Inference-Header-Content-Length": str(len(head))},
+        )
+        assert response.status_code == 200
+        length = int(response.headers["Inference-Header-Content-Length"])
+        assert response.headers["Content-Type"] == "application/octet-stream"
+        np.testing.assert_allclose(np.frombuffer(response.content[length:], np.float32).reshape(3, 3), x * 2, rtol=1e-6)
+
+
+async def test_the_logging_of_the_program_stays_as_it_is(folder: Path) -> None:
+    """Of one that serves beside other things, whose handlers would be closed."""
+    closed = []
+
+    class Kept(logging.Handler):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    kept, names = Kept(), ("", "uvicorn", "uvicorn.error", "uvicorn.access")
+    before = [(logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in names]
+    async with serving({"m": folder}):
+        pass
+    assert [(logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in names] == before
+    assert not closed
+    kept.close()
+
+
+async def test_bytes_may_begin_anywhere(tmp_path: Path) -> None:
+    """A tensor lies where its JSON ends, at no multiple of anything."""
+
+    def convolved() -> Any:
+        x = af.placeholder("float32", [None, 4, 4, 2], name="x")
+        y = af.nn.conv2d(x, af.constant(np.ones([3, 3, 2, 2], np.float32)), strides=1, padding="SAME")
+        flat = af.matmul(af.reshape(y, [-1, 32]), af.constant(np.eye(32, dtype=np.float32)))
+        return {"x": x}, {"y": flat, "bits": af.reshape(af.bitcast(x, "int32"), [-1, 32])}
+
+    await save_model(tmp_path / "m", convolved)
+    x = np.arange(64, dtype=np.float32).reshape(2, 4, 4, 2)
+    tensor = {"name": "x", "shape": [2, 4, 4, 2], "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}
+    padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    wanted = sum(padded[:, i : i + 4, j : j + 4].sum(-1, keepdims=True) for i in range(3) for j in range(3))
+    async with serving({"m": tmp_path / "m"}) as (_, client):
+        for spaces in range(8):
+            head = json.dumps({"inputs": [tensor]}).encode() + b" " * spaces
+            headers = {"Inference-Header-Content-Length": str(len(head))}
+            response = await client.post("/v2/models/m/infer", content=head + x.tobytes(), headers=headers)
+            first, bits = (np.array(each["data"]) for each in response.json()["outputs"])
+            np.testing.assert_allclose(first.reshape(2, 4, 4, 2), np.broadcast_to(wanted, (2, 4, 4, 2)), rtol=1e-5)
+            np.testing.assert_array_equal(bits, x.view(np.int32).ravel())
+
+
+async def test_what_is_refused_says_why(folder: Path) -> None:
+    limits = Limits(body_bytes=2000)
+    async with serving({"m": folder}, limits=limits) as (_, client):
+        url = "/v2/models/m/infer"
+
+        async def status(expected: int, says: str, **request: Any) -> None:
+            response = await client.post(url, **request)
+            assert (response.status_code, says in response.json()["error"]) == (expected, True), response.text
+
+        await status(400, "not JSON", content=b"{")
+        await status(400, "not JSON", content=b"")
+        await status(400, "inputs", json={})
+        await status(400, "other inputs", json={"inputs": []})
+        await status(400, "is wrong", content=b"{}", headers={"Inference-Header-Content-Length": "x"})
+        await status(400, "within the body", content=b"{}", headers={"Inference-Header-Content-Length": "9"})
+        await status(400, "compressed", content=b"{}", headers={"Content-Encoding": "gzip"})
+        await status(400, "rows", json=asked(np.ones([0, 3], np.float32)))
+        await status(413, "too large", content=b" " * 2001)
+        await status(413, "too large", content=_pieces(b" " * 100, 21))
+        await status(403, "another site", content=b"{}", headers={"Origin": "http://evil.example"})
+        wrong = await client.get(url)
+        assert (wrong.status_code, set(wrong.json()), wrong.headers["Allow"]) == (405, {"error"}, "POST")
+        np.testing.assert_allclose(values(await client.post(url, json=asked(rows()))), rows() * 2, rtol=1e-6)
+
+
+async def test_middleware_of_the_user_sees_every_request(folder: Path) -> None:
+    from starlette.middleware.base import BaseHTTPMiddleware
+
+    seen = []
+
+    async def look(request: Any, call_next: Any) -> Any:
+        seen.append(request.url.path)
+        return await call_next(request)
+
+    async with Repository({"m": folder}) as repository:
+        await repository.load_all()
+        app = create_app(repository)
+        app.add_middleware(BaseHTTPMiddleware, dispatch=look)
+        async with _inside(app) as client:
+            await client.get("/v2")
+            assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 200
+    assert seen == ["/v2", "/v2/models/m/infer"]
+
+
+async def _pieces(piece: bytes, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield piece
+
+
+async def test_the_repository_over_http(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m" / "1", scaled(1))
+    async with serving({"m": tmp_path / "m"}) as (_, client):
+        entry = {"name": "m", "version": "1", "state": "READY", "reason": ""}
+        assert (await client.post("/v2/repository/index", json={"ready": True})).json() == [entry]
+        await save_model(tmp_path / "m" / "2", scaled(2))
+        assert (await client.post("/v2/repository/models/m/load")).status_code == 200
+        np.testing.assert_allclose(values(await client.post("/v2/models/m/infer", json=asked(rows()))), rows() * 2)
+        assert (await client.post("/v2/models/m/versions/1/infer", json=asked(rows()))).status_code == 404
+        assert (await client.post("/v2/repository/models/m/unload")).status_code == 200
+        assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 404
+        (entry,) = (await client.post("/v2/repository/index")).json()
+        assert (entry["state"], entry["reason"]) == ("UNAVAILABLE", "unloaded")
+        assert (await client.post("/v2/repository/index", json={"ready": True})).json() == []
+        assert (await client.post("/v2/repository/models/other/load")).status_code == 404
+
+
+async def test_a_service_is_live_before_its_models_are_ready(folder: Path) -> None:
+    async with (
+        asyncio.timeout(SECONDS),
+        Server({"m": folder}, where=ServerOptions(port=0)) as server,
+        httpx.AsyncClient(base_url=server.url, trust_env=False) as client,
+    ):
+        assert (await client.get("/v2/health/live")).status_code == 200
+        assert (await client.get("/v2/health/ready")).status_code == 503
+        response = await client.post("/v2/models/m/infer", json=asked(rows()))
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+        assert (await client.get("/v2/models/m/ready")).status_code == 503
+        await server.ready()
+        assert (await client.get("/v2/health/ready")).status_code == 200
+
+
+# ── who may ask ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_token_is_needed_but_for_health(folder: Path) -> None:
+    async with serving({"m": folder}, where=ServerOptions(port=0, token="secret")) as (_, client):
+        for given, says in (
+            ({}, "a token is needed"),
+            ({"Authorization": "Bearer wrong"}, "not the token"),
+            ({"Authorization": "secret"}, "a token is needed"),
+        ):
+            for method, path in (("GET", "/v2"), ("GET", "/metrics"), ("POST", "/v2/models/m/infer")):
+                response = await client.request(method, path, headers=given)
+                assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+                assert says in response.json()["error"]
+        assert (await client.get("/v2/health/ready")).status_code == 200
+        for right in ("Bearer secret", "bearer secret", "Bearer  secret"):
+            assert (await client.get("/v2", headers={"Authorization": right})).status_code == 200
+
+
+async def test_a_line_break_at_the_end_of_an_address_is_a_part_of_it(folder: Path) -> None:
+    """Else several processes would take it for a request to one of them, and only that one would change."""
+    async with serving({"m": folder}) as (_, client):
+        for path in ("/v2/repository/models/m/unload", "/v2/models/m/infer"):
+            assert (await client.post(f"{path}%0a", json=asked(rows()))).status_code == 404
+        assert (await client.get("/v2/health/ready%0a")).status_code == 404
+        assert (await client.get("/v2/health/ready")).status_code == 200
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+async def test_the_end_waits_for_no_longer_than_it_says(folder: Path, seconds: float) -> None:
+    """Also where that is less than a second."""
+    patient = Limits(body_seconds=1e6)
+    where = ServerOptions(port=0, drain_seconds=seconds)
+    async with asyncio.timeout(SECONDS), contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(Server({"m": folder}, None, where, limits=patient))
+        await server.ready()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+        writer.write(post(b"{", 100))  # of which the rest never comes
+        await until(lambda: server.app.state.admission.bytes)
+        await stack.aclose()
+        writer.close()
+
+
+def test_space_around_a_header_is_no_part_of_it() -> None:
+    """Servers of HTTP differ in whether they take it away."""
+    scope = {"headers": [(b"authorization", b"Bearer secret \t")]}
+    assert header(scope, b"authorization") == b"Bearer secret"
+
+
+def test_an_empty_token_is_refused(folder: Path) -> None:
+    """As it comes from a setting that is not there: everybody would have it."""
+    with pytest.raises(errors.InvalidArgumentError, match="token"):
+        create_app({"m": folder}, token="")
+
+
+async def test_who_asks_by_a_strange_name(folder: Path) -> None:
+    """The page of a site whose name stands for this machine, for now."""
+    async with serving({"m": folder}) as (server, client):
+        port = server.url.rpartition(":")[2]
+        for host, wanted in {
+            "evil.example": 403,
+            f"evil.example:{port}": 403,
+            "": 403,
+            "localhost": 200,
+            f"LOCALHOST:{port}": 200,
+            f"127.0.0.1:{port}": 200,
+            f"[::1]:{port}": 200,
+        }.items():
+            assert (await client.get("/v2", headers={"Host": host})).status_code == wanted, host
+        same = {"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}
+        assert (await client.get("/v2", headers=same)).status_code == 200
+    async with serving({"m": folder}, where=ServerOptions(port=0, hosts=["models.example"])) as (_, client):
+        assert (await client.get("/v2", headers={"Host": "models.example"})).status_code == 200
+        assert (await client.get("/v2")).status_code == 403
+    async with serving({"m": folder}, where=ServerOptions(port=0, token="x")) as (_, client):
+        asked_by = {"Host": "models.example", "Authorization": "Bearer x"}
+        assert (await client.get("/v2", headers=asked_by)).status_code == 200
+
+
+async def test_tls(folder: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key, ca = authority.tls("server").files
+    where = ServerOptions(port=0, tls_cert=cert, tls_key=key)
+    async with asyncio.timeout(SECONDS), Server({"m": folder}, where=where) as server:
+        assert server.url.startswith("https://")
+        context = ssl.create_default_context(cafile=ca)
+        async with httpx.AsyncClient(base_url=server.url, verify=context, trust_env=False) as client:
+            assert (await client.get("/v2/health/live")).status_code == 200
+
+
+async def test_a_certificate_that_is_none_is_refused_at_once(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.pem").write_text("no certificate")
+    for cert in ("x.pem", "missing.pem"):
+        with pytest.raises(errors.InvalidArgumentError, match="certificate"):
+            async with Server(
+                {"m": folder}, where=ServerOptions(port=0, tls_cert=tmp_path / cert, tls_key=tmp_path / cert)
+            ):
+                pass
+    with pytest.raises(errors.InvalidArgumentError, match="together"):
+        ServerOptions(tls_cert="x.pem")
+
+
+async def test_a_port_that_is_taken(folder: Path) -> None:
+    async with Server({"m": folder}, where=ServerOptions(port=0)) as server:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use") as raised:
+            async with Server({"m": folder}, where=ServerOptions(port=port)):
+                pass
+        assert raised.value.errno == EADDRINUSE
+
+
+# ── in an application of one's own ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_application_lives_by_its_lifespan(folder: Path) -> None:
+    app = create_app({"m": folder})
+    async with asyncio.timeout(SECONDS):
+        async with app.router.lifespan_context(app), _inside(app) as client:
+            await until(lambda: app.state.repository.is_ready)
+            assert (await client.get("/v2/health/ready")).status_code == 200
+            np.testing.assert_allclose(values(await client.post("/v2/models/m/infer", json=asked(rows()))), rows() * 2)
+            session = app.state.repository.get("m").session
+        assert session.closed
+
+
+async def test_an_application_serves_the_others_when_a_model_cannot_be_loaded(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app({"bad": tmp_path / "missing", "m": folder})
+    async with asyncio.timeout(SECONDS), app.router.lifespan_context(app), _inside(app) as client:
+        await until(lambda: len(app.state.repository.served()) == 1)
+        assert (await client.get("/v2/health/ready")).status_code == 503
+        assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 200
+        response = await client.get("/v2/models/bad")
+        assert (response.status_code, str(tmp_path) in response.text) == (503, False)
+        bad, good = (await client.post("/v2/repository/index")).json()
+        assert (bad["name"], bad["state"], good["state"]) == ("bad", "UNAVAILABLE", "READY")
+        assert "missing" in bad["reason"]
+    assert "model bad cannot be loaded" in caplog.text
+
+
+async def test_the_application_is_mounted_in_another(folder: Path) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    async with asyncio.timeout(SECONDS), Repository({"m": folder}) as repository:
+        await repository.load_all()
+        app = Starlette(routes=[Mount("/models", create_app(repository, token="secret"))])
+        async with _inside(app) as client:
+            assert (await client.get("/models/v2/health/ready")).status_code == 200
+            assert (await client.get("/models/v2")).status_code == 401
+            token = {"Authorization": "Bearer secret"}
+            for path in ("/models/v2/models/m/infer", "/models/v2/models/m/versions/1/infer"):
+                found = values(await client.post(path, json=asked(rows()), headers=token))
+                np.testing.assert_allclose(found, rows() * 2)
+
+
+def _inside(app: Any) -> Any:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://inside")
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_metrics_are_what_has_happened(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m", scaled(2))
+    await save_model(tmp_path / "s", summed)
+    async with serving({"m": tmp_path / "m", "s": tmp_path / "s"}) as (_, client):
+        for _ in range(3):
+            await client.post("/v2/models/m/infer", json=asked(rows(3)))
+        await client.post("/v2/models/m/infer", content=b"{")
+        await client.post("/v2/models/s/infer", json=asked(np.ones(4, np.float32)))
+        found = await families(client)
+        requests = found["aioflow_requests_total"]
+        assert (requests["m", "ok", "1"], requests["m", "refused", "1"], requests["s", "ok", "1"]) == (3, 1, 1)
+        assert found["aioflow_request_seconds_count"] == {("m", "1"): 3, ("s", "1"): 1}
+        assert found["aioflow_batch_rows_count"] == {("m", "1"): 3, ("s", "1"): 1}
+        assert found["aioflow_batch_rows_sum"] == {("m", "1"): 9, ("s", "1"): 1}
+        buckets = found["aioflow_batch_rows_bucket"]
+        assert (buckets["2", "m", "1"], buckets["4", "m", "1"], buckets["+Inf", "m", "1"]) == (0, 3, 3)
+        assert found["aioflow_compute_seconds_count"]["m", "1"] == 3
+        assert found["aioflow_compute_seconds_sum"]["m", "1"] > 0
+        assert found["aioflow_model_ready"] == {("m", "1"): 1, ("s", "1"): 1}
+        assert "aioflow_loop_lag_seconds_bucket" in found
+        stats = (await client.get("/v2/models/stats")).json()["model_stats"]
+        assert {each["name"]: each["inference_count"] for each in stats} == {"m": 9, "s": 1}
+        # They go on when a version is loaded again.
+        await client.post("/v2/repository/models/m/load")
+        await client.post("/v2/models/m/infer", json=asked(rows()))
+        assert (await families(client))["aioflow_requests_total"]["m", "ok", "1"] == 4

@@ -1,0 +1,609 @@
+"""`Session.batched`: concurrent calls as rows of one step. The first part has steps of its own, by a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import (
+    ClosedSessionError,
+    DeadlineExceededError,
+    DTypeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
+from aioflow.session.batching import Batched, BatchStatistics, Padding
+from aioflow.session.batching.rows import RowsIn, RowsOut
+from aioflow.sync.background import Background
+from aioflow.sync.batches import BatchPolicy
+from aioflow.testing.virtual_clock import run_virtual
+
+
+class Service:
+    """A batched callable that doubles its rows in steps of `seconds`, and notes the sizes of their batches."""
+
+    def __init__(
+        self, seconds: float = 1.0, refuse: float | None = None, changes: bool = False, **settings: Any
+    ) -> None:
+        at_once = settings.pop("max_concurrent_batches", 1)
+        self.seconds = seconds
+        self.refuse = refuse
+        self.changes = changes
+        self.batches: list[int] = []
+        self.stopped = 0
+        graph = af.Graph()
+        with graph.as_default():
+            x = af.placeholder(af.float32, [None, 2])
+            y = x * 2.0
+        into = RowsIn(graph, [x], None)
+        out = RowsOut(graph, y, into.paddings)
+        self.background = Background()
+        policy = BatchPolicy(**{"max_batch_size": 4, **settings})
+        self.call = Batched(self.step, self.repeatable, self.background, into, out, policy, (), at_once)
+
+    async def repeatable(self) -> bool:
+        return not self.changes
+
+    async def step(self, rows: Any) -> list[Any]:
+        self.batches.append(len(rows))
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.stopped += 1
+            raise
+        if self.refuse is not None and (rows == self.refuse).any():
+            raise InvalidArgumentError("a row is refused")
+        return [rows * 2]
+
+    def statistics(self) -> BatchStatistics:
+        return self.call.statistics()
+
+
+def rows_of(value: float, count: int = 1) -> Any:
+    return np.full((count, 2), value, np.float32)
+
+
+def virtually(test: Callable[..., Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            await test()
+
+        run_virtual(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def right(service: Service, value: float, count: int = 1, **how: Any) -> None:
+    """A call, whose answer must be its own."""
+    np.testing.assert_array_equal(await service.call(rows_of(value, count), **how), rows_of(2 * value, count))
+
+
+@virtually
+async def test_calls_of_one_moment_are_one_step() -> None:
+    service = Service()
+    await asyncio.gather(*(right(service, i) for i in range(4)))
+    assert service.batches == [4]
+    assert asyncio.get_running_loop().time() == 1.0
+    await service.background.close()
+
+
+@virtually
+async def test_the_first_call_does_not_wait_and_the_next_batch_gathers_meanwhile() -> None:
+    service = Service()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(right(service, 1))
+        await asyncio.sleep(0.25)
+        group.create_task(right(service, 2))
+        await asyncio.sleep(0.25)
+        group.create_task(right(service, 3))
+    assert service.batches == [1, 2]
+    assert asyncio.get_running_loop().time() == 2.0
+    await service.background.close()
+
+
+@virtually
+async def test_with_a_batch_timeout_the_first_waits_for_others() -> None:
+    service = Service(batch_timeout=0.5)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(right(service, 1))
+        await asyncio.sleep(0.25)
+        group.create_task(right(service, 2))
+    assert (service.batches, asyncio.get_running_loop().time()) == ([2], 1.5)
+    async with asyncio.TaskGroup() as group:  # a full one begins at once
+        for i in range(4):
+            group.create_task(right(service, i))
+    assert (service.batches, asyncio.get_running_loop().time()) == ([2, 4], 2.5)
+    await service.background.close()
+
+
+@virtually
+async def test_several_batches_at_once() -> None:
+    service = Service(max_concurrent_batches=2)
+    await asyncio.gather(*(right(service, i) for i in range(12)))
+    assert (service.batches, asyncio.get_running_loop().time()) == ([4, 4, 4], 2.0)
+    await service.background.close()
+
+
+@virtually
+async def test_rows_are_counted_and_a_large_call_is_put_together_again() -> None:
+    service = Service(max_enqueued_batches=8)
+    mine = np.arange(22, dtype=np.float32).reshape(11, 2)
+    large, _, _ = await asyncio.gather(service.call(mine), right(service, 5), right(service, 6, 3))
+    np.testing.assert_array_equal(large, mine * 2)
+    assert service.batches == [4, 4, 4, 3]
+    await service.background.close()
+
+
+@virtually
+async def test_a_batch_is_filled_up_to_an_allowed_size_and_nobody_sees_it() -> None:
+    service = Service(allowed_batch_sizes=(2, 4))
+    await asyncio.gather(*(right(service, i) for i in range(3)))
+    await right(service, 9)
+    assert service.batches == [4, 2]
+    assert dataclasses.asdict(service.statistics())["sizes"] == {1: 1, 3: 1}  # plain data, for a log or a page
+    await service.background.close()
+
+
+@virtually
+async def test_a_call_is_late_at_the_moment_its_limit_passes_and_is_never_computed() -> None:
+    service = Service()
+    running = asyncio.gather(right(service, 1))
+    await asyncio.sleep(0.25)
+    with pytest.raises(DeadlineExceededError):
+        await service.call(rows_of(2), timeout=0.25)
+    assert asyncio.get_running_loop().time() == 0.5
+    await running
+    await asyncio.sleep(2)
+    assert service.batches == [1]
+    await service.background.close()
+
+
+@virtually
+async def test_a_call_that_is_being_computed_is_late_as_well() -> None:
+    service = Service()
+    other = asyncio.gather(right(service, 1))
+    with pytest.raises(DeadlineExceededError, match="not answered in time"):
+        await service.call(rows_of(2), timeout=0.5)
+    assert asyncio.get_running_loop().time() == 0.5
+    await other
+    with pytest.raises(DeadlineExceededError):
+        await service.call(rows_of(2), timeout=0.0)
+    found = service.statistics()
+    assert (found.answered, found.expired, service.stopped) == (1, 2, 0)
+    await service.background.close()
+
+
+@virtually
+async def test_who_goes_away_harms_nobody() -> None:
+    service = Service()
+    calls = [asyncio.gather(right(service, i)) for i in range(4)]
+    await asyncio.sleep(0.5)
+    calls[0].cancel()
+    calls[2].cancel()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(each) for each in ended] == [asyncio.CancelledError, list, asyncio.CancelledError, list]
+    assert service.statistics().cancelled == 2
+    await right(service, 7)
+    await service.background.close()
+
+
+@virtually
+async def test_a_batch_that_nobody_waits_for_is_stopped_and_the_next_begins() -> None:
+    service = Service()
+    calls = [asyncio.gather(service.call(rows_of(i))) for i in range(4)]
+    await asyncio.sleep(0.25)
+    for call in calls:
+        call.cancel()
+    await right(service, 1)
+    assert (service.stopped, asyncio.get_running_loop().time()) == (1, 1.25)
+    await asyncio.gather(*calls, return_exceptions=True)
+    await service.background.close()
+
+
+@virtually
+async def test_a_bad_row_fails_alone() -> None:
+    service = Service(refuse=2.0)
+    ended = await asyncio.gather(*(service.call(rows_of(i)) for i in range(4)), return_exceptions=True)
+    assert [isinstance(each, InvalidArgumentError) for each in ended] == [False, False, True, False]
+    np.testing.assert_array_equal(ended[3], rows_of(6))
+    assert service.batches == [4, 2, 2, 1, 1]
+    assert (service.statistics().answered, service.statistics().failed) == (3, 1)
+    await service.background.close()
+
+
+@virtually
+async def test_a_step_that_changes_something_is_not_run_again() -> None:
+    service = Service(refuse=2.0, changes=True)
+    ended = await asyncio.gather(*(service.call(rows_of(i)) for i in range(4)), return_exceptions=True)
+    assert all(isinstance(each, InvalidArgumentError) for each in ended)
+    assert len({id(each) for each in ended}) == 4
+    assert service.batches == [4]
+    await service.background.close()
+
+
+@virtually
+async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> None:
+    service = Service(max_enqueued_batches=2)
+    first = asyncio.gather(right(service, 0))
+    await first
+    running = [asyncio.gather(right(service, 1)) for _ in range(4)]
+    await asyncio.sleep(0.5)
+    waiting = [asyncio.gather(right(service, 2)) for _ in range(8)]
+    await asyncio.sleep(0)
+    with pytest.raises(ResourceExhaustedError) as refused:
+        await service.call(rows_of(3))
+    assert refused.value.retry_after == 2.0
+    assert asyncio.get_running_loop().time() == 1.5
+    await asyncio.gather(*running, *waiting)
+    assert service.statistics().rejected == 1
+    await service.background.close()
+
+
+@virtually
+async def test_the_urgent_overtake() -> None:
+    service = Service(max_batch_size=1)
+    order: list[int] = []
+
+    async def one(number: int, priority: int) -> None:
+        await right(service, number, priority=priority)
+        order.append(number)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one(0, 0))
+        await asyncio.sleep(0.5)
+        group.create_task(one(1, 3))
+        group.create_task(one(2, 1))
+        group.create_task(one(3, 1))
+    assert order == [0, 2, 3, 1]
+    await service.background.close()
+
+
+@virtually
+async def test_closing_answers_what_waits_and_refuses_what_comes() -> None:
+    service = Service()
+    calls = [asyncio.gather(right(service, i)) for i in range(6)]
+    await asyncio.sleep(0.5)
+    async with service.call:
+        pass
+    assert all(call.done() for call in calls)
+    with pytest.raises(ClosedSessionError):
+        await service.call(rows_of(1))
+    await service.background.close()
+
+
+@virtually
+async def test_closing_the_session_answers_everybody() -> None:
+    service = Service()
+    calls = [asyncio.gather(service.call(rows_of(i))) for i in range(6)]
+    await asyncio.sleep(0.5)
+    await service.background.close()
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(each, ClosedSessionError) for each in ended), ended
+    with pytest.raises(ClosedSessionError):
+        await service.call(rows_of(1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_callers_do_each_gets_his_own_answer(seed: int) -> None:
+    async def main() -> None:
+        chance = random.Random(seed)
+        service = Service(
+            refuse=13.0,
+            max_batch_size=chance.choice([1, 4, 7]),
+            batch_timeout=chance.choice([0.0, 0.5]),
+            max_enqueued_batches=chance.choice([1, 3, 50]),
+            max_concurrent_batches=chance.choice([1, 3]),
+        )
+
+        async def caller() -> None:
+            await asyncio.sleep(chance.random() * 9)
+            value = chance.choice([1.0, 2.0, 13.0])
+            timeout = chance.choice([None, None, 0.7, 3.0])
+            began = asyncio.get_running_loop().time()
+            try:
+                await right(service, value, chance.randint(1, 9), timeout=timeout, priority=chance.randint(0, 2))
+            except InvalidArgumentError:
+                assert value == 13.0
+            except DeadlineExceededError:
+                assert asyncio.get_running_loop().time() == pytest.approx(began + (timeout or 0.0))
+            except ResourceExhaustedError:
+                assert asyncio.get_running_loop().time() == began
+            else:
+                assert value != 13.0
+
+        callers = [asyncio.gather(caller()) for _ in range(60)]
+        for _ in range(12):
+            await asyncio.sleep(chance.random())
+            chance.choice(callers).cancel()
+        ended: Sequence[Any] = await asyncio.gather(*callers, return_exceptions=True)
+        odd = [each for each in ended if each != [None] and not isinstance(each, asyncio.CancelledError)]
+        assert not odd
+        found = service.statistics()
+        assert (found.waiting_rows, found.waiting_requests, found.running_batches) == (0, 0, 0)
+        await right(service, 3.0)
+        await service.background.close()
+
+    run_virtual(main(), seed)
+
+
+# -- with a session ---------------------------------------------------------------------------------------------------
+
+
+async def test_concurrent_calls_share_a_step_of_a_session() -> None:
+    x = af.placeholder(af.float32, [None, 3])
+    w = af.placeholder(af.float32, [None, 3])
+    async with af.Session() as session:
+        predict = session.batched({"sum": x + w, "rows": af.reduce_sum(x, 1)}, [x, w], max_batch_size=16)
+        rows = [np.random.default_rng(i).standard_normal((i % 3 + 1, 3), np.float32) for i in range(20)]
+        found = await asyncio.gather(*(predict(row, 2 * row) for row in rows))
+        for row, each in zip(rows, found, strict=True):
+            np.testing.assert_allclose(each["sum"], 3 * row, rtol=1e-6)
+            np.testing.assert_allclose(each["rows"], row.sum(1), rtol=1e-5)
+        assert predict.statistics().batches < 6
+
+
+async def test_feeds_by_name() -> None:
+    x = af.placeholder(af.float32, [None])
+    y = af.placeholder(af.float32, [None])
+    async with af.Session() as session:
+        difference = session.batched(x - y, {"left": x, "right": y})
+        assert (await difference(left=[3.0], right=[1.0])).tolist() == [2.0]
+        few: dict[str, Any] = {"left": [1.0]}
+        for wrong in (few, {**few, "right": [1.0], "middle": [1.0]}):
+            with pytest.raises(DTypeError, match="wrong feeds"):
+                await difference(**wrong)
+        with pytest.raises(DTypeError, match="wrong feeds"):
+            await difference([1.0], [2.0])
+        with pytest.raises(InvalidArgumentError, match="argument of the call"):
+            session.batched(x - y, {"timeout": x, "right": y})
+
+
+async def test_rows_of_different_lengths_are_padded_masked_and_cut_back() -> None:
+    tokens = af.placeholder(af.int64, [None, None])
+    mask = af.placeholder(af.float32, [None, None])
+    scores = af.cast(tokens, af.float32) * mask
+    async with af.Session() as session:
+        padding = Padding(value=7, mask=mask, multiple_of=4, cuts=[scores])
+        predict = session.batched([scores, af.reduce_sum(scores, 1)], [tokens], pad={tokens: padding})
+        rows = [np.arange(1, length + 1, dtype=np.int64)[None] for length in (3, 1, 6, 4)]
+        found = await asyncio.gather(*map(predict, rows))
+        assert predict.statistics().batches == 1
+        for row, (score, total) in zip(rows, found, strict=True):
+            np.testing.assert_array_equal(score, row)
+            assert total.tolist() == [row.sum()]
+
+
+async def test_rows_of_different_sizes_do_not_meet_without_padding() -> None:
+    x = af.placeholder(af.float32, [None, None])
+    async with af.Session() as session:
+        total = session.batched(af.reduce_sum(x, 1), [x])
+        found = await asyncio.gather(*(total(np.ones((1, size), np.float32)) for size in (2, 5, 2)))
+        assert [each.tolist() for each in found] == [[2.0], [5.0], [2.0]]
+        assert dict(total.statistics().sizes) == {1: 1, 2: 1}
+
+
+async def test_a_bad_row_of_a_session_fails_alone_and_names_its_node() -> None:
+    index = af.placeholder(af.int32, [None])
+    table = af.constant(np.arange(10, dtype=np.float32))
+    async with af.Session() as session:
+        look_up = session.batched(af.gather(table, index, name="look_up"), [index])
+        found: list[Any] = await asyncio.gather(*(look_up([i]) for i in (1, 99, 3)), return_exceptions=True)
+        assert isinstance(found[1], InvalidArgumentError)
+        assert found[1].node == "look_up"
+        assert [found[0].tolist(), found[2].tolist()] == [[1.0], [3.0]]
+
+
+async def test_what_does_not_fit_its_feed_never_comes_to_a_batch() -> None:
+    x = af.placeholder(af.float32, [None, 2])
+    async with af.Session() as session:
+        double = session.batched(x * 2.0, [x])
+        with pytest.raises(InvalidArgumentError, match="shape"):
+            await double(np.zeros((1, 3), np.float32))
+        with pytest.raises(InvalidArgumentError, match="no rows"):
+            await double(np.zeros((0, 2), np.float32))
+        with pytest.raises(DTypeError, match="number of feeds"):
+            await double(np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32))
+        with pytest.raises(DTypeError, match="priority"):
+            await double(np.zeros((1, 2), np.float32), priority="high")  # type: ignore[arg-type]  # that is the point
+        assert double.statistics().batches == 0
+
+
+async def test_what_has_no_rows_cannot_be_batched() -> None:
+    x = af.placeholder(af.float32, [None, 2])
+    fixed = af.placeholder(af.float32, [1, 2])
+    async with af.Session() as session:
+        for fetches, feeds, match in (
+            (af.reduce_sum(x), [x], "cannot be split"),
+            (x * 2.0, [fixed], "cannot be fed in batches"),
+            (af.group(x), [x], "operations cannot be split"),
+            (x * 2.0, [], "needs a feed"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=match):
+                session.batched(fetches, feeds)
+        wrong = session.batched(af.reshape(x, [-1]), [x])
+        with pytest.raises(InvalidArgumentError, match="does not have the rows of the batch"):
+            await wrong(np.zeros((3, 2), np.float32))
+
+
+async def test_a_batch_of_steps_with_random_numbers_and_variables_is_repeated() -> None:
+    index = af.placeholder(af.int32, [None])
+    table = af.Variable(np.arange(4, dtype=np.float32))
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        look_up = session.batched(af.gather(table, index), [index])
+        found: Sequence[Any] = await asyncio.gather(look_up([2]), look_up([9]), return_exceptions=True)
+        assert found[0].tolist() == [2.0]
+        assert isinstance(found[1], InvalidArgumentError)
+
+
+async def test_a_row_that_is_no_number_fails_alone() -> None:
+    x = af.placeholder(af.float32, [None])
+    async with af.Session() as session:
+        checked = session.batched(af.check_numerics(x, "not a number"), [x])
+        found: Sequence[Any] = await asyncio.gather(checked([1.0]), checked([np.nan]), return_exceptions=True)
+        assert found[0].tolist() == [1.0]
+        assert isinstance(found[1], InvalidArgumentError)
+
+
+async def test_a_step_that_assigns_is_run_once() -> None:
+    amount = af.placeholder(af.int32, [None])
+    count = af.Variable(np.zeros(4, np.int32))
+    added = af.assign_add(count, af.fill([4], af.reduce_sum(amount)))
+    with af.control_dependencies([added]):
+        refused = af.gather(af.constant([1.0]), amount)
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        call = session.batched(refused, [amount])
+        found = await asyncio.gather(call([0]), call([5]), return_exceptions=True)
+        assert all(isinstance(each, InvalidArgumentError) for each in found)
+        assert (await session.run(count)).tolist() == [5] * 4
+
+
+async def test_closing_the_session_ends_the_calls() -> None:
+    x = af.placeholder(af.float32, [None])
+    async with af.Session() as session:
+        double = session.batched(x * 2.0, [x])
+        await double([1.0])
+    with pytest.raises(ClosedSessionError):
+        await double([1.0])
+    with pytest.raises(ClosedSessionError):
+        session.batched(x * 2.0, [x])
+
+
+async def test_warming_up_runs_each_size() -> None:
+    x = af.placeholder(af.float32, [None, 2])
+    sizes: list[int] = []
+
+    def noted(rows: Any) -> Any:
+        sizes.append(len(rows))
+        return rows
+
+    seen = af.py_func(noted, [x], af.float32)
+    seen.set_shape([None, 2])
+    async with af.Session() as session:
+        await session.warmup(session.batched(seen, [x], max_batch_size=8, allowed_batch_sizes=[1, 4, 8]))
+    assert sizes == [1, 4, 8]
+
+
+def test_another_event_loop_is_refused() -> None:
+    x = af.placeholder(af.float32, [None])
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        session = af.Session()
+        double = session.batched(x * 2.0, [x])
+        assert first.run(double([1.0])).tolist() == [2.0]
+        with pytest.raises(FailedPreconditionError, match="one event loop"):
+            second.run(double([1.0]))
+        first.run(session.close())
+
+
+def a_doubling() -> tuple[af.Session, af.Tensor, af.Tensor]:
+    graph = af.Graph()
+    with graph.as_default():
+        x = af.placeholder(af.float32, [None, 2])
+        y = x * 2.0
+    return af.Session(graph=graph), x, y
+
+
+async def refused(predict: Batched, rows: Any) -> None:
+    with pytest.raises(ClosedSessionError):
+        await predict(rows)
+
+
+async def test_closing_the_session_while_rows_become_an_array_answers_the_call() -> None:
+    session, x, y = a_doubling()
+    predict = session.batched(y, [x], max_batch_size=1 << 20)
+    await predict(rows_of(1))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(refused(predict, [[1.0, 2.0]] * 200_000))
+        await asyncio.sleep(0)
+        await session.close()
+
+
+async def test_closing_waits_for_a_call_whose_rows_become_an_array() -> None:
+    session, x, y = a_doubling()
+    async with session, asyncio.timeout(10), asyncio.TaskGroup() as group:
+        predict = session.batched(y, [x], max_batch_size=1 << 20)
+        await predict(rows_of(1))
+        call = group.create_task(predict([[1.0, 2.0]] * 200_000))
+        await asyncio.sleep(0)
+        await predict.aclose()
+        assert call.done()
+        assert (await call).shape == (200_000, 2)
+
+
+async def test_the_time_in_which_rows_become_an_array_counts() -> None:
+    session, x, y = a_doubling()
+    async with session:
+        predict = session.batched(y, [x], max_batch_size=1 << 20)
+        await predict(rows_of(1))
+        with pytest.raises(DeadlineExceededError):
+            await predict([[1.0, 2.0]] * 500_000, timeout=0.02)
+        assert predict.statistics().rows == 1
+        assert predict.statistics().expired == 1
+
+
+async def test_a_late_call_whose_rows_became_an_array_names_the_limit_that_it_was_given() -> None:
+    session, x, y = a_doubling()
+    async with session, asyncio.timeout(10):
+        predict = session.batched(y, [x], max_batch_size=1 << 20, batch_timeout=60.0)
+        with pytest.raises(DeadlineExceededError, match=r"at most 0\.75 s"):
+            await predict([[1.0, 2.0]] * 100_000, timeout=0.75)
+
+
+async def test_a_call_that_comes_to_a_closed_session_leaves_the_count_of_open_calls_alone() -> None:
+    session, x, y = a_doubling()
+    predict = session.batched(y, [x], batch_timeout=60.0)
+    async with asyncio.TaskGroup() as group, asyncio.timeout(10):
+        waiting = group.create_task(refused(predict, rows_of(1)))
+        while not predict.statistics().waiting_requests:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        closing = group.create_task(session.close())
+        while predict.statistics().waiting_requests:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await refused(predict, rows_of(1))  # before whoever waited goes on
+        await asyncio.wait([waiting, closing])
+        await predict.aclose()
+
+
+async def test_a_call_whose_batches_give_rows_of_different_sizes_fails_alone() -> None:
+    x = af.placeholder(af.float32, [None, None])
+    y = x * 2.0
+    async with af.Session() as session:
+        predict = session.batched(y, [x], max_batch_size=4, pad={x: 0})
+        cut = predict(np.ones((6, 3), np.float32))  # its last two rows are in a batch with longer ones
+        other = predict(np.ones((2, 7), np.float32))
+        answers: tuple[Any, Any] = await asyncio.gather(cut, other, return_exceptions=True)
+    error, found = answers
+    assert isinstance(error, InvalidArgumentError)
+    assert "cuts" in str(error)
+    np.testing.assert_array_equal(found, np.full((2, 7), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(af.uint8, -1), (af.int32, 0.5), (af.int32, float("nan")), (af.float32, "a"), (af.float32, [1])],
+)
+async def test_a_padding_that_does_not_fit_its_feed_is_refused_at_once(dtype: af.DType, value: Any) -> None:
+    x = af.placeholder(dtype, [None, None])
+    async with af.Session() as session:
+        with pytest.raises((DTypeError, InvalidArgumentError), match="filled up"):
+            session.batched(af.identity(x), [x], pad={x: value})
+
+
+async def test_texts_are_filled_up_with_empty_ones_unless_it_is_said_otherwise() -> None:
+    x = af.placeholder(af.string, [None, None])
+    async with af.Session() as session:
+        for padding, fill in (Padding(), b""), (Padding("-"), b"-"):
+            predict = session.batched(af.identity(x), [x], pad={x: padding})
+            found = await asyncio.gather(predict([["a"]]), predict([["b", "c"]]))
+            assert [each.tolist() for each in found] == [[[b"a", fill]], [[b"b", b"c"]]]
+            assert predict.statistics().batches == 1
