@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -58,7 +59,10 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
 def _check_unmasked(value: Any) -> None:
     """Raise DTypeError where elements are masked: what lies under the mask is there still, and means nothing."""
     items = value if isinstance(value, list | tuple) else (value,)
-    if not items or not isinstance(items[0], np.ma.MaskedArray):
+    # NumPy imports numpy.ma, in 10 ms, for whoever asks for `np.ma`; where nobody has yet, no array has a mask.
+    if not items or type(items[0]) is np.ndarray or "numpy.ma" not in sys.modules:
+        return
+    if not isinstance(items[0], np.ma.MaskedArray):
         return
     masked = sum(int(np.sum(np.ma.getmaskarray(item))) for item in items if isinstance(item, np.ma.MaskedArray))
     if masked:

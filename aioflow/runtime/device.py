@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aioflow.config import SessionConfig
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
@@ -14,6 +14,9 @@ from aioflow.kernels.registry import HOST
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.backend_api import Backend, BackendDevice
 from aioflow.work.forking import not_forked
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 __all__ = ["ENTRY_POINTS", "Device", "backends", "host", "load_backend", "make_devices", "present_devices"]
 
@@ -27,9 +30,7 @@ def load_backend(name: str) -> Backend:
     Raises:
         NotFoundError: none is installed under that name; the error gives the install command.
     """
-    from importlib.metadata import entry_points  # brings email and zipfile: a tenth of `import aioflow` if at the top
-
-    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    found = {point.name: point for point in _entry_points()}
     if name not in found:
         raise NotFoundError(
             f"no backend {name!r} is installed",
@@ -54,10 +55,8 @@ def backends() -> tuple[Backend, ...]:
         NotFoundError: there is none for the host.
         AlreadyRegisteredError: two have the same device type.
     """
-    from importlib.metadata import entry_points  # see `load_backend`
-
     found: list[Backend] = []
-    for name in sorted(point.name for point in entry_points(group=ENTRY_POINTS)):
+    for name in sorted(point.name for point in _entry_points()):
         try:
             found.append(load_backend(name))
         except NotFoundError:
@@ -77,6 +76,12 @@ def backends() -> tuple[Backend, ...]:
                 actual=[backend.name, other.name],
             )
     return tuple(found)
+
+
+def _entry_points() -> EntryPoints:
+    with not_forked():
+        from importlib.metadata import entry_points  # brings email and zipfile: a tenth of `import aioflow` at the top
+    return entry_points(group=ENTRY_POINTS)
 
 
 def host() -> BackendDevice:

@@ -60,6 +60,7 @@ class _Count:
         get, set: OpenBLAS's own.
         holders: The threads.
         own: What the count is without them.
+        forking: Whether the lock is held for a fork.
     """
 
     def __init__(self, get: Callable[[], int], put: Callable[[int], object]) -> None:
@@ -67,6 +68,7 @@ class _Count:
         self.get, self.set = get, put
         self.holders: set[int] = set()
         self.own = 1
+        self.forking = False
 
     def release(self, thread: int) -> None:
         """The thread holds it no more. Does no harm a second time."""
@@ -94,19 +96,26 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], object]]:
 _count = _Count(*_controls())
 
 
+def _hold_over_fork() -> None:
+    """So that the child finds the count as one of these functions has left it."""
+    _count.lock.acquire()
+    _count.forking = True
+
+
+def _go_on_after_fork() -> None:
+    # Python calls this without the former where this module was imported while the fork waited for another's hooks.
+    if _count.forking:
+        _count.forking = False
+        _count.lock.release()
+
+
 def _forget_after_fork() -> None:
     """The child has none of the threads that may have held the count."""
     global _count
     parents, _count = _count, _Count(_count.get, _count.set)
-    parents.lock.release()
-    parents.holders.clear()
-    parents.release(threading.get_ident())
+    _count.own = parents.own
+    _count.release(threading.get_ident())
 
 
 if hasattr(os, "register_at_fork"):
-    # The lock is taken first, so that the child finds the count as one of these functions has left it.
-    os.register_at_fork(
-        before=lambda: _count.lock.acquire(),
-        after_in_parent=lambda: _count.lock.release(),
-        after_in_child=_forget_after_fork,
-    )
+    os.register_at_fork(before=_hold_over_fork, after_in_parent=_go_on_after_fork, after_in_child=_forget_after_fork)

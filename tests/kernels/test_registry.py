@@ -389,7 +389,7 @@ class SlowFinder:
     began = threading.Event()
 
     def find_spec(self, name, path=None, target=None):
-        if name == "aioflow.kernels.linalg.products":
+        if name == sys.argv[1]:
             self.began.set()
             time.sleep(0.3)  # the module's lock is held meanwhile
 
@@ -410,9 +410,35 @@ thread.join()
 """
 
 
+_UNGUARDED = """
+import sys
+import aioflow as af
+from aioflow.work import forking
+
+class Finder:
+    unguarded = []
+
+    def find_spec(self, name, path=None, target=None):
+        if not forking._FORKS._is_owned():
+            self.unguarded.append(name)
+
+sys.meta_path.insert(0, Finder())
+with af.Graph().as_default():
+    print(af.Session().run_sync(af.constant(2.0) * 3.0), Finder.unguarded)
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_fork_waits_for_the_kernels_that_another_thread_loads() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _FORKED], capture_output=True, check=False, text=True, timeout=120
-    )
-    assert ran.stdout == "child 6.0\n", ran.stderr
+@pytest.mark.parametrize(
+    "module", ["importlib.metadata", "aioflow_numpy.blas_threads", "aioflow.kernels.linalg.products"]
+)
+def test_a_fork_waits_for_what_another_thread_loads(module: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _FORKED, module]
+    ran = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("child 6.0\n", "")
+
+
+def test_a_first_step_imports_nothing_where_a_fork_would_not_wait() -> None:
+    """A child waits forever for the lock of a module that another thread was importing when it was forked."""
+    ran = subprocess.run([sys.executable, "-c", _UNGUARDED], capture_output=True, check=False, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("6.0 []\n", "")
