@@ -189,13 +189,15 @@ class PlainClient:
         """Give up a question."""
         self._send(CANCEL, number, {})
 
-    def run(self, handle: int, step: int, feeds: Sequence[Tensor] = ()) -> int:
-        """Begin a step; `answer` has its fetches."""
+    def run(self, handle: int, step: int, feeds: Sequence[Tensor] = (), patience: float = 1.0) -> int:
+        """Begin a step; `answer` has its fetches. Where the last heartbeat that the client has heard left more than
+        `patience` seconds ago, the worker refuses the step.
+        """
         body = {
             "handle": handle,
             "trace": False,
             "beat": self.heard,
-            "patience": 1.0,
+            "patience": patience,
             "seconds": 30.0,
             "answered": True,
         }

@@ -107,7 +107,10 @@ def asks_and_reads_late(where: tuple[str, int]) -> None:
         handle = client.call("register", *filled().message())[0]["handle"]
         client.answer(client.run(handle, fresh()))
         with grows_at_most(20 * LARGE):
-            steps = [client.run(handle, fresh()) for _ in range(60)]
+            steps = [client.run(handle, fresh(), patience=60.0) for _ in range(60)]
+            client.start("register", *filled().message())
+            while other.call("state", {})[0]["registered"] < 2:
+                pass  # the worker has not yet read them all
             while other.call("state", {})[0]["running"]:
                 pass
             other.call("clock", {})
