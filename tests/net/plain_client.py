@@ -191,7 +191,7 @@ class PlainClient:
 
     def run(self, handle: int, step: int, feeds: Sequence[Tensor] = (), patience: float = 1.0) -> int:
         """Begin a step; `answer` has its fetches. Where the last heartbeat that the client has heard left more than
-        `patience` seconds ago, the worker refuses the step.
+        `patience` seconds ago, the worker first asks whether the step is still wanted.
         """
         body = {
             "handle": handle,
