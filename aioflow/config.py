@@ -53,6 +53,8 @@ class SessionConfig:
             (whitepaper, 5.5), "bfloat16" or "float16" for rounding to that type.
         fetch_to_host: Whether fetched values of a GPU come as NumPy arrays. If not, they stay where they are, and come
             as objects with `__dlpack__`, for `torch.from_dlpack` and the like.
+        reproducible: Compute with NumPy's kernels alone, not with those of packages that are faster and round in
+            another way (docs/performance.md).
         max_value_bytes: The most bytes that one value may take, be it what a kernel makes or what is fetched. A view
             counts as what a copy of it would take. A larger one is refused with ResourceExhaustedError before its
             memory is asked for, where its size is known by then. None for half of the memory that the process may use.
@@ -74,6 +76,7 @@ class SessionConfig:
     replace_after: int = 0
     compression: str | None = None
     fetch_to_host: bool = True
+    reproducible: bool = False
     max_value_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -136,6 +139,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "threads": _at_least(0),
     "switch_interval": _or_none(lambda value, what: check_number(value, what, above=0.0)),
     "check_finite": _switch,
+    "reproducible": _switch,
     "plan_cache_size": _at_least(1),
     "operation_timeout": check_seconds,
     "executor": _executor,

@@ -52,8 +52,10 @@ TOP: Final = max(RANKS.values())
 # A backend sees the engine up to the runtime (its devices) and nothing of what is built on that.
 BACKEND_RANK: Final = RANKS["runtime"] + 1
 
-BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy")
-BACKEND_NAMES: Final = ("numpy", "cupy")  # their entry points
+# A package of kernels for another backend's device sees that backend, too.
+KERNEL_PACKAGES: Final = ("aioflow_onednn",)
+BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy", *KERNEL_PACKAGES)
+BACKEND_NAMES: Final = ("numpy", "cupy", "onednn")  # their entry points
 BACKEND_LIBRARIES: Final = ("cupy", "cupyx")
 REPORTS_VERSIONS: Final = "aioflow.cli.doctor"
 DOOR: Final = ("aioflow_numpy.products", "aioflow_numpy.namespace")
@@ -196,7 +198,9 @@ def ranks(modules: Modules) -> Iterator[str]:
 
 
 def rank(module: Module) -> int:
-    return RANKS.get(module.area, TOP) if module.in_core else BACKEND_RANK
+    if module.in_core:
+        return RANKS.get(module.area, TOP)
+    return BACKEND_RANK + module.name.startswith(KERNEL_PACKAGES)
 
 
 def downhill(module: Module, target: Module) -> bool:
@@ -493,6 +497,7 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (ranks, {"aioflow.novelty": ""}, 1),
     (ranks, {"aioflow_numpy.a": "from aioflow.session.session import Session", "aioflow.session.session": ""}, 1),
     (ranks, {"aioflow_numpy.a": "import aioflow_cupy.b", "aioflow_cupy.b": ""}, 1),
+    (ranks, {"aioflow_numpy.a": "import aioflow_onednn.b", "aioflow_onednn.b": ""}, 1),
     (ranks_exist, {name: "" for name in _EVERY_RANK if name != "aioflow.net"}, 1),
     (ranks_exist, {name: "" for name in _EVERY_RANK if name != "aioflow"}, 1),
     (cycles, {"aioflow.a": "import aioflow.b", "aioflow.b": "def f():\n    from aioflow.a import x"}, 1),
@@ -550,6 +555,7 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (ranks, {"aioflow.graph.a": "from aioflow.graph import b", "aioflow.graph.b": "", "aioflow.graph": ""}),
     (ranks, {"aioflow": "from aioflow import nn", "aioflow.nn": "from aioflow.ops import x", "aioflow.ops": ""}),
     (ranks, {"aioflow_numpy.a": "from aioflow.kernels import x", "aioflow.kernels": ""}),
+    (ranks, {"aioflow_onednn.a": "import aioflow_numpy.b", "aioflow_numpy.b": ""}),
     (cycles, {"aioflow.a": "import aioflow.b\nimport aioflow.c", "aioflow.b": "import aioflow.c", "aioflow.c": ""}),
     (tasks, {"aioflow.a": "tg.create_task(f())\nself._group.create_task(f())\nself.task_group.create_task(f())"}),
     (tasks, {"aioflow.a": "from aioflow.runtime.bind import gather\ngather(x)\nbind.gather(x)"}),

@@ -31,7 +31,8 @@ def names(installed: Path) -> set[str]:
 
 def test_holds_the_packages_at_the_top(names: set[str]) -> None:
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"aioflow", "aioflow_cupy", "aioflow_numpy"}
+    expected = {"aioflow", "aioflow_cupy", "aioflow_numpy", "aioflow_onednn"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import metadata
 
-__all__ = ["BackendReport", "describe_backend", "install_command", "load_backends"]
+from aioflow.runtime.device import KERNEL_PACKAGES
+
+__all__ = ["BackendReport", "describe_backend", "install_command", "kernel_packages", "load_backends"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ def _load(entry: metadata.EntryPoint) -> BackendReport:
     return BackendReport(entry.name, distribution, device_type=getattr(backend, "device_type", None))
 
 
+def kernel_packages() -> list[str]:
+    """The names of the packages that have kernels for the devices of backends."""
+    return sorted(entry.name for entry in metadata.entry_points(group=KERNEL_PACKAGES))
+
+
 def install_command(extra: str) -> str | None:
     """The command that installs what an optional part needs, or None where aioflow has no such extra."""
     try:
@@ -49,7 +56,7 @@ def install_command(extra: str) -> str | None:
 
 
 def describe_backend(name: str) -> dict[str, str]:
-    """What the backend says about itself by the entry point group `aioflow.doctor`; empty where it says nothing."""
+    """What a backend, or a package of kernels, says of itself by `aioflow.doctor`; empty where it says nothing."""
     lines: dict[str, str] = {}
     for entry in metadata.entry_points(group="aioflow.doctor", name=name):
         try:

@@ -8,7 +8,7 @@ import sys
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
-from aioflow.cli.backends import BackendReport, describe_backend, install_command, load_backends
+from aioflow.cli.backends import BackendReport, describe_backend, install_command, kernel_packages, load_backends
 from aioflow.cli.devices import readable_size
 from aioflow.runtime.device_list import list_devices
 
@@ -31,6 +31,8 @@ def report() -> tuple[list[tuple[str, str]], bool]:
         if backend.problem is None:
             ready = True
             lines.extend((f"  {subject}", finding) for subject, finding in describe_backend(backend.name).items())
+    for package in kernel_packages():
+        lines.extend((f"kernels {subject}", finding) for subject, finding in describe_backend(package).items())
     if ready:
         lines.extend(_devices())
     else:

@@ -12,6 +12,7 @@ A value at run time is an array of the backend or, on the CPU, a NumPy scalar in
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,6 +126,8 @@ class Binding:
         state: The session's table of kernel state by node name; use `shared`.
         folders: Where the worker's graphs may open files. Whatever a kernel opens, it asks them for.
         body: The function that it names, or None.
+        reproducible: Whether results must be those of the device's own kernels, to the bit
+            (`SessionConfig.reproducible`): a kernel of another package that rounds in another way gives way to them.
     """
 
     name: str
@@ -140,6 +143,7 @@ class Binding:
     state: dict[str, Any]
     folders: AllowedFolders = ANYWHERE
     body: BodySteps | None = None
+    reproducible: bool = False
 
     @property
     def xp(self) -> Any:
@@ -292,16 +296,20 @@ class KernelRegistry:
         known.append(kernel_def)
         return kernel_def
 
-    def find(self, op_type: str, device_type: str, attrs: Mapping[str, Any]) -> KernelDef | None:
-        """The kernel that a node with these attributes gets on that kind of device, or None."""
-        fitting = [k for k in self._kernels.get(op_type, ()) if k.accepts(device_type, attrs)]
+    def find(
+        self, op_type: str, device_type: str, attrs: Mapping[str, Any], below: float = math.inf
+    ) -> KernelDef | None:
+        """The kernel that a node with these attributes gets on that kind of device, or None. Only those of a priority
+        below `below` are looked at, for a kernel that leaves some nodes to the next one.
+        """
+        fitting = [k for k in self._kernels.get(op_type, ()) if k.priority < below and k.accepts(device_type, attrs)]
         if not fitting:
             return None
         return max(fitting, key=lambda k: (k.priority, k.device_type != ANY_DEVICE))
 
-    def get(self, op_type: str, device_type: str, attrs: Mapping[str, Any]) -> KernelDef:
+    def get(self, op_type: str, device_type: str, attrs: Mapping[str, Any], below: float = math.inf) -> KernelDef:
         """As `find`. Raises UnimplementedError that lists the kernels there are."""
-        found = self.find(op_type, device_type, attrs)
+        found = self.find(op_type, device_type, attrs, below)
         if found is None:
             types: dict[str, str] = {k: v.name for k, v in attrs.items() if isinstance(v, DType)}
             types |= {"_kernel": attrs["_kernel"]} if attrs.get("_kernel") else {}

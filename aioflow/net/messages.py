@@ -366,7 +366,12 @@ def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # What of a session's settings matters to the worker that runs its parts; the rest is the worker's own affair.
-_SETTINGS: Final[Mapping[str, type]] = {"inline_budget": float, "executor": str, "check_finite": bool}
+_SETTINGS: Final[Mapping[str, type]] = {
+    "inline_budget": float,
+    "executor": str,
+    "check_finite": bool,
+    "reproducible": bool,
+}
 
 
 def config_document(config: SessionConfig) -> dict[str, Any]:

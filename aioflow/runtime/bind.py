@@ -200,19 +200,22 @@ def bind_graph(
     state: dict[str, Any],
     folders: AllowedFolders = ANYWHERE,
     prepare: Callable[[ClientGraph], BodySteps] | None = None,
+    *,
+    reproducible: bool = False,
 ) -> list[BoundNode]:
     """Every node that computes, bound to its kernel, in topological order.
 
     Args:
         folders: Where the nodes may open files.
         prepare: Makes bodies ready to be run; without it, nodes that have some cannot be bound.
+        reproducible: As `SessionConfig.reproducible`.
 
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
         InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
     working = (node for node in batches(graph.nodes.values(), 64) if not _is_interpreted(node))
-    return [_bind(node, graph, backend, resources, state, folders, prepare) for node in working]
+    return [_bind(node, graph, backend, resources, state, folders, prepare, reproducible) for node in working]
 
 
 def _bind(
@@ -223,6 +226,7 @@ def _bind(
     state: dict[str, Any],
     folders: AllowedFolders,
     prepare: Callable[[ClientGraph], BodySteps] | None,
+    reproducible: bool,
 ) -> BoundNode:
     specs = [graph.spec(edge) for edge in node.inputs]
     body = node.body
@@ -240,6 +244,7 @@ def _bind(
         state,
         folders,
         None if body is None or prepare is None else prepare(body),
+        reproducible,
     )
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)

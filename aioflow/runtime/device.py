@@ -18,9 +18,19 @@ from aioflow.work.forking import not_forked
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
-__all__ = ["ENTRY_POINTS", "Device", "backends", "host", "load_backend", "make_devices", "present_devices"]
+__all__ = [
+    "ENTRY_POINTS",
+    "KERNEL_PACKAGES",
+    "Device",
+    "backends",
+    "host",
+    "load_backend",
+    "make_devices",
+    "present_devices",
+]
 
 ENTRY_POINTS: Final = "aioflow.backends"
+KERNEL_PACKAGES: Final = "aioflow.kernels"  # entry points whose functions register kernels for the backends' devices
 
 
 @cache
@@ -30,7 +40,7 @@ def load_backend(name: str) -> Backend:
     Raises:
         NotFoundError: none is installed under that name; the error gives the install command.
     """
-    found = {point.name: point for point in _entry_points()}
+    found = {point.name: point for point in _entry_points(ENTRY_POINTS)}
     if name not in found:
         raise NotFoundError(
             f"no backend {name!r} is installed",
@@ -56,7 +66,7 @@ def backends() -> tuple[Backend, ...]:
         AlreadyRegisteredError: two have the same device type.
     """
     found: list[Backend] = []
-    for name in sorted(point.name for point in _entry_points()):
+    for name in sorted(point.name for point in _entry_points(ENTRY_POINTS)):
         try:
             found.append(load_backend(name))
         except NotFoundError:
@@ -75,13 +85,16 @@ def backends() -> tuple[Backend, ...]:
                 expected="a type of its own for each",
                 actual=[backend.name, other.name],
             )
+    with not_forked():
+        for package in _entry_points(KERNEL_PACKAGES):
+            package.load()()
     return tuple(found)
 
 
-def _entry_points() -> EntryPoints:
+def _entry_points(group: str) -> EntryPoints:
     with not_forked():
         from importlib.metadata import entry_points  # brings email and zipfile: a tenth of `import aioflow` at the top
-    return entry_points(group=ENTRY_POINTS)
+    return entry_points(group=group)
 
 
 def host() -> BackendDevice:

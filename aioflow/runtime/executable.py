@@ -209,7 +209,7 @@ def make_executable(
         made = make_executable(body, backend, resources, state, executor, config, capture, True, folders)
         return Body(body, made)
 
-    bound = bind_graph(graph, backend, resources, state, folders, prepare)
+    bound = bind_graph(graph, backend, resources, state, folders, prepare, reproducible=config.reproducible)
     if config.executor == "reference":
         if Reference.can_run(graph):
             return PlainExecutable(graph, bound, executor, config)

@@ -44,7 +44,8 @@ def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any]
     sources = dict(zip(node.inputs, inputs, strict=True))
     alone = _alone(node, graph, sources)
     try:
-        *constants, bound = bind_graph(alone, host(), ResourceManager(), {})
+        # What is folded is the same whatever is installed: plans and exported models are compared and cached.
+        *constants, bound = bind_graph(alone, host(), ResourceManager(), {}, reproducible=True)
         if bound.kernel.is_async:
             return None
         values = {Edge(constant.node.name, 0): constant.call() for constant in constants}

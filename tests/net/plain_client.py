@@ -257,6 +257,6 @@ class Part:
     def message(self) -> tuple[dict[str, Any], list[Tensor]]:
         """The body and the tensors of a `register`."""
         data = b"".join(msgpack.packb(record) for record in self.records())
-        config = {"inline_budget": 0.0002, "executor": "strands", "check_finite": False}
+        config = {"inline_budget": 0.0002, "executor": "strands", "check_finite": False, "reproducible": False}
         part = {"plan": 1, "task": self._task, "subgraphs": 1}
         return {"part": part, "config": config, "peers": {}}, [("uint8", (len(data),), data)]

@@ -1,0 +1,71 @@
+"""The numbers of oneDNN's C API, version 3 (dnnl_types.h)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["Algorithm", "Argument", "CpuRuntime", "DataType", "PropKind", "Query", "Status"]
+
+
+class Status(IntEnum):
+    """What every function returns."""
+
+    SUCCESS = 0
+    OUT_OF_MEMORY = 1
+    INVALID_ARGUMENTS = 2
+    UNIMPLEMENTED = 3
+    LAST_IMPL_REACHED = 4
+    RUNTIME_ERROR = 5
+    NOT_REQUIRED = 6
+
+
+class DataType(IntEnum):
+    """Of the elements of a memory."""
+
+    F32 = 3
+
+
+class PropKind(IntEnum):
+    """What a primitive is part of."""
+
+    FORWARD_INFERENCE = 96
+
+
+class Algorithm(IntEnum):
+    """How a convolution is computed."""
+
+    CONVOLUTION_DIRECT = 1
+
+
+class Argument(IntEnum):
+    """What a memory is to the primitive that is given it."""
+
+    SRC = 1
+    DST = 17
+    WEIGHTS = 33
+    SCRATCHPAD = 80
+    DIFF_SRC = 129
+    DIFF_DST = 145
+    DIFF_WEIGHTS = 161
+
+
+class Query(IntEnum):
+    """What a primitive descriptor is asked for."""
+
+    SRC = 129
+    DIFF_SRC = 130
+    WEIGHTS = 131
+    DIFF_WEIGHTS = 132
+    DST = 133
+    DIFF_DST = 134
+    SCRATCHPAD = 136
+
+
+class CpuRuntime(IntEnum):
+    """By which threads a build of the library computes."""
+
+    NONE = 0
+    SEQUENTIAL = 1
+    OPENMP = 2
+    TBB = 4
+    THREADPOOL = 8

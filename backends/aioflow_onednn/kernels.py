@@ -1,0 +1,146 @@
+"""The kernels of the CPU device that oneDNN does faster than NumPy; importing this module registers them.
+
+Each falls back on the kernel that stands below it: for products that are too small, windows that oneDNN does not take,
+empty arrays, and where a session wants reproducible results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.kernels.convert import as_ints
+from aioflow.kernels.nn.windows import Convolution
+from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, Converter, binder
+from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
+from aioflow_onednn import convolutions, products
+from aioflow_onednn.convolutions import Filters, PackedFilter
+from aioflow_onednn.primitives import Array
+
+__all__: list[str] = []
+
+Shape: TypeAlias = tuple[int, ...]
+Maker: TypeAlias = Callable[[Binding, Body], Body]
+
+_PRIORITY: Final = 1
+_WORTHWHILE: Final = 2**16  # multiplications of a convolution
+
+
+def _faster(op: str, host: Mapping[str, Converter] | None = None) -> Callable[[Maker], Maker]:
+    """Register what makes the body of a node of float32, given the body of the kernel below."""
+
+    def register(make: Maker) -> Maker:
+        @binder(op, device=HOST, dtypes={"T": "float32"}, host=host, fresh=True, priority=_PRIORITY)
+        def bind(binding: Binding) -> Body:
+            plain = KERNELS.get(op, HOST, binding.attrs, below=_PRIORITY).bind(binding)
+            return plain if binding.reproducible else make(binding, plain)
+
+        return make
+
+    return register
+
+
+@_faster("MatMul")
+def matmul(binding: Binding, plain: Body) -> Body:
+    transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
+
+    def body(a: Any, b: Any) -> Any:
+        left, right = a.T if transpose_a else a, b.T if transpose_b else b
+        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+            return plain(a, b)  # which says what is wrong
+        if left.size * right.shape[1] < products.WORTHWHILE:
+            return plain(a, b)
+        return products.matmul(left, right)
+
+    return body
+
+
+def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int) -> tuple[Any, ...]:
+    return strides, pads, dilations
+
+
+class _Windows:
+    """The windows of a node's convolution, and how its filters lie, for the shapes of its image and filter."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._shared = Convolution(binding, _known)
+        self._depthwise = self._shared.depthwise
+        self.data_format: str = binding.attrs["data_format"]
+
+    def of(self, image: Shape, kernel: Shape) -> tuple[Windows, Filters] | None:
+        """None where the kernel below is the better one, which checks the shapes, too. Raises InvalidArgumentError."""
+        (strides, pads, dilations), _ = self._shared.of(image, kernel)
+        shape = shape_to_nhwc(image, self.data_format)
+        if not math.prod(kernel) or not math.prod(shape):
+            return None
+        g = windows(shape, (kernel[0], kernel[1]), strides, pads, dilations)
+        filters = Filters(g.c, 1, g.c * kernel[3]) if self._depthwise else Filters(g.c // kernel[2], *kernel[2:])
+        if g.rows * filters.work(g) < _WORTHWHILE or not convolutions.fits(g):
+            return None
+        return g, filters
+
+    def image(self, array: Array) -> Array:
+        """As NHWC, and contiguous."""
+        return np.require(to_nhwc(array, self.data_format), requirements=("C", "A"))
+
+    def result(self, array: Array) -> Array:
+        """An NHWC array in the node's layout."""
+        return from_nhwc(array, self.data_format)
+
+
+@_faster("Conv2D")
+@_faster("DepthwiseConv2dNative")
+def conv(binding: Binding, plain: Body) -> Body:
+    known = _Windows(binding)
+    constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])  # copied by the first step
+
+    def body(image: Array, kernel: Array) -> Array:
+        found = known.of(image.shape, kernel.shape)
+        if found is None:
+            made: Array = plain(image, kernel)
+            return made
+        g, filters = found
+        return known.result(convolutions.forward(known.image(image), constant or kernel, g, filters))
+
+    return body
+
+
+@_faster("Conv2DBackpropInput", host={"input_sizes": as_ints})
+@_faster("DepthwiseConv2dNativeBackpropInput", host={"input_sizes": as_ints})
+def conv_by_input(binding: Binding, plain: Body) -> Body:
+    known = _Windows(binding)
+
+    def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
+        found = known.of(input_sizes, kernel.shape)
+        gradient = known.image(out_backprop) if found and out_backprop.ndim == 4 else out_backprop
+        if found is None or not _is_of(gradient, *found) or found[0].c == 1:
+            made: Array = plain(input_sizes, kernel, out_backprop)
+            return made
+        return known.result(convolutions.backprop_input(kernel, gradient, *found))
+
+    return body
+
+
+@_faster("Conv2DBackpropFilter", host={"filter_sizes": as_ints})
+@_faster("DepthwiseConv2dNativeBackpropFilter", host={"filter_sizes": as_ints})
+def conv_by_filter(binding: Binding, plain: Body) -> Body:
+    known = _Windows(binding)
+
+    def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
+        found = known.of(image.shape, filter_sizes)
+        gradient = known.image(out_backprop) if found and out_backprop.ndim == 4 else out_backprop
+        if found is None or not _is_of(gradient, *found):
+            made: Array = plain(image, filter_sizes, out_backprop)
+            return made
+        return convolutions.backprop_filter(known.image(image), gradient, *found).reshape(filter_sizes)
+
+    return body
+
+
+def _is_of(gradient: Array, g: Windows, filters: Filters) -> bool:
+    """Whether a gradient has the shape of the convolution."""
+    shape: Shape = gradient.shape
+    return shape == (g.n, g.oh, g.ow, filters.outputs)

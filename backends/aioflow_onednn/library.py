@@ -1,0 +1,266 @@
+"""Finds oneDNN and loads it: the library that the user names, the system's, or that of the wheel onednn-cpu-gomp.
+
+`AIOFLOW_ONEDNN` is the path of a library, or `off`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from aioflow.errors import FailedPreconditionError, InternalError, NotFoundError, ResourceExhaustedError
+from aioflow_onednn.codes import CpuRuntime, Status
+
+__all__ = ["SETTING", "Library", "Version", "describe", "library"]
+
+SETTING: Final = "AIOFLOW_ONEDNN"
+_SONAME: Final = "libdnnl.so.3"
+_WHEEL: Final = "onednn-cpu-gomp"
+_CPU: Final = 1  # dnnl_cpu
+_IN_ORDER: Final = 1  # dnnl_stream_default_flags
+_MANY: Final = 12  # DNNL_MAX_NDIMS
+
+Dims = c_int64 * _MANY
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Of the library: its number, and by which threads it computes."""
+
+    major: int
+    minor: int
+    patch: int
+    runtime: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+class _VersionRecord(ctypes.Structure):
+    _fields_ = (
+        ("major", c_int),
+        ("minor", c_int),
+        ("patch", c_int),
+        ("hash", c_char_p),
+        ("cpu_runtime", c_uint),
+        ("gpu_runtime", c_uint),
+    )
+
+
+class Argument(ctypes.Structure):
+    """dnnl_exec_arg_t: a memory, and what it is to the primitive."""
+
+    _fields_ = (("code", c_int), ("memory", c_void_p))
+
+
+_HANDLE: Final = POINTER(c_void_p)
+_DIMS: Final = POINTER(c_int64)
+# The functions that are used, each with its arguments' types; every one returns a status.
+_SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
+    "engine_create": (_HANDLE, c_int, c_size_t),
+    "stream_create": (_HANDLE, c_void_p, c_uint),
+    "memory_desc_create_with_strides": (_HANDLE, c_int, _DIMS, c_int, _DIMS),
+    "memory_desc_create_with_tag": (_HANDLE, c_int, _DIMS, c_int, c_int),
+    "memory_desc_destroy": (c_void_p,),
+    "memory_create": (_HANDLE, c_void_p, c_void_p, c_void_p),
+    "memory_set_data_handle": (c_void_p, c_void_p),
+    "memory_destroy": (c_void_p,),
+    "primitive_attr_create": (_HANDLE,),
+    "primitive_attr_set_scratchpad_mode": (c_void_p, c_int),
+    "primitive_create": (_HANDLE, c_void_p),
+    "primitive_execute": (c_void_p, c_void_p, c_int, POINTER(Argument)),
+    "primitive_destroy": (c_void_p,),
+    "primitive_desc_destroy": (c_void_p,),
+    "matmul_primitive_desc_create": (_HANDLE, *(c_void_p,) * 6),
+    "reorder_primitive_desc_create": (_HANDLE, *(c_void_p,) * 5),
+    "convolution_forward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int, c_int),
+        *(c_void_p,) * 4,
+        *(_DIMS,) * 4,
+        c_void_p,
+    ),
+    "convolution_backward_data_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int),
+        *(c_void_p,) * 3,
+        *(_DIMS,) * 4,
+        *(c_void_p,) * 2,
+    ),
+    "convolution_backward_weights_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int),
+        *(c_void_p,) * 4,
+        *(_DIMS,) * 4,
+        *(c_void_p,) * 2,
+    ),
+}
+# Those that only note something keep the interpreter's lock: giving it back takes longer than they do.
+_SHORT: Final = frozenset({"memory_set_data_handle"})
+
+
+class Library:
+    """The loaded library, with an engine of the processor.
+
+    Attributes:
+        path: Where it was found.
+        version: Of the library.
+        engine: The processor.
+        attributes: Of every primitive: the scratchpad is the caller's, so that a primitive may run in any thread, and
+            in several at once.
+
+    Raises:
+        OSError: it cannot be loaded.
+        FailedPreconditionError: it is of another version, or computes by threads that cannot be kept out of the way.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._library, self._short = ctypes.CDLL(path), ctypes.PyDLL(path)
+        self.version = self._asked_version()
+        if self.version.major != 3:
+            raise FailedPreconditionError(f"{path} is oneDNN {self.version}", expected="oneDNN 3", actual=self.version)
+        self._functions = {name: self._function(name, types) for name, types in _SIGNATURES.items()}
+        self._one_thread = self._thread_setter()
+        self._streams = threading.local()
+        self.engine = self.made("engine_create", _CPU, 0)
+        self.attributes = self.made("primitive_attr_create")
+        self.call("primitive_attr_set_scratchpad_mode", self.attributes, 1)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the library. Raises InternalError, or ResourceExhaustedError, where it fails."""
+        status = self._functions[name](*arguments)
+        if status:
+            self.fail(name, status)
+
+    def made(self, name: str, *arguments: Any) -> int:
+        """The handle of what a function makes. Raises as `call`."""
+        handle = c_void_p()
+        self.call(name, byref(handle), *arguments)
+        return handle.value or 0
+
+    def is_made(self, name: str, *arguments: Any) -> int | None:
+        """As `made`, or None where the library has no implementation."""
+        handle = c_void_p()
+        status = self._functions[name](byref(handle), *arguments)
+        if status in (Status.UNIMPLEMENTED, Status.LAST_IMPL_REACHED):
+            return None
+        if status:
+            self.fail(name, status)
+        return handle.value or 0
+
+    def function(self, name: str) -> Any:
+        """The bare function, which returns a status, for calls that must be quick."""
+        return self._functions[name]
+
+    def described(self, primitive_desc: int, query: int) -> int:
+        """The memory descriptor, which is the primitive descriptor's, of one of its arguments."""
+        return int(self._query(primitive_desc, query, 0) or 0)
+
+    def size(self, memory_desc: int) -> int:
+        """Bytes of a memory that is described so."""
+        return int(self._size(memory_desc))
+
+    def equal(self, one: int, other: int) -> bool:
+        """Whether two descriptors describe the same."""
+        return bool(self._equal(one, other))
+
+    def stream(self) -> int:
+        """This thread's stream. From now on the library computes in the thread that calls it."""
+        found: int | None = getattr(self._streams, "own", None)
+        if found is None:
+            if self._one_thread is not None:
+                self._one_thread(1)
+            found = self._streams.own = self.made("stream_create", self.engine, _IN_ORDER)
+        return found
+
+    def _function(self, name: str, types: tuple[Any, ...]) -> Any:
+        function = getattr(self._short if name in _SHORT else self._library, f"dnnl_{name}")
+        function.argtypes, function.restype = types, c_int
+        return function
+
+    def _asked_version(self) -> Version:
+        self._library.dnnl_version.restype = POINTER(_VersionRecord)
+        record = self._library.dnnl_version().contents
+        for name, types, result in (
+            ("primitive_desc_query_md", (c_void_p, c_int, c_int), c_void_p),
+            ("memory_desc_get_size", (c_void_p,), c_size_t),
+            ("memory_desc_equal", (c_void_p, c_void_p), c_int),
+        ):
+            function = getattr(self._library, f"dnnl_{name}")
+            function.argtypes, function.restype = types, result
+        self._query = self._library.dnnl_primitive_desc_query_md
+        self._size = self._library.dnnl_memory_desc_get_size
+        self._equal = self._library.dnnl_memory_desc_equal
+        return Version(record.major, record.minor, record.patch, record.cpu_runtime)
+
+    def _thread_setter(self) -> Any:
+        """What sets the number of OpenMP's threads for the calling thread; None where the library has none."""
+        if self.version.runtime == CpuRuntime.SEQUENTIAL:
+            return None
+        if self.version.runtime != CpuRuntime.OPENMP:
+            raise FailedPreconditionError(
+                f"{self.path} computes by threads of its own",
+                expected="a build with OpenMP, or without threads",
+                actual=f"DNNL_CPU_RUNTIME {self.version.runtime}",
+            )
+        setter = self._library.omp_set_num_threads  # of the OpenMP that it is linked with
+        setter.argtypes, setter.restype = (c_int,), None
+        return setter
+
+    def fail(self, name: str, status: int) -> None:
+        """Raise what a status means."""
+        if status == Status.OUT_OF_MEMORY:
+            raise ResourceExhaustedError(f"oneDNN has no memory for {name}")
+        raise InternalError(f"oneDNN: dnnl_{name} failed", expected=Status.SUCCESS.name, actual=Status(status).name)
+
+
+@cache
+def library() -> Library:
+    """The library of this process.
+
+    Raises:
+        NotFoundError: there is none that can be loaded; the error says why.
+        FailedPreconditionError: it does not fit, or is switched off.
+    """
+    setting = os.environ.get(SETTING, "")
+    if setting == "off":
+        raise FailedPreconditionError("oneDNN is switched off", expected=f"{SETTING} unset, or a path", actual="off")
+    problems: list[str] = []
+    for path in [setting] if setting else _candidates():
+        try:
+            return Library(path)
+        except (OSError, AttributeError) as error:
+            problems.append(str(error))
+    raise NotFoundError(
+        "oneDNN is not there", expected="`pip install 'aioflow[onednn]'`", actual="; ".join(problems) or "no library"
+    )
+
+
+def describe() -> dict[str, str]:
+    """A line for `python -m aioflow doctor`."""
+    try:
+        found = library()
+    except (NotFoundError, FailedPreconditionError) as error:
+        return {"oneDNN": f"not used: {error.message}"}
+    return {"oneDNN": f"{found.version} ({found.path})"}
+
+
+def _candidates() -> list[str]:
+    if sys.platform != "linux":
+        return []
+    return [_SONAME, *_of_wheel()]
+
+
+def _of_wheel() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, files
+
+    try:
+        found = files(_WHEEL) or []
+    except PackageNotFoundError:
+        return []
+    return [str(Path(str(file.locate())).resolve()) for file in found if file.name == _SONAME]

@@ -1,0 +1,113 @@
+"""Random products and convolutions, for oneDNN's kernels beside NumPy's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph.dtypes import float32, int32
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS, Binding
+from aioflow.kernels.resources import ResourceManager
+from aioflow.runtime.device import host
+
+Array = np.ndarray[Any, Any]
+
+
+def body(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], *, reproducible: bool, constants: Any = None) -> Any:
+    """What a node of the op calls: NumPy's kernel where it must be reproducible."""
+    every = {name: attr.default for name, attr in OPS.get(op).attrs.items() if attr.default is not None}
+    every |= {"T": float32, **attrs}
+    dtypes = tuple(int32 if isinstance(value, tuple) else float32 for value in inputs)
+    known = constants or (None,) * len(inputs)
+    unknown = (None,) * len(inputs)
+    binding = Binding(
+        *(op, op, every, dtypes, unknown, (float32,), (None,), known),
+        *(host(), ResourceManager(), {}),
+        reproducible=reproducible,
+    )
+    return KERNELS.get(op, "CPU", every).bind(binding)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node's op, attributes and inputs, and how many products are summed for an element."""
+
+    op: str
+    attrs: dict[str, Any]
+    inputs: tuple[Any, ...]
+    depth: int
+
+    def agrees(self) -> bool:
+        """Whether the two kernels agree within what float32 may lose in sums of this length, of numbers around 1."""
+        expected = body(self.op, self.attrs, self.inputs, reproducible=True)(*self.inputs)
+        for constants in (None, tuple(None if isinstance(value, tuple) else value for value in self.inputs)):
+            made = body(self.op, self.attrs, self.inputs, reproducible=False, constants=constants)(*self.inputs)
+            if made.shape != expected.shape or made.dtype != expected.dtype or not made.flags.c_contiguous:
+                return False
+            if not np.allclose(made, expected, rtol=1e-4, atol=2e-6 * self.depth**0.5 + 2e-7 * self.depth):
+                return False
+        return True
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    """Normal numbers: in one piece, a slice of a larger array, transposed, or in steps."""
+    kind = int(rng.integers(4))
+    if kind == 0 or not shape:
+        return rng.standard_normal(shape, np.float32)
+    if kind == 1:
+        larger = rng.standard_normal([size + 2 for size in shape], np.float32)
+        return larger[tuple(slice(1, size + 1) for size in shape)]
+    if kind == 2:
+        return rng.standard_normal(shape[::-1], np.float32).T
+    return rng.standard_normal([2 * size for size in shape], np.float32)[tuple(slice(None, None, -2) for _ in shape)]
+
+
+def product(rng: np.random.Generator, most: int = 300) -> Case:
+    """A product of two matrices, of which some are large enough for several threads."""
+    rows, inner, columns = (int(rng.integers(1, most)) for _ in range(3))
+    a, b = bool(rng.integers(2)), bool(rng.integers(2))
+    left = normal(rng, *((inner, rows) if a else (rows, inner)))
+    right = normal(rng, *((columns, inner) if b else (inner, columns)))
+    return Case("MatMul", {"transpose_a": a, "transpose_b": b}, (left, right), inner)
+
+
+def convolution(rng: np.random.Generator, most: int = 20) -> Case:
+    """A convolution or one of its gradients, dense, grouped or depthwise."""
+    n, h, w = (int(rng.integers(1, limit)) for limit in (5, most, most))
+    kh, kw, groups, each, multiplier = (int(rng.integers(1, limit)) for limit in (6, 6, 4, 17, 17))
+    sh, sw = (int(rng.integers(1, 4)) for _ in range(2))
+    dh, dw = (int(rng.integers(1, 3)) if sh == sw == 1 else 1 for _ in range(2))
+    depthwise = rng.random() < 0.3
+    if depthwise:
+        sw = sh  # as the op demands
+        groups, each, multiplier = int(rng.integers(1, 33)), 1, int(rng.integers(1, 4))
+    nchw = bool(rng.integers(2))
+    channels, outputs = groups * each, groups * multiplier
+    kernel_shape = (kh, kw, channels, multiplier) if depthwise else (kh, kw, each, outputs)
+    attrs: dict[str, Any] = {
+        "strides": (1, 1, sh, sw) if nchw else (1, sh, sw, 1),
+        "dilations": (1, 1, dh, dw) if nchw else (1, dh, dw, 1),
+        "data_format": "NCHW" if nchw else "NHWC",
+        "padding": "SAME" if rng.integers(2) else "VALID",
+    }
+    span = (kh - 1) * dh + 1, (kw - 1) * dw + 1
+    h, w = max(h, span[0]), max(w, span[1])
+    if attrs["padding"] == "SAME":
+        oh, ow = -(-h // sh), -(-w // sw)
+    else:
+        oh, ow = (h - span[0]) // sh + 1, (w - span[1]) // sw + 1
+    image = (n, channels, h, w) if nchw else (n, h, w, channels)
+    made = (n, outputs, oh, ow) if nchw else (n, oh, ow, outputs)
+    name = "DepthwiseConv2dNative" if depthwise else "Conv2D"
+    match int(rng.integers(3)):
+        case 0:
+            return Case(name, attrs, (normal(rng, *image), normal(rng, *kernel_shape)), kh * kw * each)
+        case 1:
+            inputs: tuple[Any, ...] = (image, normal(rng, *kernel_shape), normal(rng, *made))
+            return Case(f"{name}BackpropInput", attrs, inputs, kh * kw * multiplier)
+        case _:
+            inputs = (normal(rng, *image), kernel_shape, normal(rng, *made))
+            return Case(f"{name}BackpropFilter", attrs, inputs, n * oh * ow)

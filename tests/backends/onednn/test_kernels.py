@@ -1,0 +1,196 @@
+"""oneDNN's kernels beside NumPy's: the same results, whatever the shapes, layouts, threads and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import FailedPreconditionError, NotFoundError
+from aioflow_numpy import products as numpy_products
+from aioflow_onednn import convolutions, products
+from aioflow_onednn.library import library
+from tests.backends.onednn.random_cases import Array, Case, body, convolution, normal, product
+
+try:
+    library()
+except (NotFoundError, FailedPreconditionError) as error:
+    pytest.skip(error.message, allow_module_level=True)
+
+from aioflow_onednn import kernels
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small arrays go to oneDNN, and are shared by threads."""
+    monkeypatch.setattr(products, "WORTHWHILE", 1)
+    monkeypatch.setattr(kernels, "_WORTHWHILE", 1)
+    monkeypatch.setattr(products, "_BLOCK", 2**12)
+    monkeypatch.setattr(convolutions, "_BLOCK", 2**10)
+
+
+def cases(seed: int, count: int) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    return [product(rng, 100) if number % 4 == 0 else convolution(rng) for number in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_results_are_numpys(seed: int) -> None:
+    for case in cases(seed, 100):
+        assert case.agrees(), (case.op, case.attrs, [getattr(value, "shape", value) for value in case.inputs])
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(3600)
+def test_results_are_numpys_for_a_hundred_thousand_shapes() -> None:
+    for seed in range(1000, 2000):
+        test_results_are_numpys(seed)
+
+
+def test_several_threads_may_run_one_primitive() -> None:
+    some = cases(7, 12)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(Case.agrees, some * 12))
+
+
+@pytest.mark.parametrize("kind", ["MatMul", "Conv2D"])
+def test_it_is_used_unless_results_must_be_reproducible(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+
+    def watched(name: str, known: Any) -> Any:
+        def call(*args: Any) -> Any:
+            used.append(name)
+            return known(*args)
+
+        return call
+
+    for module, name in ((products, "matmul"), (convolutions, "forward")):
+        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
+    rng = np.random.default_rng(3)
+    if kind == "MatMul":
+        inputs, attrs = (normal(rng, 90, 80), normal(rng, 80, 70)), {}
+    else:
+        inputs, attrs = (normal(rng, 2, 9, 9, 4), normal(rng, 3, 3, 4, 8)), _CONVOLUTION
+    body(kind, attrs, inputs, reproducible=True)(*inputs)
+    assert not used
+    body(kind, attrs, inputs, reproducible=False)(*inputs)
+    assert used == ["matmul" if kind == "MatMul" else "forward"]
+
+
+_CONVOLUTION = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1), "data_format": "NHWC", "padding": "SAME"}
+
+
+async def test_a_session_can_ask_for_reproducible_results() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((200, 300), np.float32), rng.standard_normal((300, 150), np.float32)
+    expected = numpy_products.matmul(a, b)
+    with af.Graph().as_default():
+        left, right = af.placeholder(af.float32, [None, 300]), af.placeholder(af.float32, [300, 150])
+        product = af.matmul(left, right)
+        exact, faster = af.SessionConfig(reproducible=True), af.SessionConfig()
+        async with af.Session(config=exact) as one, af.Session(config=faster) as other:
+            feeds = {left: a, right: b}
+            np.testing.assert_array_equal(await one.run(product, feeds), expected)
+            np.testing.assert_allclose(await other.run(product, feeds), expected, rtol=1e-4, atol=1e-4)
+
+
+async def test_a_filter_that_was_assigned_is_the_one_that_is_used() -> None:
+    rng = np.random.default_rng(6)
+    image = rng.standard_normal((2, 12, 12, 8), np.float32)
+    with af.Graph().as_default():
+        kernel = af.Variable(np.ones((3, 3, 8, 8), np.float32))
+        made = af.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME")
+        double = kernel.assign(kernel * 2.0)
+        async with af.Session() as session:
+            await session.run(af.global_variables_initializer())
+            first = await session.run(made)
+            await session.run(double)
+            np.testing.assert_allclose(await session.run(made), 2.0 * first, rtol=1e-5)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_so(odd: float) -> None:
+    a, b = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+    a[3, 5] = odd
+    made = body("MatMul", {}, (a, b), reproducible=False)(a, b)
+    np.testing.assert_array_equal(made, a @ b)
+
+
+def test_shapes_that_do_not_fit_are_refused_in_the_same_words() -> None:
+    image, kernel = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 4, 4), np.float32)
+    wrong = np.ones((1, 7, 8, 4), np.float32)
+    for op, inputs in (
+        ("MatMul", (image[0, 0], kernel[0, 0, 1:])),
+        ("Conv2D", (image, kernel[:, :, :3])),
+        ("Conv2D", (image[0], kernel)),
+        ("Conv2DBackpropInput", ((1, 8, 8, 4), kernel, wrong)),
+        ("Conv2DBackpropFilter", (image, (3, 3, 4, 4), wrong)),
+    ):
+        attrs = {} if op == "MatMul" else _CONVOLUTION
+        messages = [refusal(op, attrs, inputs, reproducible) for reproducible in (True, False)]
+        assert messages[0] == messages[1]
+
+
+def refusal(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], reproducible: bool) -> str:
+    with pytest.raises((af.errors.OpError, ValueError)) as refused:
+        body(op, attrs, inputs, reproducible=reproducible)(*inputs)
+    return str(refused.value)
+
+
+def test_a_constant_filter_is_copied_once_for_all_batches() -> None:
+    rng = np.random.default_rng(8)
+    kernel = rng.standard_normal((3, 3, 32, 32), np.float32)
+    packed = convolutions.PackedFilter(kernel)
+    filters = convolutions.Filters(1, 32, 32)
+    made = [packed.of(convolutions._forward(windows_of(n), filters)) for n in (1, 2, 3, 4)]
+    assert len({id(array) for array in made}) == 1
+
+
+def windows_of(n: int) -> Any:
+    from aioflow_numpy.conv_shapes import windows
+
+    return windows((n, 10, 10, 32), (3, 3), (1, 1), ((1, 1), (1, 1)))
+
+
+async def test_a_step_that_is_cancelled_leaves_nothing_behind() -> None:
+    rng = np.random.default_rng(9)
+    image: Array = rng.standard_normal((8, 32, 32, 32), np.float32)
+    with af.Graph().as_default():
+        value = af.placeholder(af.float32, [None, 32, 32, 32])
+        made = value
+        for _ in range(6):
+            made = af.nn.conv2d(made, rng.standard_normal((3, 3, 32, 32), np.float32) / 17.0, [1, 1, 1, 1], "SAME")
+        async with af.Session() as session:
+            expected = await session.run(made, {value: image})
+            for number in range(10):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(number * 1e-3):
+                        await session.run(made, {value: image})
+            np.testing.assert_allclose(await session.run(made, {value: image}), expected, rtol=1e-5, atol=1e-5)
+
+
+_POISONED = """
+import sys
+import numpy as np
+from tests.backends.onednn.test_kernels import cases
+for case in cases(int(sys.argv[1]), 150):
+    assert case.agrees(), case
+    del case
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="MALLOC_PERTURB_ is glibc's")
+def test_nothing_reads_memory_that_was_freed() -> None:
+    """glibc fills what is freed with a pattern: whoever still read it would compute something else."""
+    environment = {**os.environ, "MALLOC_PERTURB_": "165", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", _POISONED, "11"]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250, env=environment)
+    assert ran.returncode == 0, ran.stderr
