@@ -74,7 +74,7 @@ def held(saver: Any, go: asyncio.Event, *errors: Exception) -> None:
 
     async def snapshot(*args: Any, **options: Any) -> Any:
         taken = await take(*args, **options)
-        return Held(taken, go, left.pop(0) if left else None) if "-0" not in taken.prefix else taken
+        return Held(taken, go, left.pop(0) if left else None) if not taken.prefix.endswith("-0") else taken
 
     saver.snapshot = snapshot
 
