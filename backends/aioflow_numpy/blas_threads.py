@@ -113,8 +113,9 @@ def _forget_after_fork() -> None:
     """The child has none of the threads that may have held the count."""
     global _count
     parents, _count = _count, _Count(_count.get, _count.set)
-    _count.own = parents.own
-    _count.release(threading.get_ident())
+    parents.lock = threading.Lock()  # for a product that this thread was forked inside
+    parents.holders.clear()
+    parents.release(threading.get_ident())
 
 
 if hasattr(os, "register_at_fork"):
