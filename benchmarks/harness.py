@@ -24,6 +24,7 @@ class Case:
         per: What the printed time is divided by, such as the number of nodes.
         rewrite: Whether TensorFlow's graph rewriter is on.
         executor: Which of aioflow's executors runs it; "reference" keeps branches and loops in their primitive form.
+        optimizations: As `SessionConfig`'s.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Case:
     per: int = 1
     rewrite: bool = True
     executor: str = "strands"
+    optimizations: bool | dict[str, bool] = True
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: 
             values = list(feeds.values())
             with aioflow.Graph().as_default():
                 our_fetches, our_feeds = case.build(aioflow)
-                async with aioflow.Session(config=aioflow.SessionConfig(executor=case.executor)) as ours:
+                async with aioflow.Session(
+                    config=aioflow.SessionConfig(executor=case.executor, optimizations=case.optimizations)
+                ) as ours:
                     await ours.run(aioflow.global_variables_initializer())
 
                     async def step() -> Any:

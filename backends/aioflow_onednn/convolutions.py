@@ -20,7 +20,7 @@ from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
 from aioflow_onednn.library import Library, library
-from aioflow_onednn.primitives import Array, Layout, Packing, Primitive, address, described, dims_of
+from aioflow_onednn.primitives import Array, Layout, Packing, Primitive, address, described, dims_of, plain
 
 __all__ = ["Filters", "PackedFilter", "backprop_filter", "backprop_input", "fits", "forward"]
 
@@ -84,8 +84,7 @@ class PackedFilter:
         """The filter for a primitive."""
         found = self._packed.get(prepared)
         if found is None:
-            plain = np.require(self._kernel, requirements=("C", "A"))
-            found = _packed(prepared, plain, _fresh, dict(self._packed))
+            found = _packed(prepared, plain(self._kernel), _fresh, dict(self._packed))
             self._packed[prepared] = found
             if len(self._packed) > _USERS:
                 self._packed.popitem(last=False)
@@ -103,8 +102,7 @@ class _Prepared:
 def forward(x: Array, kernel: Array | PackedFilter, g: Windows, filters: Filters) -> Array:
     """The convolution [n, oh, ow, outputs] of x [n, h, w, c], which is contiguous."""
     out = np.empty((g.n, g.oh, g.ow, filters.outputs), np.float32)
-    blocks = _blocks(g, filters)
-    prepared = [_forward(block.windows, filters) for block in blocks]
+    blocks, prepared = _forward_plan(g, filters, thread_count(), _BLOCK)
     packed = _packings(kernel, prepared)
 
     def convolve(number: int) -> None:
@@ -119,8 +117,7 @@ def forward(x: Array, kernel: Array | PackedFilter, g: Windows, filters: Filters
 def backprop_input(kernel: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     """The gradient [n, h, w, c] of the image, from dy [n, oh, ow, outputs], which is contiguous."""
     out = np.empty((g.n, g.h, g.w, g.c), np.float32)
-    blocks = _by_samples(g, filters)
-    prepared = [_by_input(block.windows, filters) for block in blocks]
+    blocks, prepared = _by_input_plan(g, filters, thread_count(), _BLOCK)
     packed = _packings(kernel, prepared)
 
     def convolve(number: int) -> None:
@@ -136,16 +133,15 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     dy [n, oh, ow, outputs]. The gradients of the blocks are summed in their order.
     """
     size = g.kh * g.kw * filters.inputs * filters.outputs
-    blocks = _by_samples(g, filters, most=thread_count())
+    blocks, prepared = _by_filter_plan(g, filters, thread_count(), _BLOCK)
     sums: list[Array] = [np.empty(0)] * len(blocks)
 
     def convolve(number: int) -> None:
-        block = blocks[number]
-        prepared = _by_filter(block.windows, filters)
+        block, each = blocks[number], prepared[number]
         total = np.empty(size, np.float32)
-        made = scratch("packed", (prepared.packing.size,), _BYTE) if prepared.packing.is_needed else total
-        prepared.run(address(x[block.samples]), address(made), address(dy[block.samples]))
-        prepared.packing.back(address(made), address(total))
+        made = scratch("packed", (each.packing.size,), _BYTE) if each.packing.is_needed else total
+        each.run(address(x[block.samples]), address(made), address(dy[block.samples]))
+        each.packing.back(address(made), address(total))
         sums[number] = total
 
     for_each(convolve, range(len(blocks)))
@@ -155,26 +151,47 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     return total
 
 
-def _blocks(g: Windows, filters: Filters) -> list[_Block]:
+# Plans are kept for the sizes that a net has: to make one takes longer than a small convolution.
+
+
+@lru_cache(maxsize=_KEPT)
+def _forward_plan(g: Windows, filters: Filters, threads: int, least: int) -> tuple[list[_Block], list[_Prepared]]:
+    blocks = _blocks(g, _count(g, filters, threads, least))
+    return blocks, [_forward(block.windows, filters) for block in blocks]
+
+
+@lru_cache(maxsize=_KEPT)
+def _by_input_plan(g: Windows, filters: Filters, threads: int, least: int) -> tuple[list[_Block], list[_Prepared]]:
+    blocks = _by_samples(g, _count(g, filters, threads, least))
+    return blocks, [_by_input(block.windows, filters) for block in blocks]
+
+
+@lru_cache(maxsize=_KEPT)
+def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> tuple[list[_Block], list[_Prepared]]:
+    blocks = _by_samples(g, min(_count(g, filters, threads, least), threads))
+    return blocks, [_by_filter(block.windows, filters) for block in blocks]
+
+
+def _blocks(g: Windows, count: int) -> list[_Block]:
     """Samples where there are enough of them, and else lines, too."""
-    count = _count(g, filters)
     if g.n >= count:
-        return _by_samples(g, filters)
+        return _by_samples(g, count)
     each = -(-count // g.n)
     lines = [slice(g.oh * k // each, g.oh * (k + 1) // each) for k in range(min(each, g.oh))] if each <= g.oh else []
     lines = lines or [slice(k, k + 1) for k in range(g.oh)]
     return [_block(g, slice(sample, sample + 1), part) for sample in range(g.n) for part in lines]
 
 
-def _by_samples(g: Windows, filters: Filters, most: int = 1 << 30) -> list[_Block]:
-    count = min(_count(g, filters), g.n, most)
+def _by_samples(g: Windows, count: int) -> list[_Block]:
+    count = min(count, g.n)
     parts = [slice(g.n * k // count, g.n * (k + 1) // count) for k in range(count)]
     return [_block(g, part, slice(0, g.oh)) for part in parts]
 
 
-def _count(g: Windows, filters: Filters) -> int:
+def _count(g: Windows, filters: Filters, threads: int, least: int) -> int:
+    """How many blocks there are, each of at least so many multiplications."""
     work = g.rows * filters.work(g)
-    return max(1, min(work // _BLOCK, thread_count()), work // _LONG)
+    return max(1, min(work // least, threads), work // _LONG)
 
 
 def _block(g: Windows, samples: slice, lines: slice) -> _Block:
@@ -279,7 +296,7 @@ def _packings(kernel: Array | PackedFilter, users: Iterable[_Prepared]) -> dict[
     packed: dict[_Prepared, Array] = {}
     if isinstance(kernel, PackedFilter):
         return {user: kernel.of(user) for user in users}
-    kernel = np.require(kernel, requirements=("C", "A"))
+    kernel = plain(kernel)
     for user in users:
         if user not in packed:
             packed[user] = _packed(user, kernel, partial(_lent, len(packed)), packed)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
-
-import numpy as np
 
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution
@@ -19,6 +18,7 @@ from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_t
 from aioflow_onednn import convolutions, products
 from aioflow_onednn.convolutions import Filters, PackedFilter
 from aioflow_onednn.primitives import Array
+from aioflow_onednn.primitives import plain as in_one_piece
 
 __all__: list[str] = []
 
@@ -27,6 +27,7 @@ Maker: TypeAlias = Callable[[Binding, Body], Body]
 
 _PRIORITY: Final = 1
 _WORTHWHILE: Final = 2**16  # multiplications of a convolution
+_REMEMBERED: Final = 16  # shapes for each node
 
 
 def _faster(op: str, host: Mapping[str, Converter] | None = None) -> Callable[[Maker], Maker]:
@@ -69,8 +70,9 @@ class _Windows:
         self._shared = Convolution(binding, _known)
         self._depthwise = self._shared.depthwise
         self.data_format: str = binding.attrs["data_format"]
+        self.of = lru_cache(maxsize=_REMEMBERED)(self._of)
 
-    def of(self, image: Shape, kernel: Shape) -> tuple[Windows, Filters] | None:
+    def _of(self, image: Shape, kernel: Shape) -> tuple[Windows, Filters] | None:
         """None where the kernel below is the better one, which checks the shapes, too. Raises InvalidArgumentError."""
         (strides, pads, dilations), _ = self._shared.of(image, kernel)
         shape = shape_to_nhwc(image, self.data_format)
@@ -84,7 +86,7 @@ class _Windows:
 
     def image(self, array: Array) -> Array:
         """As NHWC, and contiguous."""
-        return np.require(to_nhwc(array, self.data_format), requirements=("C", "A"))
+        return in_one_piece(to_nhwc(array, self.data_format))
 
     def result(self, array: Array) -> Array:
         """An NHWC array in the node's layout."""

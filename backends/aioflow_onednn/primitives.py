@@ -20,7 +20,7 @@ from aioflow_onednn import library as found
 from aioflow_onednn.codes import Argument, DataType, Query
 from aioflow_onednn.library import Library
 
-__all__ = ["Array", "Layout", "Packing", "Primitive", "address", "described", "dims_of"]
+__all__ = ["Array", "Layout", "Packing", "Primitive", "address", "described", "dims_of", "plain"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,6 +32,12 @@ def address(array: Array) -> int:
     """Where the array begins."""
     begin: int = array.__array_interface__["data"][0]
     return begin
+
+
+def plain(array: Array) -> Array:
+    """The array, or a copy of it in one piece."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
 
 
 def dims_of(sizes: Sequence[int]) -> CArray[Any]:
