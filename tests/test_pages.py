@@ -30,6 +30,7 @@ ALONE: Final = [
     "quickstart.md",
     "embeddings.md",
     "observing.md",
+    "performance.md",
     *(f"howto/{path.name}" for path in sorted((DOCS / "howto").glob("*.md"))),
 ]
 # Pages whose programs other tests run.
