@@ -106,8 +106,8 @@ def asks_and_reads_late(where: tuple[str, int]) -> None:
     with PlainClient(where, fresh()) as client, PlainClient(where, fresh()) as other:
         handle = client.call("register", *filled().message())[0]["handle"]
         client.answer(client.run(handle, fresh()))
-        with grows_at_most(20 * LARGE):
-            steps = [client.run(handle, fresh(), patience=60.0) for _ in range(60)]
+        with grows_at_most(40 * LARGE):
+            steps = [client.run(handle, fresh(), patience=60.0) for _ in range(120)]
             client.start("register", *filled().message())
             while other.call("state", {})[0]["registered"] < 2:
                 pass  # the worker has not yet read them all

@@ -49,7 +49,9 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, Any]]:
             raise NotFoundError(f"backend {name!r} cannot be imported")
         return table[name]
 
-    points = lambda group: [metadata.EntryPoint(name, "x:y", group) for name in table]  # noqa: E731
+    def points(group: str) -> list[metadata.EntryPoint]:
+        return [metadata.EntryPoint(name, "x:y", group) for name in table] if group == device.ENTRY_POINTS else []
+
     monkeypatch.setattr(metadata, "entry_points", points)
     monkeypatch.setattr(device, "load_backend", load)
     device.backends.cache_clear()

@@ -33,6 +33,7 @@ WRONG: dict[str, list[Any]] = {
     "replace_after": [-1, "never", 0.5],
     "compression": [True, 16],
     "fetch_to_host": ["no", None],
+    "reproducible": ["yes", 0],
     "max_value_bytes": [-1, "1 GB", 1e9],
 }
 CASES = [pytest.param(name, value, id=f"{name}={value!r:.20}") for name, values in WRONG.items() for value in values]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
 from aioflow.formats.stores import joined, store_at
 from aioflow.formats.tensor_bundle import INDEX, OBJECT_GRAPH
 from aioflow.graph import dtypes
+from aioflow.graph.definitions import NodeDef, TensorData
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.shapes import is_compatible
@@ -77,7 +78,7 @@ def load_saved_model(
     values = _values(meta, parts, place)
     graph = Graph()
     with graph.as_default():
-        import_graph_def(values.graph_def, name="")
+        import_graph_def(_with_assets(values.graph_def, parts, place), name="")
     calls = {name: _signature(graph, given) for name, given in parts.signatures.items()}
     stored = [
         each
@@ -210,6 +211,19 @@ def _restored(graph: Graph, handles: Mapping[str, Tensor], prefix: str) -> dict[
 
 def _same(value: Tensor) -> Tensor:
     return value
+
+
+def _with_assets(graph_def: GraphDef, parts: Parts, place: str) -> GraphDef:
+    """The graph with the paths that the assets have here: those in the file are of the program that saved the model."""
+    paths = {node_of(name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()}
+
+    def here(node: NodeDef) -> NodeDef:
+        value = node.attrs.get("value")
+        if node.name not in paths or not isinstance(value, TensorData):  # a placeholder is fed by `initialize`
+            return node
+        return replace(node, attrs={**node.attrs, "value": replace(value, data=(os.fsencode(paths[node.name]),))})
+
+    return replace(graph_def, nodes=tuple(map(here, graph_def.nodes)))
 
 
 def _initializer(
