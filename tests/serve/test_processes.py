@@ -36,11 +36,13 @@ async def folder(tmp_path: Path) -> Path:
     return tmp_path / "m"
 
 
+def connections(pid: int) -> int:
+    return sum(each.status == "ESTABLISHED" for each in psutil.Process(pid).net_connections("tcp"))
+
+
 async def test_they_answer_as_one(folder: Path) -> None:
     async with several({"m": folder}) as (service, client), loaded(service.url, 16) as clients:
-        for pid in service.pids:  # connections are where there are the fewest
-            connections = [each for each in psutil.Process(pid).net_connections("tcp") if each.status == "ESTABLISHED"]
-            assert len(connections) >= 6
+        await soon(lambda: min(map(connections, service.pids)) >= 6)  # they are where there are the fewest
         await save_model(folder / "2", scaled(2))
         assert (await client.post("/v2/repository/models/m/load")).status_code == 200
         for _ in range(8):  # none of whom may find the old version any more
