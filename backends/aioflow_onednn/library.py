@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -125,8 +126,9 @@ class Library:
         if self.version.major != 3:
             raise FailedPreconditionError(f"{path} is oneDNN {self.version}", expected="oneDNN 3", actual=self.version)
         self._functions = {name: self._function(name, types) for name, types in _SIGNATURES.items()}
-        self._one_thread = self._thread_setter()
+        self._threads, self._set_threads = self._openmp()
         self._streams = threading.local()
+        self._execute = self._functions["primitive_execute"]
         self.engine = self.made("engine_create", _CPU, 0)
         self.attributes = self.made("primitive_attr_create")
         self.call("primitive_attr_set_scratchpad_mode", self.attributes, 1)
@@ -169,12 +171,28 @@ class Library:
         """Whether two descriptors describe the same."""
         return bool(self._equal(one, other))
 
+    def execute(self, primitive: int, count: int, arguments: Any) -> None:
+        """Run a primitive in this thread alone. OpenMP may be the user's, too: it has its threads again afterwards.
+
+        Raises:
+            InternalError, ResourceExhaustedError: as `call`.
+        """
+        stream, threads = self.stream(), self._threads()
+        if threads == 1:
+            status = self._execute(primitive, stream, count, arguments)
+        else:
+            try:
+                self._set_threads(1)
+                status = self._execute(primitive, stream, count, arguments)
+            finally:
+                self._set_threads(threads)
+        if status:
+            self.fail("primitive_execute", status)
+
     def stream(self) -> int:
-        """This thread's stream. From now on the library computes in the thread that calls it."""
+        """This thread's stream."""
         found: int | None = getattr(self._streams, "own", None)
         if found is None:
-            if self._one_thread is not None:
-                self._one_thread(1)
             found = self._streams.own = self.made("stream_create", self.engine, _IN_ORDER)
         return found
 
@@ -198,19 +216,20 @@ class Library:
         self._equal = self._library.dnnl_memory_desc_equal
         return Version(record.major, record.minor, record.patch, record.cpu_runtime)
 
-    def _thread_setter(self) -> Any:
-        """What sets the number of OpenMP's threads for the calling thread; None where the library has none."""
+    def _openmp(self) -> tuple[Callable[[], int], Callable[[int], object]]:
+        """What gets and sets the number of OpenMP's threads for the calling thread."""
         if self.version.runtime == CpuRuntime.SEQUENTIAL:
-            return None
+            return (lambda: 1), (lambda count: None)
         if self.version.runtime != CpuRuntime.OPENMP:
             raise FailedPreconditionError(
                 f"{self.path} computes by threads of its own",
                 expected="a build with OpenMP, or without threads",
                 actual=f"DNNL_CPU_RUNTIME {self.version.runtime}",
             )
-        setter = self._library.omp_set_num_threads  # of the OpenMP that it is linked with
-        setter.argtypes, setter.restype = (c_int,), None
-        return setter
+        get, put = self._short.omp_get_max_threads, self._short.omp_set_num_threads  # of the OpenMP it is linked with
+        get.argtypes, get.restype = (), c_int
+        put.argtypes, put.restype = (c_int,), None
+        return get, put
 
     def fail(self, name: str, status: int) -> None:
         """Raise what a status means."""

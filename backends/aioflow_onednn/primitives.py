@@ -99,13 +99,10 @@ class Primitive:
         if self._scratch:
             self._codes.append(Argument.SCRATCHPAD)
             self._descriptors.append(library.described(descriptor, Query.SCRATCHPAD))
-        self._execute = library.function("primitive_execute")
         self._point = library.function("memory_set_data_handle")
 
     def run(self, *addresses: int) -> None:
         """Compute, in this thread. The arrays at these addresses are of the layouts that the primitive was made for."""
-        library = self._library
-        stream = library.stream()
         try:
             frame = self._frames.pop()
         except IndexError:
@@ -116,10 +113,10 @@ class Primitive:
             addresses = (*addresses, address(workspace))
         for memory, at in zip(memories, addresses, strict=True):
             self._point(memory, at)
-        status = self._execute(self._handle, stream, len(memories), arguments)
-        self._frames.append(frame)
-        if status:
-            library.fail("primitive_execute", status)
+        try:
+            self._library.execute(self._handle, len(memories), arguments)
+        finally:
+            self._frames.append(frame)
 
     def describes(self, argument: Argument) -> int:
         """The descriptor of an argument, which lives as long as this object."""

@@ -124,6 +124,16 @@ def test_what_is_not_finite_stays_so(odd: float) -> None:
     np.testing.assert_array_equal(made, a @ b)
 
 
+def test_the_users_openmp_keeps_its_threads() -> None:
+    before = library()._threads()
+    library()._set_threads(3)
+    try:
+        assert all(case.agrees() for case in cases(2, 3))
+        assert library()._threads() == 3
+    finally:
+        library()._set_threads(before)
+
+
 def test_shapes_that_do_not_fit_are_refused_in_the_same_words() -> None:
     image, kernel = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 4, 4), np.float32)
     wrong = np.ones((1, 7, 8, 4), np.float32)
