@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,18 +26,19 @@ IDLE: Final = 5.0  # seconds without it: what a thread may have to wait for its 
 _run: Final[Any] = asyncio.Handle._run  # what a loop of asyncio calls for each callback
 
 
-class _Collector:
-    """How long the garbage collector has been at work in this thread's name; of use to one thread at a time."""
+class _Collector(threading.local):
+    """How long the garbage collector has been at work in this thread's name."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._began = 0.0
+        self._began: float | None = None
 
     def __call__(self, phase: str, info: object) -> None:
         if phase == "start":
             self._began = time.thread_time()
-        else:
+        elif self._began is not None:  # it was at work already when the watch began
             self.seconds += time.thread_time() - self._began
+            self._began = None
 
 
 @contextmanager

@@ -45,14 +45,17 @@ async def converse(service: Service, oracle: Oracle, chance: random.Random, coun
                 nonsense = ["", "7", "[]", "{}", '{"id": 3', '{"id": -1, "pixels": [[1]]}', "[" * 100_000]
                 await socket.send(chance.choice(nonsense))
 
+    async def send_again(socket: Any, number: int, pause: float) -> None:
+        await asyncio.sleep(pause)
+        await send(socket, number)
+
     async with connected(service) as socket, asyncio.TaskGroup() as group:
         group.create_task(send_all(socket))
         answered = 0
         while answered < count:
             answer = json.loads(await socket.recv())
-            if "retry_after" in answer:
-                await asyncio.sleep(answer["retry_after"])
-                await send(socket, answer["id"])
+            if "retry_after" in answer:  # who waits here reads no pongs either
+                group.create_task(send_again(socket, answer["id"], answer["retry_after"]))
             elif "error" in answer:
                 assert answer["id"] in (None, -1), answer
             else:
