@@ -128,15 +128,22 @@ class Requests:
         return found
 
     async def _answer(self, number: int, answer: Awaitable[Reply | None]) -> None:
+        failure = await self._reply(number, answer)
+        if failure is not None and not self._comm.post(failure):
+            await asyncio.wait([self._sending.start(failure)])
+
+    async def _reply(self, number: int, answer: Awaitable[Reply | None]) -> Message | None:
+        """Send a reply; returns what is to be said in its place, which may wait longer than a large reply is to live:
+        this frame and the error's traceback hold it.
+        """
         try:
             reply = await answer or Reply()
             if not self._post(number, reply):
                 await self._send(Message(Kind.REPLY, number, reply.header, reply.tensors))
         except Exception as error:  # a cancelled task says nothing: its caller has given up, or is gone
             if not self._comm.closed:
-                message = Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
-                if not self._comm.post(message):
-                    await asyncio.wait([self._sending.start(message)])
+                return Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
+        return None
 
     def _post(self, number: int, reply: Reply) -> bool:
         """Answer with what else goes out in this turn of the event loop, unless that has to wait; what is larger goes

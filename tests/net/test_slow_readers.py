@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 import socket
 import struct
@@ -33,7 +32,6 @@ def grows_at_most(count: int) -> Iterator[None]:
     tracemalloc.start()
     try:
         yield
-        gc.collect()
         assert tracemalloc.get_traced_memory()[0] < count
     finally:
         tracemalloc.stop()
