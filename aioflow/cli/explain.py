@@ -28,6 +28,7 @@ from aioflow.compiler.place.strategies import STRATEGIES
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.formats.files import file_errors
+from aioflow.graph.arrays import blank
 from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.runtime.device_list import list_devices
@@ -240,4 +241,4 @@ def _zeros(name: str, dims: Iterable[int | None] | None, dtype: af.DType, unknow
             f"{name} has no static rank, so there are no zeros for it", expected="a rank", actual="unknown"
         )
     shape = [unknown_size if size is None else size for size in dims]
-    return np.zeros(shape, dtype.np_dtype) if dtype.name != "string" else np.full(shape, b"", object)
+    return blank(shape, dtype.np_dtype)

@@ -13,7 +13,7 @@ import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.formats.files import file_errors
-from aioflow.graph.arrays import Array, to_array
+from aioflow.graph.arrays import Array, blank, to_array
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.tensor import Tensor
@@ -214,7 +214,7 @@ def filled(name: str, tensor: Tensor, dims: Dims, fill: str) -> Array:
 
 def _filled(name: str, dtype: DType, shape: list[int], fill: str) -> Array:
     if dtype.name == "string":
-        return np.full(shape, b"", object)
+        return blank(shape, object)
     if fill == "random":
         numbers = np.random.default_rng(_SEED)
         if dtype.is_floating or dtype.is_complex:
@@ -223,4 +223,4 @@ def _filled(name: str, dtype: DType, shape: list[int], fill: str) -> Array:
             return numbers.integers(0, 2, shape).astype(dtype.np_dtype)
     if not (dtype.is_numeric or dtype.is_bool):
         raise DTypeError(f"input {name!r} cannot be made up", expected="numbers, bools or strings", actual=dtype.name)
-    return np.full(shape, 0 if fill == "zeros" else 1, dtype.np_dtype)
+    return blank(shape, dtype.np_dtype) if fill == "zeros" else np.ones(shape, dtype.np_dtype)

@@ -26,7 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def blank(dims: Sequence[int], dtype: Any) -> Array:
-    """Zeros of a NumPy dtype; of strings, empty ones."""
+    """Zeros of a NumPy dtype; of strings, empty ones. Many zeros take no time before they are touched."""
     kind = np.dtype(dtype)
     return np.full(dims, b"", kind) if kind.hasobject else np.zeros(dims, kind)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import DeadlineExceededError, OpError, ResourceExhaustedError
-from aioflow.graph import dtypes
+from aioflow.graph.arrays import blank
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Signature
 from aioflow.serve.options import ModelOptions
@@ -85,7 +85,7 @@ def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Any]:
     for tensor in inputs.values():
         dims = tensor.dims or ()
         shape = tuple((1 if axis else rows) if size is None else size for axis, size in enumerate(dims))
-        made.append(np.full(shape, b"" if tensor.dtype is dtypes.string else 0, tensor.dtype.np_dtype))
+        made.append(blank(shape, tensor.dtype.np_dtype))
     return made
 
 

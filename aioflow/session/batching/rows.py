@@ -11,7 +11,7 @@ import numpy as np
 from aioflow.checks.numbers import check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError
 from aioflow.graph import dtypes
-from aioflow.graph.arrays import to_array
+from aioflow.graph.arrays import blank, to_array
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import format_dims
 from aioflow.session.fetches import FetchMapper, fed_tensors, feed_converter
@@ -187,7 +187,7 @@ class RowsIn:
         made = []
         for tensor in self.tensors:
             sizes = [1 if size is None else size for size in (tensor.dims or (None,))[1:]]
-            made.append(np.full((rows, *sizes), b"" if tensor.dtype is dtypes.string else 0, tensor.dtype.np_dtype))
+            made.append(blank((rows, *sizes), tensor.dtype.np_dtype))
         return made
 
     def size(self, pieces: Sequence[Piece], rows: int) -> int:
