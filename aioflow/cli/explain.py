@@ -11,8 +11,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-import numpy as np
-
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli.arguments import add_imports, file, output_file, stored_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -607,3 +608,29 @@ async def test_texts_are_filled_up_with_empty_ones_unless_it_is_said_otherwise()
             found = await asyncio.gather(predict([["a"]]), predict([["b", "c"]]))
             assert [each.tolist() for each in found] == [[[b"a", fill]], [[b"b", b"c"]]]
             assert predict.statistics().batches == 1
+
+
+async def test_warming_up_for_wide_rows_does_not_hold_the_loop() -> None:
+    """Its zeros are 4 GB that nobody looks at; to write them takes seconds."""
+    x = af.placeholder("float32", [None, 1_000_000])
+    async with af.Session() as session:
+        await session.batched(x[:, :1] + 1.0, [x], max_batch_size=1000, allowed_batch_sizes=[1000]).warmup()
+
+
+@pytest.mark.parametrize("fills", ["rows", "lengths"])
+async def test_one_large_request_is_filled_up_in_a_thread(fills: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = af.placeholder("float32", [None, None])
+    options: dict[str, Any] = {"allowed_batch_sizes": [64]} if fills == "rows" else {"pad": {x: 0.0}}
+    threads: list[int] = []
+    join = RowsIn.join
+
+    def noted(*args: Any) -> Any:
+        threads.append(threading.get_ident())
+        return join(*args)
+
+    monkeypatch.setattr(RowsIn, "join", noted)
+    async with af.Session() as session:
+        batched = session.batched(af.reduce_sum(x, axis=1), [x], max_batch_size=64, **options)
+        assert await batched(np.ones([1, 100_000], np.float32)) == 100_000.0
+    assert threads
+    assert threading.get_ident() not in threads

@@ -225,7 +225,7 @@ class Batched(BatchDriver):
     async def _results(self, pieces: list[Piece]) -> list[Any]:
         rows = sum(piece.end - piece.begin for piece in pieces)
         padded = self._core.policy.padded(rows)
-        if len(pieces) > 1 and self._into.size(pieces, rows) > _LARGE:
+        if self._into.size(pieces, padded) > _LARGE:
             fed = await in_thread(self._into.join, pieces, padded, effects=False)
         else:
             fed = self._into.join(pieces, padded)

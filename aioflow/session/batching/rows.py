@@ -193,11 +193,17 @@ class RowsIn:
     def size(self, pieces: Sequence[Piece], rows: int) -> int:
         """About how many bytes `join` will copy: what the first is like, for so many rows."""
         first = pieces[0].request
+        if self._is_joined(pieces, rows):
+            return 0
         return int(sum(array.nbytes for array in first.payload)) * rows // first.rows
+
+    def _is_joined(self, pieces: Sequence[Piece], rows: int) -> bool:
+        """Whether what one caller feeds is the batch."""
+        return len(pieces) == 1 and pieces[0].request.rows == rows and not self.pads
 
     def join(self, pieces: Sequence[Piece], rows: int) -> list[Any]:
         """The values of `tensors` for a batch of so many rows, of which those behind the pieces repeat the last one."""
-        if len(pieces) == 1 and pieces[0].request.rows == rows and not self.pads:
+        if self._is_joined(pieces, rows):
             return list(pieces[0].request.payload)
         parts = [_parts(pieces, index, rows) for index in range(len(self._feeds))]
         joined = [
