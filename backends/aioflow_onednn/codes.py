@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 __all__ = ["Algorithm", "Argument", "CpuRuntime", "DataType", "PropKind", "Query", "Status"]
 
@@ -43,22 +43,24 @@ class Argument(IntEnum):
     SRC = 1
     DST = 17
     WEIGHTS = 33
+    BIAS = 41
     SCRATCHPAD = 80
     DIFF_SRC = 129
     DIFF_DST = 145
     DIFF_WEIGHTS = 161
 
 
-class Query(IntEnum):
-    """What a primitive descriptor is asked for."""
+class Query(Enum):
+    """What a primitive descriptor is asked for: the kind of an argument, and which of that kind."""
 
-    SRC = 129
-    DIFF_SRC = 130
-    WEIGHTS = 131
-    DIFF_WEIGHTS = 132
-    DST = 133
-    DIFF_DST = 134
-    SCRATCHPAD = 136
+    SRC = (129, 0)
+    DIFF_SRC = (130, 0)
+    WEIGHTS = (131, 0)
+    BIAS = (131, 1)
+    DIFF_WEIGHTS = (132, 0)
+    DST = (133, 0)
+    DIFF_DST = (134, 0)
+    SCRATCHPAD = (136, 0)
 
 
 class CpuRuntime(IntEnum):

@@ -1,17 +1,12 @@
 """Convolutions of float32 by oneDNN: dense, grouped and depthwise, with both gradients.
 
-Images are NHWC, and filters [kh, kw, c / groups, co] as TensorFlow has them; oneDNN chooses a layout of its own for the
-filter, into which it is copied. The blocks of a convolution are samples, or lines where there are few samples, and each
-runs in one of our threads.
+Images are NHWC. A convolution is cut into blocks, each of which runs in one of our threads.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -19,76 +14,23 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
+from aioflow_onednn.conv_blocks import Block, blocks, by_samples
+from aioflow_onednn.filters import Filters, PackedFilter, packings
 from aioflow_onednn.library import Library, library
-from aioflow_onednn.primitives import Array, Layout, Packing, Primitive, address, described, dims_of, plain
+from aioflow_onednn.primitives import Array, Finish, Layout, Packing, Primitive, address, described, dims_of
 
-__all__ = ["Filters", "PackedFilter", "backprop_filter", "backprop_input", "fits", "forward"]
+__all__ = ["backprop_filter", "backprop_input", "fits", "forward"]
 
 _BLOCK: Final = 2**22  # multiplications of a block, at least
-_LONG: Final = 2**28  # and at most, about: the step may be asked to stop after each
 _KEPT: Final = 1024  # prepared convolutions
-_USERS: Final = 64  # primitives for which a filter is kept; most have chosen one layout
 _BYTE: Final = np.dtype(np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """The filters of a convolution: [kh, kw, c / groups, outputs], or in memory the same, [kh, kw, c, multiplier]."""
-
-    groups: int
-    inputs: int
-    outputs: int
-
-    def layout(self, g: Windows) -> Layout:
-        """How they lie in memory."""
-        last = self.outputs
-        if self.groups == 1:
-            return Layout((last, self.inputs, g.kh, g.kw), (1, last, g.kw * self.inputs * last, self.inputs * last))
-        each, line = last // self.groups, self.inputs * last
-        dims = (self.groups, each, self.inputs, g.kh, g.kw)
-        return Layout(dims, (each, 1, last, g.kw * line, line))
-
-    def free(self, g: Windows) -> Layout:
-        """The same, as suits the primitive."""
-        return Layout(self.layout(g).dims)
-
-    def work(self, g: Windows) -> int:
-        """Multiplications for each window."""
-        return g.kh * g.kw * self.inputs * self.outputs
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Some samples and lines of the result, with the windows that make them, and the lines of the image they read."""
-
-    samples: slice
-    lines: slice
-    source: slice
-    windows: Windows
+_FLOAT: Final = np.dtype(np.float32)
 
 
 def fits(g: Windows) -> bool:
     """Whether each window reads something of the image, and none is larger than oneDNN is sure to take."""
     below, beside = _after(g)
     return max(g.top, below) < (g.kh - 1) * g.dh + 1 and max(g.left, beside) < (g.kw - 1) * g.dw + 1
-
-
-class PackedFilter:
-    """A filter in the layouts that primitives have chosen for it, each made when it is first asked for."""
-
-    def __init__(self, kernel: Array) -> None:
-        self._kernel = kernel
-        self._packed: OrderedDict[_Prepared, Array] = OrderedDict()
-
-    def of(self, prepared: _Prepared) -> Array:
-        """The filter for a primitive."""
-        found = self._packed.get(prepared)
-        if found is None:
-            found = _packed(prepared, plain(self._kernel), _fresh, dict(self._packed))
-            self._packed[prepared] = found
-            if len(self._packed) > _USERS:
-                self._packed.popitem(last=False)
-        return found
 
 
 class _Prepared:
@@ -99,32 +41,57 @@ class _Prepared:
         self.packing = Packing(dnnl, plain, primitive, filter_)
 
 
-def forward(x: Array, kernel: Array | PackedFilter, g: Windows, filters: Filters) -> Array:
-    """The convolution [n, oh, ow, outputs] of x [n, h, w, c], which is contiguous."""
+_Plan: TypeAlias = list[tuple[Block, _Prepared]]
+
+
+def forward(
+    x: Array,
+    kernel: Array | PackedFilter,
+    g: Windows,
+    filters: Filters,
+    bias: Array | None = None,
+    finish: Finish | None = None,
+) -> Array:
+    """The convolution [n, oh, ow, outputs] of x [n, h, w, c], which is contiguous.
+
+    Args:
+        bias: [outputs], contiguous.
+        finish: What follows, done with each block while it is in the cache.
+    """
     out = np.empty((g.n, g.oh, g.ow, filters.outputs), np.float32)
-    blocks, prepared = _forward_plan(g, filters, thread_count(), _BLOCK)
-    packed = _packings(kernel, prepared)
+    plan = _forward_plan(g, filters, bias is not None, thread_count(), _BLOCK)
+    packed = packings(kernel, ((prepared, block.outputs.start) for block, prepared in plan))
 
     def convolve(number: int) -> None:
-        block, each = blocks[number], prepared[number]
+        block, prepared = plan[number]
         image, target = x[block.samples, block.source], out[block.samples, block.lines]
-        each.run(address(image), address(packed[each]), address(target))
+        whole = block.outputs.stop - block.outputs.start == filters.outputs
+        # oneDNN is slow where there are gaps between the pixels of a result.
+        made = target if whole else scratch("channels", (*target.shape[:3], block.filters.outputs), _FLOAT)
+        addresses = [address(image), address(packed[prepared, block.outputs.start]), address(made)]
+        if bias is not None:
+            addresses.append(address(bias[block.outputs]))
+        prepared.run(*addresses)
+        if finish is not None:
+            finish(made)
+        if not whole:
+            target[..., block.outputs] = made
 
-    for_each(convolve, range(len(blocks)))
+    for_each(convolve, range(len(plan)))
     return out
 
 
 def backprop_input(kernel: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     """The gradient [n, h, w, c] of the image, from dy [n, oh, ow, outputs], which is contiguous."""
     out = np.empty((g.n, g.h, g.w, g.c), np.float32)
-    blocks, prepared = _by_input_plan(g, filters, thread_count(), _BLOCK)
-    packed = _packings(kernel, prepared)
+    plan = _by_input_plan(g, filters, thread_count(), _BLOCK)
+    packed = packings(kernel, ((prepared, 0) for _, prepared in plan))
 
     def convolve(number: int) -> None:
-        block, each = blocks[number], prepared[number]
-        each.run(address(out[block.samples]), address(packed[each]), address(dy[block.samples]))
+        block, prepared = plan[number]
+        prepared.run(address(out[block.samples]), address(packed[prepared, 0]), address(dy[block.samples]))
 
-    for_each(convolve, range(len(blocks)))
+    for_each(convolve, range(len(plan)))
     return out
 
 
@@ -132,19 +99,20 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     """The gradient of the filter, in the order of `Filters.layout`, from contiguous x [n, h, w, c] and
     dy [n, oh, ow, outputs]. The gradients of the blocks are summed in their order.
     """
-    size = g.kh * g.kw * filters.inputs * filters.outputs
-    blocks, prepared = _by_filter_plan(g, filters, thread_count(), _BLOCK)
-    sums: list[Array] = [np.empty(0)] * len(blocks)
+    size = filters.size(g)
+    plan = _by_filter_plan(g, filters, thread_count(), _BLOCK)
+    sums: list[Array] = [np.empty(0)] * len(plan)
 
     def convolve(number: int) -> None:
-        block, each = blocks[number], prepared[number]
+        block, prepared = plan[number]
         total = np.empty(size, np.float32)
-        made = scratch("packed", (each.packing.size,), _BYTE) if each.packing.is_needed else total
-        each.run(address(x[block.samples]), address(made), address(dy[block.samples]))
-        each.packing.back(address(made), address(total))
+        packing = prepared.packing
+        made = scratch("packed", (packing.size,), _BYTE) if packing.is_needed else total
+        prepared.run(address(x[block.samples]), address(made), address(dy[block.samples]))
+        packing.back(address(made), address(total))
         sums[number] = total
 
-    for_each(convolve, range(len(blocks)))
+    for_each(convolve, range(len(plan)))
     total = sums[0]
     for other in sums[1:]:
         total += other
@@ -155,54 +123,18 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
 
 
 @lru_cache(maxsize=_KEPT)
-def _forward_plan(g: Windows, filters: Filters, threads: int, least: int) -> tuple[list[_Block], list[_Prepared]]:
-    blocks = _blocks(g, _count(g, filters, threads, least))
-    return blocks, [_forward(block.windows, filters) for block in blocks]
+def _forward_plan(g: Windows, filters: Filters, has_bias: bool, threads: int, least: int) -> _Plan:
+    return [(each, _forward(each.windows, each.filters, has_bias)) for each in blocks(g, filters, threads, least)]
 
 
 @lru_cache(maxsize=_KEPT)
-def _by_input_plan(g: Windows, filters: Filters, threads: int, least: int) -> tuple[list[_Block], list[_Prepared]]:
-    blocks = _by_samples(g, _count(g, filters, threads, least))
-    return blocks, [_by_input(block.windows, filters) for block in blocks]
+def _by_input_plan(g: Windows, filters: Filters, threads: int, least: int) -> _Plan:
+    return [(each, _by_input(each.windows, filters)) for each in by_samples(g, filters, threads, least)]
 
 
 @lru_cache(maxsize=_KEPT)
-def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> tuple[list[_Block], list[_Prepared]]:
-    blocks = _by_samples(g, min(_count(g, filters, threads, least), threads))
-    return blocks, [_by_filter(block.windows, filters) for block in blocks]
-
-
-def _blocks(g: Windows, count: int) -> list[_Block]:
-    """Samples where there are enough of them, and else lines, too."""
-    if g.n >= count:
-        return _by_samples(g, count)
-    each = -(-count // g.n)
-    lines = [slice(g.oh * k // each, g.oh * (k + 1) // each) for k in range(min(each, g.oh))] if each <= g.oh else []
-    lines = lines or [slice(k, k + 1) for k in range(g.oh)]
-    return [_block(g, slice(sample, sample + 1), part) for sample in range(g.n) for part in lines]
-
-
-def _by_samples(g: Windows, count: int) -> list[_Block]:
-    count = min(count, g.n)
-    parts = [slice(g.n * k // count, g.n * (k + 1) // count) for k in range(count)]
-    return [_block(g, part, slice(0, g.oh)) for part in parts]
-
-
-def _count(g: Windows, filters: Filters, threads: int, least: int) -> int:
-    """How many blocks there are, each of at least so many multiplications."""
-    work = g.rows * filters.work(g)
-    return max(1, min(work // least, threads), work // _LONG)
-
-
-def _block(g: Windows, samples: slice, lines: slice) -> _Block:
-    n, oh = samples.stop - samples.start, lines.stop - lines.start
-    if oh == g.oh:
-        return _Block(samples, lines, slice(0, g.h), replace(g, n=n))
-    first = lines.start * g.sh - g.top
-    last = (lines.stop - 1) * g.sh + (g.kh - 1) * g.dh - g.top
-    source = slice(max(0, first), min(g.h, last + 1))
-    part = replace(g, n=n, h=source.stop - source.start, top=source.start - first, oh=oh)
-    return _Block(samples, lines, source, part)
+def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> _Plan:
+    return [(each, _by_filter(each.windows, filters)) for each in by_samples(g, filters, threads, least, threads)]
 
 
 def _after(g: Windows) -> tuple[int, int]:
@@ -223,21 +155,24 @@ def _geometry(g: Windows) -> tuple[object, ...]:
     return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.dh - 1, g.dw - 1), (g.top, g.left), _after(g)))
 
 
-def _forward_descriptor(dnnl: Library, g: Windows, filters: Filters) -> int:
+def _forward_descriptor(dnnl: Library, g: Windows, filters: Filters, has_bias: bool = False) -> int:
     image, result = _images(g, filters)
-    with described(dnnl, (image, filters.free(g), result)) as (source, weights, target):
+    biases = [Layout((filters.outputs,), (1,))] if has_bias else []
+    with described(dnnl, (image, filters.free(g), result, *biases)) as (source, weights, target, *bias):
         return dnnl.made(
             "convolution_forward_primitive_desc_create",
             *(dnnl.engine, PropKind.FORWARD_INFERENCE, Algorithm.CONVOLUTION_DIRECT),
-            *(source, weights, None, target, *_geometry(g), dnnl.attributes),
+            *(source, weights, bias[0] if bias else None, target, *_geometry(g), dnnl.attributes),
         )
 
 
 @lru_cache(maxsize=_KEPT)
-def _forward(g: Windows, filters: Filters) -> _Prepared:
+def _forward(g: Windows, filters: Filters, has_bias: bool) -> _Prepared:
     dnnl = library()
     arguments = {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST}
-    primitive = Primitive(dnnl, _forward_descriptor(dnnl, g, filters), arguments)
+    if has_bias:
+        arguments[Argument.BIAS] = Query.BIAS
+    primitive = Primitive(dnnl, _forward_descriptor(dnnl, g, filters, has_bias), arguments)
     return _Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
 
 
@@ -289,37 +224,3 @@ def _backward(
     finally:
         dnnl.call("primitive_desc_destroy", hint)
     return Primitive(dnnl, made, arguments)
-
-
-def _packings(kernel: Array | PackedFilter, users: Iterable[_Prepared]) -> dict[_Prepared, Array]:
-    """The filter as each primitive takes it: kept ones, or copies in this thread's scratch memory."""
-    packed: dict[_Prepared, Array] = {}
-    if isinstance(kernel, PackedFilter):
-        return {user: kernel.of(user) for user in users}
-    kernel = plain(kernel)
-    for user in users:
-        if user not in packed:
-            packed[user] = _packed(user, kernel, partial(_lent, len(packed)), packed)
-    return packed
-
-
-def _packed(
-    prepared: _Prepared, kernel: Array, memory: Callable[[int], Array], packed: Mapping[_Prepared, Array]
-) -> Array:
-    """The contiguous filter in the layout that the primitive has chosen: one of those `packed`, or in new memory."""
-    if not prepared.packing.is_needed:
-        return kernel
-    for other, found in packed.items():
-        if prepared.packing.is_as(other.packing):
-            return found
-    made = memory(prepared.packing.size)
-    prepared.packing.to(address(kernel), address(made))
-    return made
-
-
-def _fresh(size: int) -> Array:
-    return np.empty(size, np.uint8)
-
-
-def _lent(number: int, size: int) -> Array:
-    return scratch(f"packed{number}", (size,), _BYTE)

@@ -7,17 +7,21 @@ empty arrays, and where a session wants reproducible results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from aioflow.kernels.convert import as_ints
+from aioflow.kernels.fused import PRODUCTS, epilogue_of, product_binding
 from aioflow.kernels.nn.windows import Convolution
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, Converter, binder
+from aioflow.ops.fused import ORIGINS
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
+from aioflow_numpy.fused_blocks import BlockChain
 from aioflow_onednn import convolutions, products
-from aioflow_onednn.convolutions import Filters, PackedFilter
-from aioflow_onednn.primitives import Array
+from aioflow_onednn.filters import Filters, PackedFilter
+from aioflow_onednn.primitives import Array, Finish
 from aioflow_onednn.primitives import plain as in_one_piece
 
 __all__: list[str] = []
@@ -27,6 +31,7 @@ Maker: TypeAlias = Callable[[Binding, Body], Body]
 
 _PRIORITY: Final = 1
 _WORTHWHILE: Final = 2**16  # multiplications of a convolution
+_OF_INPUTS: Final = ("input_dtypes", "input_dims", "constants")
 _REMEMBERED: Final = 16  # shapes for each node
 
 
@@ -46,17 +51,57 @@ def _faster(op: str, host: Mapping[str, Converter] | None = None) -> Callable[[M
 
 @_faster("MatMul")
 def matmul(binding: Binding, plain: Body) -> Body:
-    transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
+    operands = _operands(binding)
 
     def body(a: Any, b: Any) -> Any:
-        left, right = a.T if transpose_a else a, b.T if transpose_b else b
-        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-            return plain(a, b)  # which says what is wrong
-        if left.size * right.shape[1] < products.WORTHWHILE:
-            return plain(a, b)
-        return products.matmul(left, right)
+        found = operands(a, b)
+        return plain(a, b) if found is None else products.matmul(*found)
 
     return body
+
+
+@_faster("_FusedMatMul")
+def fused_matmul(binding: Binding, plain: Body) -> Body:
+    """The bias goes with the product, and what follows is done with each part of it while that is in the cache."""
+    operands, finish = _operands(binding), _finish(binding)
+
+    def body(a: Any, b: Any, args: Sequence[Array]) -> Any:
+        found = operands(a, b)
+        if found is None or not _is_bias(args, found[1].shape[1]):
+            return plain(a, b, args)
+        return products.matmul(*found, in_one_piece(args[0]), finish)
+
+    return body
+
+
+def _operands(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any] | None]:
+    """The two matrices to multiply, or None where the kernel below is as quick, or says what is wrong with them."""
+    transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
+
+    def operands(a: Any, b: Any) -> tuple[Any, Any] | None:
+        left, right = a.T if transpose_a else a, b.T if transpose_b else b
+        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+            return None
+        return None if left.size * right.shape[1] < products.WORTHWHILE else (left, right)
+
+    return operands
+
+
+def _is_bias(args: Sequence[Array], size: int) -> bool:
+    return len(args) == 1 and args[0].shape == (size,)
+
+
+def _finish(binding: Binding) -> Finish | None:
+    """What follows the bias of a fused node, in place."""
+    if not binding.attrs["num_args"]:
+        return None
+    attrs = {**binding.attrs, "num_args": 0, "fused_ops": binding.attrs["fused_ops"][1:]}
+    attrs |= {name: [of[0], *of[2:]] for name in ORIGINS if (of := binding.attrs[name])}
+    epilogue = epilogue_of(replace(binding, attrs=attrs, **{name: getattr(binding, name)[:2] for name in _OF_INPUTS}))
+    if epilogue is None:
+        return None
+    blocks = BlockChain(epilogue)
+    return lambda block: blocks.run((block,), block, threads=False)
 
 
 def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int) -> tuple[Any, ...]:
@@ -80,7 +125,7 @@ class _Windows:
             return None
         g = windows(shape, (kernel[0], kernel[1]), strides, pads, dilations)
         filters = Filters(g.c, 1, g.c * kernel[3]) if self._depthwise else Filters(g.c // kernel[2], *kernel[2:])
-        if g.rows * filters.work(g) < _WORTHWHILE or not convolutions.fits(g):
+        if g.rows * filters.size(g) < _WORTHWHILE or not convolutions.fits(g):
             return None
         return g, filters
 
@@ -106,6 +151,25 @@ def conv(binding: Binding, plain: Body) -> Body:
             return made
         g, filters = found
         return known.result(convolutions.forward(known.image(image), constant or kernel, g, filters))
+
+    return body
+
+
+@_faster("_FusedConv2D")
+@_faster("_FusedDepthwiseConv2dNative")
+def fused_conv(binding: Binding, plain: Body) -> Body:
+    """As `fused_matmul`."""
+    known, finish = _Windows(product_binding(binding, PRODUCTS[binding.op_type])), _finish(binding)
+    constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])
+
+    def body(image: Array, kernel: Array, args: Sequence[Array]) -> Array:
+        found = known.of(image.shape, kernel.shape)
+        if found is None or not _is_bias(args, found[1].outputs):
+            made: Array = plain(image, kernel, args)
+            return made
+        g, filters = found
+        bias = in_one_piece(args[0])
+        return known.result(convolutions.forward(known.image(image), constant or kernel, g, filters, bias, finish))
 
     return body
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aioflow.errors import FailedPreconditionError, InternalError, NotFoundError, ResourceExhaustedError
-from aioflow_onednn.codes import CpuRuntime, Status
+from aioflow_onednn.codes import CpuRuntime, Query, Status
 
 __all__ = ["SETTING", "Library", "Version", "describe", "library"]
 
@@ -159,9 +159,9 @@ class Library:
         """The bare function, which returns a status, for calls that must be quick."""
         return self._functions[name]
 
-    def described(self, primitive_desc: int, query: int) -> int:
+    def described(self, primitive_desc: int, query: Query) -> int:
         """The memory descriptor, which is the primitive descriptor's, of one of its arguments."""
-        return int(self._query(primitive_desc, query, 0) or 0)
+        return int(self._query(primitive_desc, *query.value) or 0)
 
     def size(self, memory_desc: int) -> int:
         """Bytes of a memory that is described so."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import Array as CArray
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from aioflow_onednn import library as found
 from aioflow_onednn.codes import Argument, DataType, Query
 from aioflow_onednn.library import Library
 
-__all__ = ["Array", "Layout", "Packing", "Primitive", "address", "described", "dims_of", "plain"]
+__all__ = ["Array", "Finish", "Layout", "Packing", "Primitive", "address", "described", "dims_of", "plain"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Finish: TypeAlias = Callable[[Array], object]  # changes a part of a result in its place
 
 _ANY: Final = 1  # dnnl_format_tag_any
 _BYTE: Final = np.dtype(np.uint8)

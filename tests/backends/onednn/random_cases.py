@@ -20,9 +20,9 @@ def body(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], *, reproducibl
     """What a node of the op calls: NumPy's kernel where it must be reproducible."""
     every = {name: attr.default for name, attr in OPS.get(op).attrs.items() if attr.default is not None}
     every |= {"T": float32, **attrs}
-    dtypes = tuple(int32 if isinstance(value, tuple) else float32 for value in inputs)
-    known = constants or (None,) * len(inputs)
-    unknown = (None,) * len(inputs)
+    dtypes = tuple(int32 if isinstance(value, tuple) else float32 for value in flat(inputs))
+    unknown = (None,) * len(dtypes)
+    known = constants or unknown
     binding = Binding(
         *(op, op, every, dtypes, unknown, (float32,), (None,), known),
         *(host(), ResourceManager(), {}),
@@ -43,13 +43,30 @@ class Case:
     def agrees(self) -> bool:
         """Whether the two kernels agree within what float32 may lose in sums of this length, of numbers around 1."""
         expected = body(self.op, self.attrs, self.inputs, reproducible=True)(*self.inputs)
-        for constants in (None, tuple(None if isinstance(value, tuple) else value for value in self.inputs)):
+        for constants in (None, tuple(None if isinstance(value, tuple) else value for value in flat(self.inputs))):
             made = body(self.op, self.attrs, self.inputs, reproducible=False, constants=constants)(*self.inputs)
             if made.shape != expected.shape or made.dtype != expected.dtype or not made.flags.c_contiguous:
                 return False
             if not np.allclose(made, expected, rtol=1e-4, atol=2e-6 * self.depth**0.5 + 2e-7 * self.depth):
                 return False
         return True
+
+
+def flat(inputs: tuple[Any, ...]) -> list[Any]:
+    """Every input of the node: lists are those of one argument."""
+    return [one for value in inputs for one in (value if isinstance(value, list) else [value])]
+
+
+def fused(case: Case, rng: np.random.Generator) -> Case:
+    """With a bias and, mostly, an activation behind it, where the optimizer would fuse them."""
+    if case.op not in ("MatMul", "Conv2D", "DepthwiseConv2dNative") or case.attrs.get("data_format") == "NCHW":
+        return case
+    columns = body(case.op, case.attrs, case.inputs, reproducible=True)(*case.inputs).shape[-1]
+    activation = str(rng.choice(["", "Relu", "Relu6", "Tanh", "Sigmoid", "Elu"]))
+    ops = ("BiasAdd", activation) if activation else ("BiasAdd",)
+    said = [str(number) for number in range(1 + len(ops))]
+    attrs = {**case.attrs, "num_args": 1, "fused_ops": ops, "nodes": said, "sources": said}
+    return Case(f"_Fused{case.op}", attrs, (*case.inputs, [normal(rng, columns)]), case.depth)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:

@@ -16,9 +16,10 @@ import pytest
 import aioflow as af
 from aioflow.errors import FailedPreconditionError, NotFoundError
 from aioflow_numpy import products as numpy_products
-from aioflow_onednn import convolutions, products
+from aioflow_onednn import conv_blocks, convolutions, products
+from aioflow_onednn.filters import Filters, PackedFilter
 from aioflow_onednn.library import library
-from tests.backends.onednn.random_cases import Array, Case, body, convolution, normal, product
+from tests.backends.onednn.random_cases import Array, Case, body, convolution, fused, normal, product
 
 try:
     library()
@@ -35,11 +36,13 @@ def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_WORTHWHILE", 1)
     monkeypatch.setattr(products, "_BLOCK", 2**12)
     monkeypatch.setattr(convolutions, "_BLOCK", 2**10)
+    monkeypatch.setattr(conv_blocks, "_CHANNELS", 4)
 
 
 def cases(seed: int, count: int) -> list[Case]:
     rng = np.random.default_rng(seed)
-    return [product(rng, 100) if number % 4 == 0 else convolution(rng) for number in range(count)]
+    some = [product(rng, 100) if number % 4 == 0 else convolution(rng) for number in range(count)]
+    return [fused(case, rng) if rng.integers(2) else case for case in some]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -158,9 +161,9 @@ def refusal(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], reproducibl
 def test_a_constant_filter_is_copied_once_for_all_batches() -> None:
     rng = np.random.default_rng(8)
     kernel = rng.standard_normal((3, 3, 32, 32), np.float32)
-    packed = convolutions.PackedFilter(kernel)
-    filters = convolutions.Filters(1, 32, 32)
-    made = [packed.of(convolutions._forward(windows_of(n), filters)) for n in (1, 2, 3, 4)]
+    packed = PackedFilter(kernel)
+    filters = Filters(1, 32, 32)
+    made = [packed.of((convolutions._forward(windows_of(n), filters, False), 0)) for n in (1, 2, 3, 4)]
     assert len({id(array) for array in made}) == 1
 
 
@@ -168,6 +171,19 @@ def windows_of(n: int) -> Any:
     from aioflow_numpy.conv_shapes import windows
 
     return windows((n, 10, 10, 32), (3, 3), (1, 1), ((1, 1), (1, 1)))
+
+
+@pytest.mark.parametrize("kind", ["MatMul", "Conv2D"])
+def test_what_is_not_a_number_stays_so_behind_a_relu(kind: str) -> None:
+    """oneDNN's own relu makes zeros of it."""
+    rng = np.random.default_rng(11)
+    inputs: tuple[Any, ...] = (normal(rng, 40, 30), normal(rng, 30, 20), [np.full(20, np.nan, np.float32)])
+    if kind == "Conv2D":
+        inputs = (normal(rng, 1, 9, 9, 30), normal(rng, 1, 1, 30, 20), inputs[2])
+    said = ["a", "b", "c"]
+    attrs = {**({} if kind == "MatMul" else _CONVOLUTION), "num_args": 1, "nodes": said, "sources": said}
+    attrs["fused_ops"] = ("BiasAdd", "Relu")
+    assert np.isnan(body(f"_Fused{kind}", attrs, inputs, reproducible=False)(*inputs)).all()
 
 
 async def test_a_step_that_is_cancelled_leaves_nothing_behind() -> None:

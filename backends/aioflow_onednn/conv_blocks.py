@@ -1,0 +1,86 @@
+"""Into which blocks a convolution is cut, each of which runs in one of our threads: samples, where there are enough of
+them, or else lines of the result, or its channels where the filter is larger than the image: what every thread reads
+whole is then the smaller of the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from aioflow_numpy.conv_shapes import Windows
+from aioflow_onednn.filters import Filters
+
+__all__ = ["Block", "blocks", "by_samples"]
+
+_LONG: Final = 2**28  # multiplications of a block, at most, about: the step may be asked to stop after each
+_CHANNELS: Final = 16  # of which oneDNN likes to make whole numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some samples, lines and channels of the result, with the windows and filters that make them, and the lines of the
+    image that they read.
+    """
+
+    samples: slice
+    lines: slice
+    source: slice
+    outputs: slice
+    windows: Windows
+    filters: Filters
+
+
+def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[Block]:
+    """The blocks, each of at least so many multiplications."""
+    count = _count(g, filters, threads, least)
+    if g.n >= count:
+        return _by_samples(g, filters, count)
+    each = -(-count // g.n)
+    one = replace(g, n=1)
+    samples = [slice(sample, sample + 1) for sample in range(g.n)]
+    if filters.groups == 1 and filters.size(g) > g.h * g.w * g.c and filters.outputs >= each * _CHANNELS:
+        parts = _parts(filters.outputs, each, _CHANNELS)
+        return [_of_channels(one, filters, sample, part) for part in parts for sample in samples]
+    return [_of_lines(one, filters, sample, part) for sample in samples for part in _parts(g.oh, min(each, g.oh))]
+
+
+def by_samples(g: Windows, filters: Filters, threads: int, least: int, most: int | None = None) -> list[Block]:
+    """As `blocks`, of whole samples, and no more than so many."""
+    count = _count(g, filters, threads, least)
+    return _by_samples(g, filters, count if most is None else min(count, most))
+
+
+def _by_samples(g: Windows, filters: Filters, count: int) -> list[Block]:
+    lines, parts = slice(0, g.oh), _parts(g.n, min(count, g.n))
+    return [_of_lines(replace(g, n=part.stop - part.start), filters, part, lines) for part in parts]
+
+
+def _count(g: Windows, filters: Filters, threads: int, least: int) -> int:
+    work = g.rows * filters.size(g)
+    return max(1, min(work // least, threads), work // _LONG)
+
+
+def _parts(size: int, count: int, unit: int = 1) -> list[slice]:
+    """So many parts of nearly one size, all but the last of whole units."""
+    units = -(-size // unit)
+    ends = [min(size, units * number // count * unit) for number in range(count + 1)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]
+
+
+def _of_channels(g: Windows, filters: Filters, samples: slice, outputs: slice) -> Block:
+    part = filters.part(outputs.stop - outputs.start)
+    return Block(samples, slice(0, g.oh), slice(0, g.h), outputs, g, part)
+
+
+def _of_lines(g: Windows, filters: Filters, samples: slice, lines: slice) -> Block:
+    """`g` has as many samples as the block."""
+    outputs, oh = slice(0, filters.outputs), lines.stop - lines.start
+    if oh == g.oh:
+        return Block(samples, lines, slice(0, g.h), outputs, g, filters)
+    first = lines.start * g.sh - g.top
+    last = (lines.stop - 1) * g.sh + (g.kh - 1) * g.dh - g.top
+    source = slice(max(0, first), min(g.h, last + 1))
+    part = replace(g, h=source.stop - source.start, top=source.start - first, oh=oh)
+    return Block(samples, lines, source, outputs, part, filters)

@@ -1,0 +1,125 @@
+"""Filters of convolutions, and their copies in the layouts that primitives have chosen.
+
+A filter is [kh, kw, c / groups, co] as TensorFlow has it, a depthwise one [kh, kw, c, multiplier]; oneDNN chooses a
+layout of its own, into which it is copied.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+
+from aioflow_numpy.conv_scratch import scratch
+from aioflow_numpy.conv_shapes import Windows
+from aioflow_onednn.primitives import Array, Layout, Packing, address, plain
+
+__all__ = ["Filters", "PackedFilter", "User", "packings"]
+
+_USERS: Final = 64  # copies of a filter that are kept; most primitives have chosen one layout
+_BYTE: Final = np.dtype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The filters of a convolution: [kh, kw, c / groups, outputs], or in memory the same, [kh, kw, c, multiplier].
+
+    Attributes:
+        stored: How many outputs there are in memory, where these are some of one group.
+    """
+
+    groups: int
+    inputs: int
+    outputs: int
+    stored: int = 0
+
+    def part(self, outputs: int) -> Filters:
+        """Some of the filters of one group, where they lie."""
+        return Filters(self.groups, self.inputs, outputs, self.stored or self.outputs)
+
+    def layout(self, g: Windows) -> Layout:
+        """How they lie in memory."""
+        last = self.stored or self.outputs
+        if self.groups == 1:
+            return Layout(
+                (self.outputs, self.inputs, g.kh, g.kw), (1, last, g.kw * self.inputs * last, self.inputs * last)
+            )
+        each, line = last // self.groups, self.inputs * last
+        dims = (self.groups, each, self.inputs, g.kh, g.kw)
+        return Layout(dims, (each, 1, last, g.kw * line, line))
+
+    def free(self, g: Windows) -> Layout:
+        """The same, as suits the primitive."""
+        return Layout(self.layout(g).dims)
+
+    def size(self, g: Windows) -> int:
+        """How many numbers they are; each window is multiplied with every one."""
+        return g.kh * g.kw * self.inputs * self.outputs
+
+
+class _Prepared(Protocol):
+    @property
+    def packing(self) -> Packing:
+        """Of the filter."""
+
+
+User: TypeAlias = "tuple[_Prepared, int]"  # and the first of the outputs that it makes
+
+
+class PackedFilter:
+    """A filter in the layouts that primitives have chosen for it, each made when it is first asked for."""
+
+    def __init__(self, kernel: Array) -> None:
+        self._kernel = kernel
+        self._packed: OrderedDict[User, Array] = OrderedDict()
+
+    def of(self, user: User) -> Array:
+        """The filter for a primitive."""
+        found = self._packed.get(user)
+        if found is None:
+            found = _packed(user, plain(self._kernel), _fresh, dict(self._packed))
+            self._packed[user] = found
+            if len(self._packed) > _USERS:
+                self._packed.popitem(last=False)
+        return found
+
+
+def packings(kernel: Array | PackedFilter, users: Iterable[User]) -> dict[User, Array]:
+    """The filter as each primitive takes it: kept ones, or copies in this thread's scratch memory."""
+    packed: dict[User, Array] = {}
+    if isinstance(kernel, PackedFilter):
+        for user in users:
+            packed[user] = kernel.of(user)
+        return packed
+    kernel = plain(kernel)
+    for user in users:
+        if user not in packed:
+            packed[user] = _packed(user, kernel, partial(_lent, len(packed)), packed)
+    return packed
+
+
+def _packed(user: User, kernel: Array, memory: Callable[[int], Array], packed: Mapping[User, Array]) -> Array:
+    """The contiguous filter, or those of its outputs that the primitive makes, in the layout that this has chosen: one
+    of those `packed`, or in new memory.
+    """
+    prepared, first = user
+    if not prepared.packing.is_needed:
+        return kernel
+    for (other, begin), found in packed.items():
+        if begin == first and prepared.packing.is_as(other.packing):
+            return found
+    made = memory(prepared.packing.size)
+    prepared.packing.to(address(kernel[..., first:]), address(made))
+    return made
+
+
+def _fresh(size: int) -> Array:
+    return np.empty(size, np.uint8)
+
+
+def _lent(number: int, size: int) -> Array:
+    return scratch(f"packed{number}", (size,), _BYTE)
