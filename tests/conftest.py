@@ -39,11 +39,45 @@ _LONG: Final = (
     "distributed/test_processes.py",
 )
 
+# What no interpreter changes: the results of ops, what is made of graphs and files, random programs under a virtual
+# clock, the pages. One interpreter runs these; the others, with `--one-of-several`, run what may differ between them:
+# event loops, threads, processes, connections, memory, generated code.
+_ALIKE: Final = (
+    "autodiff",
+    "backends/cupy",
+    "backends/test_",
+    "compiler",
+    "distributed/test_ray.py",
+    "formats",
+    "graph",
+    "hostile",
+    "interop",
+    "kernels",
+    "ops",
+    "protos",
+    "runtime/test_branches.py",
+    "runtime/test_deadlock_freedom.py",
+    "saved",
+    "session/test_random_constraints.py",
+    "sim",
+    "test_architecture.py",
+    "test_blocked_loops.py",
+    "test_docs.py",
+    "test_every_test_ends.py",
+    "test_pages.py",
+    "train/test_elastic_clusters.py",
+)
+
 _STDERR = pytest.StashKey[TextIO]()
 
 # An example may take as long as it takes on a busy machine: the limit is that of the test.
 hypothesis.settings.register_profile("aioflow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("aioflow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For a run beside that of another interpreter."""
+    parser.addoption("--one-of-several", action="store_true", help="leave out what no interpreter changes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,9 +87,14 @@ def pytest_configure(config: pytest.Config) -> None:
     importlib.import_module("aioflow_numpy.backend")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the long files before the others; within a file the order remains."""
-    rank = {Path(__file__).parent / name: number for number, name in enumerate(_LONG)}
+    tests = Path(__file__).parent
+    if config.getoption("--one-of-several"):
+        alike = {item for item in items if item.path.relative_to(tests).as_posix().startswith(_ALIKE)}
+        config.hook.pytest_deselected(items=list(alike))
+        items[:] = [item for item in items if item not in alike]
+    rank = {tests / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 

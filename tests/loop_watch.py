@@ -22,6 +22,7 @@ __all__ = ["BUSY", "IDLE", "watched"]
 
 BUSY: Final = 1.0  # seconds of the processor: on a crowded machine 0.1 s of work on fresh memory has been 0.5
 IDLE: Final = 5.0  # seconds without it: what a thread may have to wait for its turn on a crowded machine, and more
+_FRESH: Final = 0.05  # seconds for which it is known how long a thread has worked: to ask takes as long as a callback
 
 _run: Final[Any] = asyncio.Handle._run  # what a loop of asyncio calls for each callback
 
@@ -41,21 +42,32 @@ class _Collector(threading.local):
             self._began = None
 
 
+class _Known(threading.local):
+    """When this thread was last asked how long it has worked, and what it said."""
+
+    at = worked = 0.0
+
+
 @contextmanager
 def watched() -> Iterator[list[str]]:
     """A list of the callbacks that hold a loop of this process for too long from here to the end of the block."""
     found: list[str] = []
-    collector = _Collector()
+    collector, known = _Collector(), _Known()
 
     def run(handle: Any) -> None:
-        began, worked, collected = time.perf_counter(), time.thread_time(), collector.seconds
+        began = time.perf_counter()
+        if began - known.at > _FRESH:
+            known.at, known.worked = began, time.thread_time()
+        collected = collector.seconds
         try:
             _run(handle)
         finally:
-            busy = time.thread_time() - worked - (collector.seconds - collected)
-            idle = time.perf_counter() - began - (time.thread_time() - worked)
-            if (busy > BUSY or idle > IDLE) and not isinstance(handle._loop, VirtualClockLoop):
-                found.append(f"{busy:.2f} s of the processor and {idle:.2f} s without it: {_named(handle)}")
+            took = time.perf_counter() - began
+            if took > min(BUSY, IDLE) and not isinstance(handle._loop, VirtualClockLoop):
+                worked = time.thread_time() - known.worked
+                busy, idle = worked - (collector.seconds - collected), took - worked
+                if busy > BUSY or idle > IDLE:
+                    found.append(f"{busy:.2f} s of the processor and {idle:.2f} s without it: {_named(handle)}")
 
     before = asyncio.Handle._run
     gc.callbacks.append(collector)
