@@ -34,17 +34,13 @@ from aioflow.graph.graphdef import NodeDef as NodeDef
 from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
 from aioflow.graph.shapes import Dimension as Dimension
 from aioflow.graph.shapes import TensorShape as TensorShape
-from aioflow.runtime.device_list import DeviceAttributes as DeviceAttributes
-from aioflow.runtime.device_list import list_devices as list_devices
-from aioflow.runtime.stats import RunMetadata as RunMetadata
-from aioflow.session.batching import Padding as Padding
-from aioflow.session.session import Session as Session
 from aioflow.work.switch_interval import restore_switch_interval as restore_switch_interval
 from aioflow.graph.default_session import current_session as _current_session
 from aioflow.ops.apply import constant as constant
 from aioflow.ops.apply import convert_to_tensor as convert_to_tensor
 from aioflow.ops.apply import register_tensor_conversion_function as register_tensor_conversion_function
 from aioflow.compatibility.missing_names import answer_for as _answer_for
+from aioflow.work.later import homes as _homes
 from aioflow.work.later import load_later as _load_later
 from aioflow.ops.core import tuple_ as _tuple
 from aioflow.ops.transfer import compressed as compressed
@@ -127,25 +123,28 @@ if _TYPE_CHECKING:
     from aioflow.protos.classes import SessionLog as SessionLog
     from aioflow.protos.classes import Summary as Summary
     from aioflow.protos.classes import SummaryMetadata as SummaryMetadata
+    from aioflow.runtime.device_list import DeviceAttributes as DeviceAttributes
+    from aioflow.runtime.device_list import list_devices as list_devices
+    from aioflow.runtime.stats import RunMetadata as RunMetadata
+    from aioflow.session.batching import Padding as Padding
+    from aioflow.session.session import Session as Session
 
-_MESSAGES = dict.fromkeys(
-    (
-        "Event",
-        "HistogramProto",
-        "LogMessage",
-        "MetaGraphDef",
-        "SessionLog",
-        "Summary",
-        "SummaryMetadata",
-    ),
-    "aioflow.protos.classes",
+# A program that makes a graph needs neither the compiler nor the runtime.
+_LATER = _homes(
+    {
+        "aioflow.protos.classes": ("Event HistogramProto LogMessage MetaGraphDef SessionLog Summary SummaryMetadata"),
+        "aioflow.runtime.device_list": "DeviceAttributes list_devices",
+        "aioflow.runtime.stats": "RunMetadata",
+        "aioflow.session.batching": "Padding",
+        "aioflow.session.session": "Session",
+    }
 )
 
-_load_later(__name__, _MESSAGES)
+_load_later(__name__, _LATER)
 _answer_for(__name__, _NAMESPACES)
 
 __all__ = sorted(
-    {*_MESSAGES}
+    {*_LATER}
     | {
         name
         for name, value in vars().items()

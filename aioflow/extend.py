@@ -6,6 +6,8 @@ gives the one output tensor, `make_list` all of them, `make_tuple` a named tuple
 gives what fits, for an op that may be any. The `as_…` converters are for `host=` inputs.
 """
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from aioflow.graph.opdef import OpDef as OpDef
 from aioflow.graph.opdef import ShapeContext as ShapeContext
 from aioflow.graph.opdef import define_op as define_op
@@ -14,24 +16,29 @@ from aioflow.graph.opdef import not_differentiable as not_differentiable
 from aioflow.graph.shapes import Dims as Dims
 from aioflow.graph.shapes import broadcast_dims as broadcast_dims
 from aioflow.graph.shapes import merge_dims as merge_dims
-from aioflow.kernels.convert import as_array as as_array
-from aioflow.kernels.convert import as_bool as as_bool
-from aioflow.kernels.convert import as_int as as_int
-from aioflow.kernels.convert import as_ints as as_ints
-from aioflow.kernels.convert import as_text as as_text
-from aioflow.kernels.registry import ArrayBackend as ArrayBackend
-from aioflow.kernels.registry import Binding as Binding
-from aioflow.kernels.registry import KernelDef as KernelDef
-from aioflow.kernels.registry import Ufunc as Ufunc
-from aioflow.kernels.registry import binder as binder
-from aioflow.kernels.registry import elementwise as elementwise
-from aioflow.kernels.registry import kernel as kernel
-from aioflow.kernels.resources import resource_finder as resource_finder
 from aioflow.ops.apply import apply_op as apply_op
 from aioflow.ops.apply import make as make
 from aioflow.ops.apply import make_list as make_list
 from aioflow.ops.apply import make_op as make_op
 from aioflow.ops.apply import make_tuple as make_tuple
+from aioflow.work.later import homes as _homes
+from aioflow.work.later import load_later as _load_later
+
+# ruff: noqa: TC004
+if _TYPE_CHECKING:
+    from aioflow.kernels.convert import as_array as as_array
+    from aioflow.kernels.convert import as_bool as as_bool
+    from aioflow.kernels.convert import as_int as as_int
+    from aioflow.kernels.convert import as_ints as as_ints
+    from aioflow.kernels.convert import as_text as as_text
+    from aioflow.kernels.registry import ArrayBackend as ArrayBackend
+    from aioflow.kernels.registry import Binding as Binding
+    from aioflow.kernels.registry import KernelDef as KernelDef
+    from aioflow.kernels.registry import Ufunc as Ufunc
+    from aioflow.kernels.registry import binder as binder
+    from aioflow.kernels.registry import elementwise as elementwise
+    from aioflow.kernels.registry import kernel as kernel
+    from aioflow.kernels.resources import resource_finder as resource_finder
 
 __all__ = [
     "ArrayBackend",
@@ -61,3 +68,14 @@ __all__ = [
     "not_differentiable",
     "resource_finder",
 ]
+
+_load_later(
+    __name__,
+    _homes(
+        {
+            "aioflow.kernels.convert": "as_array as_bool as_int as_ints as_text",
+            "aioflow.kernels.registry": "ArrayBackend Binding KernelDef Ufunc binder elementwise kernel",
+            "aioflow.kernels.resources": "resource_finder",
+        }
+    ),
+)

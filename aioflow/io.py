@@ -1,9 +1,7 @@
 """Graphs, records and other files: the public namespace `aioflow.io`, after `tf.io` of the TensorFlow 1 API."""
 
-from aioflow.formats.tfrecord import TFRecordCompressionType as TFRecordCompressionType
-from aioflow.formats.tfrecord import TFRecordOptions as TFRecordOptions
-from aioflow.formats.tfrecord import TFRecordWriter as TFRecordWriter
-from aioflow.formats.tfrecord import tf_record_iterator as tf_record_iterator
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from aioflow.ops.image.images import decode_bmp as decode_bmp
 from aioflow.ops.image.images import decode_gif as decode_gif
 from aioflow.ops.image.images import decode_image as decode_image
@@ -32,8 +30,17 @@ from aioflow.ops.io.serialization import serialize_sparse as serialize_sparse
 from aioflow.ops.io.serialization import serialize_tensor as serialize_tensor
 from aioflow.ops.text.forms import decode_base64 as decode_base64
 from aioflow.ops.text.forms import encode_base64 as encode_base64
-from aioflow.train.graph_io import read_graph as read_graph
-from aioflow.train.graph_io import write_graph as write_graph
+from aioflow.work.later import homes as _homes
+from aioflow.work.later import load_later as _load_later
+
+# ruff: noqa: TC004
+if _TYPE_CHECKING:
+    from aioflow.formats.tfrecord import TFRecordCompressionType as TFRecordCompressionType
+    from aioflow.formats.tfrecord import TFRecordOptions as TFRecordOptions
+    from aioflow.formats.tfrecord import TFRecordWriter as TFRecordWriter
+    from aioflow.formats.tfrecord import tf_record_iterator as tf_record_iterator
+    from aioflow.train.graph_io import read_graph as read_graph
+    from aioflow.train.graph_io import write_graph as write_graph
 
 __all__ = [
     "FixedLenFeature",
@@ -71,3 +78,13 @@ __all__ = [
     "write_file",
     "write_graph",
 ]
+
+_load_later(
+    __name__,
+    _homes(
+        {
+            "aioflow.formats.tfrecord": "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator",
+            "aioflow.train.graph_io": "read_graph write_graph",
+        }
+    ),
+)

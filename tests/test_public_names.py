@@ -244,6 +244,34 @@ def test_importing_aioflow_brings_nothing_heavy() -> None:
     assert loaded("import aioflow", heavy) == "[]"
 
 
+# What a graph is made of.
+ROOMS = {
+    "autodiff",
+    "checks",
+    "compatibility",
+    "graph",
+    "ops",
+    "protos",
+    "work",
+    "config",
+    "errors",
+    "preload",
+    "release",
+}
+
+
+def test_an_import_loads_what_makes_graphs_and_no_more() -> None:
+    """The compiler, the runtime, kernels, files and training come with the first use of a name of theirs."""
+    rooms = "{m.split('.')[1] for m in sys.modules if m.startswith('aioflow.')}"
+    program = f"import sys, aioflow\nprint(*{rooms} - {NAMESPACES | ROOMS}, *(m for m in sys.modules if m in {SECOND}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["formats"]  # the names of slices, which a variable has, too
+
+
+# Modules of namespaces, which must not bring what is behind them.
+SECOND = ["aioflow.train.optimizer", "aioflow.train.saver", "aioflow.formats.tfrecord", "aioflow.observe.trace_events"]
+
+
 # What a program by itself does without: loaded with the first use.
 OF_CLUSTERS = ["aioflow.net", "aioflow.distributed.ring", "aioflow.train.sync_replicas", "aioflow.train.monitored"]
 

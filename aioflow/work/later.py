@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from aioflow.errors import UnimplementedError
 from aioflow.work.forking import not_forked
 
-__all__ = ["Later", "load_later", "not_installed"]
+__all__ = ["Later", "homes", "load_later", "not_installed"]
 
 
 class Later:
@@ -55,6 +55,11 @@ class Later:
 
     def _refuse(self, name: str) -> NoReturn:
         raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+
+
+def homes(modules: Mapping[str, str]) -> dict[str, str]:
+    """For each name its module, from the names of each module, separated by spaces."""
+    return {name: module for module, names in modules.items() for name in names.split()}
 
 
 def load_later(package: str, homes: Mapping[str, str], extra: str | None = None) -> None:

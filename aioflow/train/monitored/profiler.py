@@ -12,8 +12,8 @@ from aioflow.errors import UnimplementedError
 from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url, joined, local_path, store_of
 from aioflow.graph.default_graph import default_graph
-from aioflow.observe.chrome_trace import chrome_trace
 from aioflow.observe.file_writer import FileWriter
+from aioflow.observe.trace_events import chrome_trace
 from aioflow.runtime.stats import RunMetadata
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,

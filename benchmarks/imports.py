@@ -1,0 +1,58 @@
+"""`python -m benchmarks.imports`: what `import aioflow` takes beyond `import numpy`, in alternating fresh processes;
+and what it takes with a first session and its first step.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+__all__ = ["import_rows"]
+
+_ROUNDS: Final = 15
+_TARGET: Final = 0.12  # seconds
+_BEGIN: Final = "import time, numpy; begin = time.process_time(), time.perf_counter()"
+_END: Final = "print(time.process_time() - begin[0], time.perf_counter() - begin[1])"
+_PROGRAMS: Final = {
+    "`import aioflow` beyond `import numpy`": "import aioflow",
+    "the same, a session, and its first step": (
+        "import aioflow as af\nwith af.Session() as session: session.run_sync(af.constant(1.0) + 1.0)"
+    ),
+}
+
+
+def import_rows() -> list[str]:
+    """Lines of a table: medians of the processor's time and of the clock's, the first with its target."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in _PROGRAMS}
+    for number in range(_ROUNDS + 1):
+        for name, program in _PROGRAMS.items():
+            times = _in_a_process(program)
+            if number:  # the first one writes bytecode
+                found[name].append(times)
+    rows = []
+    for name, times in found.items():
+        busy, elapsed = (median(each) for each in zip(*times, strict=True))
+        verdict = "report" if rows else f"≤ {_TARGET} s: {'yes' if busy <= _TARGET else '**no**'}"
+        rows.append(f"| {name} | {busy:.3f} s | {elapsed:.3f} s | {verdict} |")
+    return rows
+
+
+def _in_a_process(program: str) -> tuple[float, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{_BEGIN}\n{program}\n{_END}"],
+        check=True,
+        cwd=Path(__file__).parent.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    busy, elapsed = map(float, done.stdout.split())
+    return busy, elapsed
+
+
+if __name__ == "__main__":
+    print("| | processor time | by the clock | target |\n|---|---|---|---|")
+    print("\n".join(import_rows()))
