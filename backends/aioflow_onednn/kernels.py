@@ -62,14 +62,14 @@ def matmul(binding: Binding, plain: Body) -> Body:
 
 @_faster("_FusedMatMul")
 def fused_matmul(binding: Binding, plain: Body) -> Body:
-    """The bias goes with the product, and what follows is done with each part of it while that is in the cache."""
+    """A bias goes with the product, and what follows is done with each part of it while that is in the cache."""
     operands, finish = _operands(binding), _finish(binding)
 
     def body(a: Any, b: Any, args: Sequence[Array]) -> Any:
         found = operands(a, b)
-        if found is None or not _is_bias(args, found[1].shape[1]):
+        if found is None or not _are_biases(args, found[1].shape[1]):
             return plain(a, b, args)
-        return products.matmul(*found, in_one_piece(args[0]), finish)
+        return products.matmul(*found, in_one_piece(args[0]) if args else None, finish)
 
     return body
 
@@ -87,16 +87,16 @@ def _operands(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any] | None]:
     return operands
 
 
-def _is_bias(args: Sequence[Array], size: int) -> bool:
-    return len(args) == 1 and args[0].shape == (size,)
+def _are_biases(args: Sequence[Array], size: int) -> bool:
+    return all(bias.shape == (size,) for bias in args)
 
 
 def _finish(binding: Binding) -> Finish | None:
-    """What follows the bias of a fused node, in place."""
-    if not binding.attrs["num_args"]:
-        return None
-    attrs = {**binding.attrs, "num_args": 0, "fused_ops": binding.attrs["fused_ops"][1:]}
-    attrs |= {name: [of[0], *of[2:]] for name in ORIGINS if (of := binding.attrs[name])}
+    """What follows the product of a fused node and its bias, if it has one: in place."""
+    attrs = dict(binding.attrs)
+    if attrs["num_args"]:
+        attrs |= {"num_args": 0, "fused_ops": attrs["fused_ops"][1:]}
+        attrs |= {name: [attrs[name][0], *attrs[name][2:]] for name in ORIGINS}
     epilogue = epilogue_of(replace(binding, attrs=attrs, **{name: getattr(binding, name)[:2] for name in _OF_INPUTS}))
     if epilogue is None:
         return None
@@ -164,11 +164,11 @@ def fused_conv(binding: Binding, plain: Body) -> Body:
 
     def body(image: Array, kernel: Array, args: Sequence[Array]) -> Array:
         found = known.of(image.shape, kernel.shape)
-        if found is None or not _is_bias(args, found[1].outputs):
+        if found is None or not _are_biases(args, found[1].outputs):
             made: Array = plain(image, kernel, args)
             return made
         g, filters = found
-        bias = in_one_piece(args[0])
+        bias = in_one_piece(args[0]) if args else None
         return known.result(convolutions.forward(known.image(image), constant or kernel, g, filters, bias, finish))
 
     return body

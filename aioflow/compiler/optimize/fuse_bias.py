@@ -1,5 +1,5 @@
-"""Fuse a matrix product or convolution with the bias and activation that follow it, which are then applied in the
-product's own buffer while it is in cache (Grappler's remapper: `_FusedMatMul`, `_FusedConv2D`).
+"""Fuse a matrix product or convolution with the bias, the activation, or both, that follow it, which are then applied
+in the product's own buffer while it is in cache (Grappler's remapper: `_FusedMatMul`, `_FusedConv2D`).
 
 What lies between must be read by the next of them alone, and must not be fetched, waited for or placed with: then
 nobody can tell that it is gone. The fused node has the name of the last one.
@@ -54,16 +54,16 @@ class _Pattern:
         self._named = named_elsewhere(graph)
 
     def after(self, product: Node) -> list[Node]:
-        """The product, a bias and an activation, as far as they are there; empty for a node that is not a product."""
+        """The product, a bias and an activation, those that are there; empty for a node that is not a product."""
         if product.op not in _FUSED or not self._is_plain(product):
             return []
         steps = [product]
         bias = self._next(product)
         if bias is not None and bias.op in _ADDITIONS and _bias_operand(self._graph, product, bias) is not None:
             steps.append(bias)
-            activation = self._next(bias)
-            if activation is not None and activation.op in _ACTIVATIONS and _has_defaults(self._graph, activation):
-                steps.append(activation)
+        activation = self._next(steps[-1])
+        if activation is not None and activation.op in _ACTIVATIONS and _has_defaults(self._graph, activation):
+            steps.append(activation)
         return steps
 
     def _is_plain(self, product: Node) -> bool:
@@ -107,11 +107,14 @@ def _bias_operand(graph: ClientGraph, product: Node, node: Node) -> Edge | None:
 
 
 def _fused(graph: ClientGraph, steps: Sequence[Node]) -> Node:
-    product, bias, last = steps[0], steps[1], steps[-1]
-    operand = _bias_operand(graph, product, bias)
+    product, last = steps[0], steps[-1]
+    operand = _bias_operand(graph, product, steps[1]) if steps[1].op in _ADDITIONS else None
     op = _FUSED[product.op]
     attrs: dict[str, Any] = {name: product.attrs[name] for name in OPS.get(op).attrs if name in product.attrs}
-    attrs |= {"num_args": 1, "fused_ops": tuple(_EPILOGUE_OPS.get(node.op, node.op) for node in steps[1:])}
+    attrs |= {
+        "num_args": int(operand is not None),
+        "fused_ops": tuple(_EPILOGUE_OPS.get(node.op, node.op) for node in steps[1:]),
+    }
     attrs |= origins(steps)
     if "_class" in last.attrs:
         attrs["_class"] = last.attrs["_class"]

@@ -58,15 +58,16 @@ def flat(inputs: tuple[Any, ...]) -> list[Any]:
 
 
 def fused(case: Case, rng: np.random.Generator) -> Case:
-    """With a bias and, mostly, an activation behind it, where the optimizer would fuse them."""
+    """With a bias or an activation behind it, or both, where the optimizer would fuse them."""
     if case.op not in ("MatMul", "Conv2D", "DepthwiseConv2dNative") or case.attrs.get("data_format") == "NCHW":
         return case
     columns = body(case.op, case.attrs, case.inputs, reproducible=True)(*case.inputs).shape[-1]
     activation = str(rng.choice(["", "Relu", "Relu6", "Tanh", "Sigmoid", "Elu"]))
-    ops = ("BiasAdd", activation) if activation else ("BiasAdd",)
+    biases = [normal(rng, columns)] if not activation or rng.integers(2) else []
+    ops = (*("BiasAdd" for _ in biases), *([activation] if activation else []))
     said = [str(number) for number in range(1 + len(ops))]
-    attrs = {**case.attrs, "num_args": 1, "fused_ops": ops, "nodes": said, "sources": said}
-    return Case(f"_Fused{case.op}", attrs, (*case.inputs, [normal(rng, columns)]), case.depth)
+    attrs = {**case.attrs, "num_args": len(biases), "fused_ops": ops, "nodes": said, "sources": said}
+    return Case(f"_Fused{case.op}", attrs, (*case.inputs, biases), case.depth)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:

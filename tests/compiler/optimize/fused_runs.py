@@ -35,7 +35,7 @@ def pruned(fetches: Sequence[af.Tensor], feeds: Sequence[af.Tensor] = (), target
 
 def run(graph: ClientGraph, feeds: Mapping[af.Tensor, Any], resources: ResourceManager | None = None) -> list[Array]:
     """The fetches of the graph by the reference executor; `feeds` in the order in which it was pruned."""
-    bound = bind_graph(graph, host(), resources or ResourceManager(), {})
+    bound = bind_graph(graph, host(), resources or ResourceManager(), {}, reproducible=True)
     values = [to_array(value, tensor.dtype) for tensor, value in feeds.items()]
     step = Step()
     runner = plain_runner(graph, bound, shared_threads("-fused", 1), float("inf"))

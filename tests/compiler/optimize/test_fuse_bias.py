@@ -54,6 +54,17 @@ def test_transposed_products_and_plain_additions() -> None:
         assert ops(check(fuse_bias, [y], {x: vx, w: vw, b: vb})) == {"_FusedMatMul": 1}
 
 
+def test_an_activation_without_a_bias() -> None:
+    (x, vx), (w, vw), (image, vimage), (kernel, vkernel) = feed(5, 40), feed(40, 12), feed(2, 9, 9, 3), feed(3, 3, 3, 8)
+    convolved = af.nn.conv2d(image, kernel, strides=[1, 1, 1, 1], padding="SAME")
+    for made, feeds in ((af.matmul(x, w), {x: vx, w: vw}), (convolved, {image: vimage, kernel: vkernel})):
+        for activation in ACTIVATIONS[:-1]:
+            y = activation(made)
+            after = check(fuse_bias, [y], feeds)
+            assert ops(after) == {f"_Fused{made.op.type}": 1}
+            assert after.nodes[y.op.name].attrs["fused_ops"] == (y.op.type,)
+
+
 CONVOLUTIONS = [
     # image, filter, strides, padding
     ((2, 30, 31, 3), (5, 5, 3, 32), 1, "SAME"),
@@ -93,7 +104,7 @@ def test_what_is_not_fused() -> None:
     assert ops(check(fuse_bias, [product + row], feeds))["MatMul"] == 1
     assert ops(check(fuse_bias, [product + column], feeds))["MatMul"] == 1
     assert ops(check(fuse_bias, [product + product], feeds))["MatMul"] == 1
-    assert ops(check(fuse_bias, [af.nn.relu(product)], feeds))["MatMul"] == 1
+    assert ops(check(fuse_bias, [af.nn.relu(product), product], feeds)) == {"MatMul": 1, "Relu": 1}
     biased = af.nn.bias_add(product, b)
     assert ops(check(fuse_bias, [af.nn.relu(biased), product], feeds))["MatMul"] == 1
     assert ops(check(fuse_bias, [af.nn.relu(biased), biased], feeds)) == {"_FusedMatMul": 1, "Relu": 1}
