@@ -63,6 +63,8 @@ def matmul(binding: Binding, plain: Body) -> Body:
 @_faster("_FusedMatMul")
 def fused_matmul(binding: Binding, plain: Body) -> Body:
     """A bias goes with the product, and what follows is done with each part of it while that is in the cache."""
+    if not _is_usual(binding):
+        return plain
     operands, finish = _operands(binding), _finish(binding)
 
     def body(a: Any, b: Any, args: Sequence[Array]) -> Any:
@@ -91,8 +93,14 @@ def _are_biases(args: Sequence[Array], size: int) -> bool:
     return all(bias.shape == (size,) for bias in args)
 
 
+def _is_usual(binding: Binding) -> bool:
+    """Whether what follows the product is as the optimizer writes it: at most one bias, and that first."""
+    ops = binding.attrs["fused_ops"]
+    return binding.attrs["num_args"] == ("BiasAdd" in ops[:1]) and "BiasAdd" not in ops[1:]
+
+
 def _finish(binding: Binding) -> Finish | None:
-    """What follows the product of a fused node and its bias, if it has one: in place."""
+    """What follows the product of a fused node and its bias, if it has one."""
     attrs = dict(binding.attrs)
     if attrs["num_args"]:
         attrs |= {"num_args": 0, "fused_ops": attrs["fused_ops"][1:]}
@@ -101,7 +109,13 @@ def _finish(binding: Binding) -> Finish | None:
     if epilogue is None:
         return None
     blocks = BlockChain(epilogue)
-    return lambda block: blocks.run((block,), block, threads=False)
+
+    def finish(block: Array) -> None:
+        made = blocks.run((block,), block, threads=False)
+        if made is not block:
+            block[...] = made
+
+    return finish
 
 
 def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int) -> tuple[Any, ...]:
@@ -159,6 +173,8 @@ def conv(binding: Binding, plain: Body) -> Body:
 @_faster("_FusedDepthwiseConv2dNative")
 def fused_conv(binding: Binding, plain: Body) -> Body:
     """As `fused_matmul`."""
+    if not _is_usual(binding):
+        return plain
     known, finish = _Windows(product_binding(binding, PRODUCTS[binding.op_type])), _finish(binding)
     constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])
 

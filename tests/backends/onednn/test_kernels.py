@@ -186,6 +186,16 @@ def test_what_is_not_a_number_stays_so_behind_a_relu(kind: str) -> None:
     assert np.isnan(body(f"_Fused{kind}", attrs, inputs, reproducible=False)(*inputs)).all()
 
 
+@pytest.mark.parametrize("fused_ops", [("BiasAdd", "BiasAdd"), ("Relu", "BiasAdd"), ("BiasAdd", "Relu", "BiasAdd")])
+def test_what_follows_a_product_in_another_order_is_computed_so(fused_ops: tuple[str, ...]) -> None:
+    """No optimizer of ours writes that; a plan may come from elsewhere."""
+    rng = np.random.default_rng(12)
+    biases = [normal(rng, 20) for op in fused_ops if op == "BiasAdd"]
+    said = ["a", "b", "c", "d"][: 1 + len(fused_ops)]
+    attrs = {"num_args": len(biases), "fused_ops": fused_ops, "nodes": said, "sources": said}
+    assert Case("_FusedMatMul", attrs, (normal(rng, 40, 30), normal(rng, 30, 20), biases), 30).agrees()
+
+
 async def test_a_step_that_is_cancelled_leaves_nothing_behind() -> None:
     rng = np.random.default_rng(9)
     image: Array = rng.standard_normal((8, 32, 32, 32), np.float32)
