@@ -7,12 +7,15 @@ conv(x, w * slope) + (offset - mean * slope): the whole image is read and writte
 another order, so the result is not the same to the last bit: relative to the largest element of the output, errors of
 1e-7 to 1e-6 in float32.
 
+A normalization that no such convolution stands before becomes x * slope + (offset - mean * slope), where channels come
+last: two nodes that are fused with what else is elementwise around them.
+
 What is constant is computed here; with variables the few nodes on the filter are left for each step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,27 +34,34 @@ _CONVOLUTIONS: Final = frozenset({"Conv2D", "DepthwiseConv2dNative"})
 
 
 def fold_batch_norm(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph in which such pairs are a convolution and a BiasAdd, which has the name of the normalisation."""
-    pairs = dict(_pairs(graph))
-    if not pairs:
+    """The graph in which such pairs are a convolution and a BiasAdd, and other normalisations a product and a sum. The
+    last node has the name of the normalisation.
+    """
+    norms = [node for node in graph.nodes.values() if node.op in _NORMS and not node.attrs["is_training"]]
+    if not norms:
         return graph
+    consumers = graph.consumers()
+    pairs = dict(_pairs(graph, norms, consumers))
+    alone = {norm.name for norm in norms if norm.name not in pairs and _is_affine(graph, norm, consumers[norm.name])}
     gone = {convolution.name for convolution in pairs.values()}
     made: dict[str, Node] = {}
     folding = _Folding(graph, evaluate, made)
     for name, node in graph.nodes.items():
         if name in pairs:
             folding.fold(pairs[name], node)
+        elif name in alone:
+            folding.fold_alone(node)
         elif name not in gone:
             made[name] = node
     return replace(graph, nodes=made)
 
 
-def _pairs(graph: ClientGraph) -> Iterator[tuple[str, Node]]:
+def _pairs(
+    graph: ClientGraph, norms: Iterable[Node], consumers: Mapping[str, list[Node]]
+) -> Iterator[tuple[str, Node]]:
     """The name of each normalisation that can be folded, with the convolution before it."""
-    consumers, named = graph.consumers(), named_elsewhere(graph)
-    for norm in graph.nodes.values():
-        if norm.op not in _NORMS or norm.attrs["is_training"]:
-            continue
+    named = named_elsewhere(graph)
+    for norm in norms:
         source = norm.inputs[0]
         convolution = graph.nodes[source.node]
         only = convolution.op in _CONVOLUTIONS and consumers[source.node] == [norm] and source.node not in named
@@ -61,10 +71,8 @@ def _pairs(graph: ClientGraph) -> Iterator[tuple[str, Node]]:
 
 def _alike(graph: ClientGraph, convolution: Node, norm: Node, readers: list[Node]) -> bool:
     """Whether the two run at one place and time, with as many channels, and only the normalised image is read."""
-    floats = all(graph.spec(edge).dtype is dtypes.float32 for edge in norm.inputs)
-    first_only = all(edge.port == 0 for reader in readers for edge in reader.inputs if edge.node == norm.name)
     shape = graph.spec(convolution.inputs[1]).dims
-    if not floats or not first_only or shape is None or len(shape) != 4 or None in shape:
+    if not _is_plain(graph, norm, readers) or shape is None or len(shape) != 4 or None in shape:
         return False
     return (
         all(graph.spec(edge).dims == _channels(convolution, shape) for edge in norm.inputs[1:])
@@ -73,6 +81,20 @@ def _alike(graph: ClientGraph, convolution: Node, norm: Node, readers: list[Node
         and convolution.control == norm.control
         and convolution.attrs.get("_class") == norm.attrs.get("_class")
     )
+
+
+def _is_affine(graph: ClientGraph, norm: Node, readers: list[Node]) -> bool:
+    """Whether the channels come last, and there are as many as numbers for them."""
+    dims = graph.spec(norm.inputs[0]).dims
+    if not _is_plain(graph, norm, readers) or norm.attrs["data_format"] != "NHWC" or dims is None or len(dims) != 4:
+        return False
+    return dims[-1] is not None and all(graph.spec(edge).dims == dims[-1:] for edge in norm.inputs[1:])
+
+
+def _is_plain(graph: ClientGraph, norm: Node, readers: list[Node]) -> bool:
+    """Whether all is float32, and only the normalised image is read."""
+    floats = all(graph.spec(edge).dtype is dtypes.float32 for edge in norm.inputs)
+    return floats and all(edge.port == 0 for reader in readers for edge in reader.inputs if edge.node == norm.name)
 
 
 def _channels(convolution: Node, shape: Dims) -> Dims:
@@ -91,23 +113,34 @@ class _Folding:
 
     def fold(self, convolution: Node, norm: Node) -> None:
         """Add a convolution with the scaled filter, and the bias under the name of the normalisation."""
-        _, scale, offset, mean, variance = norm.inputs
         kernel = convolution.inputs[1]
         shape = self._graph.spec(kernel).dims
-        channels = _channels(convolution, shape)
-        epsilon = self._constant_beside(norm, variance, "epsilon", np.float32(norm.attrs["epsilon"]))
-        steadied = self._add(norm, "AddV2", (variance, epsilon), channels)
-        slope = self._add(norm, "RealDiv", (scale, self._add(norm, "Sqrt", (steadied,), channels)), channels)
+        slope, bias = self._line(norm, _channels(convolution, shape))
         factors = slope
         if convolution.op == "DepthwiseConv2dNative":  # its filter is [height, width, channels, multiplier]
             rows = self._constant_beside(norm, slope, "shape", np.array((shape or ())[2:], np.int32))
             factors = self._add(norm, "Reshape", (slope, rows), (shape or ())[2:], Tshape=dtypes.int32)
         scaled = self._add(norm, "Mul", (kernel, factors), shape)
-        bias = self._add(norm, "Sub", (offset, self._add(norm, "Mul", (mean, slope), channels)), channels)
         self._made[convolution.name] = replace(convolution, inputs=(convolution.inputs[0], scaled))
         attrs = {"T": dtypes.float32, "data_format": norm.attrs["data_format"], **_placed(norm)}
         edges = (Edge(convolution.name, 0), bias)
         self._made[norm.name] = replace(norm, op="BiasAdd", inputs=edges, attrs=attrs, outputs=norm.outputs[:1])
+
+    def fold_alone(self, norm: Node) -> None:
+        """Add the product with the slope, and the sum under the name of the normalisation."""
+        dims = self._graph.spec(norm.inputs[0]).dims
+        slope, bias = self._line(norm, (dims or ())[-1:])
+        sloped = self._add(norm, "Mul", (norm.inputs[0], slope), norm.outputs[0].dims)
+        attrs = {"T": dtypes.float32, **_placed(norm)}
+        self._made[norm.name] = replace(norm, op="AddV2", inputs=(sloped, bias), attrs=attrs, outputs=norm.outputs[:1])
+
+    def _line(self, norm: Node, channels: Dims) -> tuple[Edge, Edge]:
+        """The slope and the bias, one of each for a channel."""
+        _, scale, offset, mean, variance = norm.inputs
+        epsilon = self._constant_beside(norm, variance, "epsilon", np.float32(norm.attrs["epsilon"]))
+        steadied = self._add(norm, "AddV2", (variance, epsilon), channels)
+        slope = self._add(norm, "RealDiv", (scale, self._add(norm, "Sqrt", (steadied,), channels)), channels)
+        return slope, self._add(norm, "Sub", (offset, self._add(norm, "Mul", (mean, slope), channels)), channels)
 
     def _add(self, norm: Node, op: str, inputs: tuple[Edge, ...], dims: Dims, **attrs: Any) -> Edge:
         """A node beside `norm`, or the constant that it would be."""

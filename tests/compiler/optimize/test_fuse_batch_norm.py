@@ -93,12 +93,35 @@ def test_what_stays() -> None:
     assert not folded(normalised(image, kernel, training=True)[0])
     y, mean = normalised(image, kernel)[:2]
     assert not folded(y, mean)
-    assert not folded(y, y.op.inputs[0])  # the convolution is fetched too
-    assert not folded(normalised(image, af.placeholder_with_default(kernel, [None, None, 3, 4]))[0])
-    alone = af.raw_ops.FusedBatchNormV3(
-        x=image, scale=[1.0] * 3, offset=[0.0] * 3, mean=[0.0] * 3, variance=[1.0] * 3, is_training=False
-    )
-    assert not folded(alone[0])
+    of_any_size = normalised(image, af.placeholder_with_default(kernel, [None, None, 3, 4]))[0]
+    for fetches in ([y, y.op.inputs[0]], [of_any_size]):  # the convolution, which is fetched too, stays as it is
+        after = fold_batch_norm(pruned(fetches, [image]), fold)
+        assert ops(after)["BiasAdd"] == 0
+        assert ops(after)["Mul"] == 1
+
+
+def alone(image: Any, **options: Any) -> Any:
+    channels = [af.constant(normal(3)), af.constant(normal(3)), af.constant(normal(3)), af.constant(abs(normal(3)))]
+    named = dict(zip(("scale", "offset", "mean", "variance"), channels, strict=True))
+    return af.raw_ops.FusedBatchNormV3(x=image, **named, **{"is_training": False, **options})
+
+
+def test_one_without_a_convolution_is_a_product_and_a_sum() -> None:
+    image = af.placeholder("float32", [None, 5, None, 3])
+    before = pruned([alone(image)[0]], [image])
+    after = verify(fold_batch_norm(before, fold))
+    assert ops(after) == {"Mul": 1, "AddV2": 1}
+    feeds = {image: normal(2, 5, 4, 3)}
+    (expected,), (value,) = run(before, feeds), run(after, feeds)
+    assert np.abs(value - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+def test_one_without_a_convolution_may_stay() -> None:
+    image, unknown = af.placeholder("float32", [None, 3, 5, 3]), af.placeholder("float32", [None] * 4)
+    y, mean = alone(image)[:2]
+    for fetches in ([alone(image, is_training=True)[0]], [alone(image, data_format="NCHW")[0]], [y, mean]):
+        assert ops(fold_batch_norm(pruned(fetches, [image]), fold))["FusedBatchNormV3"] == 1
+    assert ops(fold_batch_norm(pruned([alone(unknown)[0]], [unknown]), fold))["FusedBatchNormV3"] == 1
 
 
 @pytest.mark.parametrize("evaluate", [fold, never])
