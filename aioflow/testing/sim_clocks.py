@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import aioflow.net.remote_cluster
-import aioflow.net.server  # noqa: F401  # both before a simulation: what is loaded in one would read the real clocks
+import aioflow.net.server
+import aioflow.session.session  # noqa: F401  # all before a simulation: what is loaded in one would read the real clocks
 from aioflow.testing.virtual_clock import VirtualClockLoop
 
 __all__ = ["clocks_of"]

@@ -21,7 +21,7 @@ async def _save(folder: Path) -> None:
     with af.Graph().as_default():
         x = af.placeholder("float32", [None, 64], name="x")
         w = af.Variable(np.ones((64, 32), np.float32), name="w")
-        h = af.nn.relu(af.matmul(x, w, name="first"))
+        h = af.square(af.matmul(x, w, name="first"))
         y = af.matmul(af.matmul(h, h, transpose_b=True, name="second"), h, name="third")
         n = af.placeholder("int32", [], name="n")
         i = af.while_loop(lambda i: i < n, lambda i: af.add(i, 1, name="count"), [af.constant(0)], name="loop")
