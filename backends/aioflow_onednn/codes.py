@@ -32,9 +32,11 @@ class PropKind(IntEnum):
 
 
 class Algorithm(IntEnum):
-    """How a convolution is computed."""
+    """How a convolution is computed, or what an activation is."""
 
     CONVOLUTION_DIRECT = 1
+    ELTWISE_RELU = 0x20
+    ELTWISE_CLIP = 0x2E
 
 
 class Argument(IntEnum):

@@ -12,17 +12,19 @@ import numpy as np
 
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
+from aioflow_numpy.products import dot
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
 from aioflow_onednn.conv_blocks import Block, blocks, by_samples
 from aioflow_onednn.filters import Filters, PackedFilter, packings
-from aioflow_onednn.library import Library, library
+from aioflow_onednn.library import Activation, Library, library
 from aioflow_onednn.primitives import Array, Finish, Layout, Packing, Primitive, address, described, dims_of
 
-__all__ = ["backprop_filter", "backprop_input", "fits", "forward"]
+__all__ = ["Activated", "backprop_filter", "backprop_input", "fits", "forward"]
 
 _BLOCK: Final = 2**22  # multiplications of a block, at least
 _KEPT: Final = 1024  # prepared convolutions
+_FAR: Final = 1e38  # from infinity, with room for the rounding of sums
 _BYTE: Final = np.dtype(np.uint8)
 _FLOAT: Final = np.dtype(np.float32)
 
@@ -31,6 +33,24 @@ def fits(g: Windows) -> bool:
     """Whether each window reads something of the image, and none is larger than oneDNN is sure to take."""
     below, beside = _after(g)
     return max(g.top, below) < (g.kh - 1) * g.dh + 1 and max(g.left, beside) < (g.kw - 1) * g.dw + 1
+
+
+class Activated:
+    """An activation that oneDNN may do itself: where no number can be NaN, which it would take for a zero.
+
+    No sum in a convolution is larger than the root of the sum of squares of the image, times that of the filter
+    (Cauchy and Schwarz), plus the bias. Where that is far from infinity, nothing overflows, so that nothing is NaN.
+    """
+
+    def __init__(self, activation: Activation, filter_norm: float, bias: Array | None) -> None:
+        self.activation = activation
+        most = 0.0 if bias is None or not bias.size else float(np.abs(bias).max())
+        self._bound = max(0.0, (_FAR - most) / max(filter_norm, 1.0)) ** 2
+
+    def holds_for(self, x: Array) -> bool:
+        """Whether the activation may be left to oneDNN with this image, which is contiguous."""
+        flat = x.reshape(-1)
+        return float(dot(flat, flat)) < self._bound  # not where it is NaN, or too large for a float32
 
 
 class _Prepared:
@@ -51,15 +71,18 @@ def forward(
     filters: Filters,
     bias: Array | None = None,
     finish: Finish | None = None,
+    activated: Activated | None = None,
 ) -> Array:
     """The convolution [n, oh, ow, outputs] of x [n, h, w, c], which is contiguous.
 
     Args:
         bias: [outputs], contiguous.
         finish: What follows, done with each block while it is in the cache.
+        activated: The same as a part of the primitive, for images that it holds for.
     """
     out = np.empty((g.n, g.oh, g.ow, filters.outputs), np.float32)
-    plan = _forward_plan(g, filters, bias is not None, thread_count(), _BLOCK)
+    activation = activated.activation if activated and activated.holds_for(x) else None
+    plan = _forward_plan(g, filters, bias is not None, activation, thread_count(), _BLOCK)
     packed = packings(kernel, ((prepared, block.outputs.start) for block, prepared in plan))
 
     def convolve(number: int) -> None:
@@ -72,7 +95,7 @@ def forward(
         if bias is not None:
             addresses.append(address(bias[block.outputs]))
         prepared.run(*addresses)
-        if finish is not None:
+        if finish is not None and activation is None:
             finish(made)
         if not whole:
             target[..., block.outputs] = made
@@ -123,8 +146,11 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
 
 
 @lru_cache(maxsize=_KEPT)
-def _forward_plan(g: Windows, filters: Filters, has_bias: bool, threads: int, least: int) -> _Plan:
-    return [(each, _forward(each.windows, each.filters, has_bias)) for each in blocks(g, filters, threads, least)]
+def _forward_plan(
+    g: Windows, filters: Filters, has_bias: bool, activation: Activation | None, threads: int, least: int
+) -> _Plan:
+    parts = blocks(g, filters, threads, least)
+    return [(each, _forward(each.windows, each.filters, has_bias, activation)) for each in parts]
 
 
 @lru_cache(maxsize=_KEPT)
@@ -155,24 +181,27 @@ def _geometry(g: Windows) -> tuple[object, ...]:
     return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.dh - 1, g.dw - 1), (g.top, g.left), _after(g)))
 
 
-def _forward_descriptor(dnnl: Library, g: Windows, filters: Filters, has_bias: bool = False) -> int:
+def _forward_descriptor(
+    dnnl: Library, g: Windows, filters: Filters, has_bias: bool = False, activation: Activation | None = None
+) -> int:
     image, result = _images(g, filters)
     biases = [Layout((filters.outputs,), (1,))] if has_bias else []
-    with described(dnnl, (image, filters.free(g), result, *biases)) as (source, weights, target, *bias):
+    layouts = (image, filters.free(g), result, *biases)
+    with dnnl.attributes_with(activation) as attributes, described(dnnl, layouts) as (source, weights, target, *bias):
         return dnnl.made(
             "convolution_forward_primitive_desc_create",
             *(dnnl.engine, PropKind.FORWARD_INFERENCE, Algorithm.CONVOLUTION_DIRECT),
-            *(source, weights, bias[0] if bias else None, target, *_geometry(g), dnnl.attributes),
+            *(source, weights, bias[0] if bias else None, target, *_geometry(g), attributes),
         )
 
 
 @lru_cache(maxsize=_KEPT)
-def _forward(g: Windows, filters: Filters, has_bias: bool) -> _Prepared:
+def _forward(g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> _Prepared:
     dnnl = library()
     arguments = {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST}
     if has_bias:
         arguments[Argument.BIAS] = Query.BIAS
-    primitive = Primitive(dnnl, _forward_descriptor(dnnl, g, filters, has_bias), arguments)
+    primitive = Primitive(dnnl, _forward_descriptor(dnnl, g, filters, has_bias, activation), arguments)
     return _Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
 
 

@@ -71,10 +71,15 @@ User: TypeAlias = "tuple[_Prepared, int]"  # and the first of the outputs that i
 
 
 class PackedFilter:
-    """A filter in the layouts that primitives have chosen for it, each made when it is first asked for."""
+    """A filter in the layouts that primitives have chosen for it, each made when it is first asked for.
+
+    Attributes:
+        norm: At least the root of the sum of squares of the weights of any one output.
+    """
 
     def __init__(self, kernel: Array) -> None:
         self._kernel = kernel
+        self.norm = float(np.linalg.norm(kernel.reshape(-1).astype(np.float64)))
         self._packed: OrderedDict[User, Array] = OrderedDict()
 
     def of(self, user: User) -> Array:

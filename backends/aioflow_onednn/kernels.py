@@ -20,7 +20,9 @@ from aioflow.ops.fused import ORIGINS
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.fused_blocks import BlockChain
 from aioflow_onednn import convolutions, products
+from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.filters import Filters, PackedFilter
+from aioflow_onednn.library import Activation
 from aioflow_onednn.primitives import Array, Finish
 from aioflow_onednn.primitives import plain as in_one_piece
 
@@ -31,6 +33,11 @@ Maker: TypeAlias = Callable[[Binding, Body], Body]
 
 _PRIORITY: Final = 1
 _WORTHWHILE: Final = 2**16  # multiplications of a convolution
+# What oneDNN does with a result before it writes it; the same bits, but for NaN (`convolutions.Activated`).
+_ACTIVATIONS: Final = {
+    "Relu": Activation(Algorithm.ELTWISE_RELU),
+    "Relu6": Activation(Algorithm.ELTWISE_CLIP, 0.0, 6.0),
+}
 _OF_INPUTS: Final = ("input_dtypes", "input_dims", "constants")
 _REMEMBERED: Final = 16  # shapes for each node
 
@@ -118,6 +125,15 @@ def _finish(binding: Binding) -> Finish | None:
     return finish
 
 
+def _activated(binding: Binding, kernel: PackedFilter) -> convolutions.Activated | None:
+    """What follows the product of a fused node, where oneDNN has it and all but the image is constant."""
+    ops, biases = binding.attrs["fused_ops"], binding.constants[2:]
+    activation = _ACTIVATIONS.get(ops[-1]) if len(ops) == len(biases) + 1 else None
+    if activation is None or any(bias is None for bias in biases):
+        return None
+    return convolutions.Activated(activation, kernel.norm, biases[0] if biases else None)
+
+
 def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int) -> tuple[Any, ...]:
     return strides, pads, dilations
 
@@ -177,6 +193,7 @@ def fused_conv(binding: Binding, plain: Body) -> Body:
         return plain
     known, finish = _Windows(product_binding(binding, PRODUCTS[binding.op_type])), _finish(binding)
     constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])
+    activated = None if constant is None else _activated(binding, constant)
 
     def body(image: Array, kernel: Array, args: Sequence[Array]) -> Array:
         found = known.of(image.shape, kernel.shape)
@@ -185,7 +202,8 @@ def fused_conv(binding: Binding, plain: Body) -> Body:
             return made
         g, filters = found
         bias = in_one_piece(args[0]) if args else None
-        return known.result(convolutions.forward(known.image(image), constant or kernel, g, filters, bias, finish))
+        made = convolutions.forward(known.image(image), constant or kernel, g, filters, bias, finish, activated)
+        return known.result(made)
 
     return body
 

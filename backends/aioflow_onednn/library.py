@@ -9,17 +9,18 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_void_p
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aioflow.errors import FailedPreconditionError, InternalError, NotFoundError, ResourceExhaustedError
-from aioflow_onednn.codes import CpuRuntime, Query, Status
+from aioflow_onednn.codes import Algorithm, CpuRuntime, Query, Status
 
-__all__ = ["SETTING", "Library", "Version", "describe", "library"]
+__all__ = ["SETTING", "Activation", "Library", "Version", "describe", "library"]
 
 SETTING: Final = "AIOFLOW_ONEDNN"
 _SONAME: Final = "libdnnl.so.3"
@@ -74,7 +75,12 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "memory_set_data_handle": (c_void_p, c_void_p),
     "memory_destroy": (c_void_p,),
     "primitive_attr_create": (_HANDLE,),
+    "primitive_attr_destroy": (c_void_p,),
     "primitive_attr_set_scratchpad_mode": (c_void_p, c_int),
+    "primitive_attr_set_post_ops": (c_void_p, c_void_p),
+    "post_ops_create": (_HANDLE,),
+    "post_ops_append_eltwise": (c_void_p, c_int, c_float, c_float),
+    "post_ops_destroy": (c_void_p,),
     "primitive_create": (_HANDLE, c_void_p),
     "primitive_execute": (c_void_p, c_void_p, c_int, POINTER(Argument)),
     "primitive_destroy": (c_void_p,),
@@ -104,6 +110,14 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 _SHORT: Final = frozenset({"memory_set_data_handle"})
 
 
+class Activation(NamedTuple):
+    """What a primitive does with each number of its result: an algorithm, and its two parameters."""
+
+    algorithm: Algorithm
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
 class Library:
     """The loaded library, with an engine of the processor.
 
@@ -130,8 +144,7 @@ class Library:
         self._streams = threading.local()
         self._execute = self._functions["primitive_execute"]
         self.engine = self.made("engine_create", _CPU, 0)
-        self.attributes = self.made("primitive_attr_create")
-        self.call("primitive_attr_set_scratchpad_mode", self.attributes, 1)
+        self.attributes = self._new_attributes()
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library. Raises InternalError, or ResourceExhaustedError, where it fails."""
@@ -154,6 +167,26 @@ class Library:
         if status:
             self.fail(name, status)
         return handle.value or 0
+
+    @contextmanager
+    def attributes_with(self, activation: Activation | None) -> Iterator[int]:
+        """`attributes` of a primitive that ends with an activation, for as long as the block runs."""
+        if activation is None:
+            yield self.attributes
+            return
+        attributes, post_ops = self._new_attributes(), self.made("post_ops_create")
+        try:
+            self.call("post_ops_append_eltwise", post_ops, *activation)
+            self.call("primitive_attr_set_post_ops", attributes, post_ops)  # which copies them
+            yield attributes
+        finally:
+            self.call("post_ops_destroy", post_ops)
+            self.call("primitive_attr_destroy", attributes)
+
+    def _new_attributes(self) -> int:
+        made = self.made("primitive_attr_create")
+        self.call("primitive_attr_set_scratchpad_mode", made, 1)
+        return made
 
     def function(self, name: str) -> Any:
         """The bare function, which returns a status, for calls that must be quick."""

@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import Array as CArray
+from ctypes import addressof, c_char
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_onednn import library as found
 from aioflow_onednn.codes import Argument, DataType, Query
 from aioflow_onednn.library import Library
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # part of `collections.abc` from Python 3.12 on
 
 __all__ = ["Array", "Finish", "Layout", "Packing", "Primitive", "address", "described", "dims_of", "plain"]
 
@@ -31,8 +35,12 @@ _BYTE: Final = np.dtype(np.uint8)
 
 def address(array: Array) -> int:
     """Where the array begins."""
-    begin: int = array.__array_interface__["data"][0]
-    return begin
+    try:
+        # In a sixth of the time that NumPy takes to say it. NumPy before 2.1 does not say that an array is a buffer.
+        return addressof(c_char.from_buffer(cast("Buffer", array)))
+    except (TypeError, ValueError):  # one that is not to be written to, or with gaps, or empty
+        begin: int = array.__array_interface__["data"][0]
+        return begin
 
 
 def plain(array: Array) -> Array:

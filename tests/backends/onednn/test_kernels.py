@@ -163,7 +163,7 @@ def test_a_constant_filter_is_copied_once_for_all_batches() -> None:
     kernel = rng.standard_normal((3, 3, 32, 32), np.float32)
     packed = PackedFilter(kernel)
     filters = Filters(1, 32, 32)
-    made = [packed.of((convolutions._forward(windows_of(n), filters, False), 0)) for n in (1, 2, 3, 4)]
+    made = [packed.of((convolutions._forward(windows_of(n), filters, False, None), 0)) for n in (1, 2, 3, 4)]
     assert len({id(array) for array in made}) == 1
 
 
@@ -184,6 +184,28 @@ def test_what_is_not_a_number_stays_so_behind_a_relu(kind: str) -> None:
     attrs = {**({} if kind == "MatMul" else _CONVOLUTION), "num_args": 1, "nodes": said, "sources": said}
     attrs["fused_ops"] = ("BiasAdd", "Relu")
     assert np.isnan(body(f"_Fused{kind}", attrs, inputs, reproducible=False)(*inputs)).all()
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Relu6"])
+@pytest.mark.parametrize("of", ["image", "filter", "bias"])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38, 1e30])
+def test_a_convolution_that_may_overflow_does_not_lose_it_behind_a_relu(odd: float, of: str, activation: str) -> None:
+    """Weights of both signs are multiplied with numbers near infinity: sums that overflow both ways are NaN."""
+    rng = np.random.default_rng(13)
+    arrays = {"image": normal(rng, 1, 9, 9, 30), "filter": normal(rng, 3, 3, 30, 20), "bias": normal(rng, 20)}
+    arrays[of] = arrays[of].copy()
+    arrays[of][..., ::3] = odd
+    image, kernel, bias = (value * np.float32(1e9) if name != of else value for name, value in arrays.items())
+    said = ["a", "b", "c"]
+    attrs = {**_CONVOLUTION, "num_args": 1, "nodes": said, "sources": said, "fused_ops": ("BiasAdd", activation)}
+    inputs: tuple[Any, ...] = (image, kernel, [bias])
+    with np.errstate(all="ignore"):  # as in every thread that runs kernels
+        made = body("_FusedConv2D", attrs, inputs, reproducible=False, constants=(None, kernel, bias))(*inputs)
+        # By NumPy; where sums overflow that depends on their order, which is the same where nothing is constant.
+        expected = body("_FusedConv2D", attrs, inputs, reproducible=not np.isfinite(odd))(*inputs)
+    assert np.isnan(expected).any() or of == "bias" or np.isfinite(odd)
+    np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
+    np.testing.assert_array_equal(made == 0, expected == 0)
 
 
 @pytest.mark.parametrize("fused_ops", [("BiasAdd", "BiasAdd"), ("Relu", "BiasAdd"), ("BiasAdd", "Relu", "BiasAdd")])
