@@ -148,7 +148,7 @@ class Library:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library. Raises InternalError, or ResourceExhaustedError, where it fails."""
-        status = self._functions[name](*arguments)
+        status = self._alone(self._functions[name], *arguments)
         if status:
             self.fail(name, status)
 
@@ -161,7 +161,7 @@ class Library:
     def is_made(self, name: str, *arguments: Any) -> int | None:
         """As `made`, or None where the library has no implementation."""
         handle = c_void_p()
-        status = self._functions[name](byref(handle), *arguments)
+        status = self._alone(self._functions[name], byref(handle), *arguments)
         if status in (Status.UNIMPLEMENTED, Status.LAST_IMPL_REACHED):
             return None
         if status:
@@ -205,22 +205,28 @@ class Library:
         return bool(self._equal(one, other))
 
     def execute(self, primitive: int, count: int, arguments: Any) -> None:
-        """Run a primitive in this thread alone. OpenMP may be the user's, too: it has its threads again afterwards.
+        """Run a primitive in this thread alone.
 
         Raises:
             InternalError, ResourceExhaustedError: as `call`.
         """
-        stream, threads = self.stream(), self._threads()
-        if threads == 1:
-            status = self._execute(primitive, stream, count, arguments)
-        else:
-            try:
-                self._set_threads(1)
-                status = self._execute(primitive, stream, count, arguments)
-            finally:
-                self._set_threads(threads)
+        status = self._alone(self._execute, primitive, self.stream(), count, arguments)
         if status:
             self.fail("primitive_execute", status)
+
+    def _alone(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Call a function with one thread of OpenMP, which may be the user's, too: it has its threads again afterwards.
+
+        A primitive is run by as many as there are when its descriptor is made.
+        """
+        threads = self._threads()
+        if threads == 1:
+            return function(*arguments)
+        try:
+            self._set_threads(1)
+            return function(*arguments)
+        finally:
+            self._set_threads(threads)
 
     def stream(self) -> int:
         """This thread's stream."""

@@ -137,6 +137,34 @@ def test_the_users_openmp_keeps_its_threads() -> None:
         library()._set_threads(before)
 
 
+_THREADS = """
+import os
+import numpy as np
+import aioflow as af
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+image, weights = np.ones((8, 32, 32, 32), np.float32), np.ones((3, 3, 32, 32), np.float32)
+with af.Session() as session:
+    product = af.matmul(*(af.placeholder(af.float32, [512, 512]) for _ in range(2)))
+    made = af.nn.conv2d(af.placeholder(af.float32, image.shape), af.constant(weights), padding="SAME")
+    gradient = af.gradients(made, made.op.inputs[0])
+    session.run_sync(af.constant(1.0) + 1.0)
+    before = threads()
+    session.run_sync([made, gradient], {made.op.inputs[0]: image})
+    session.run_sync(product, {each: np.ones((512, 512), np.float32) for each in product.op.inputs})
+    print(threads() - before)
+"""
+
+
+def test_no_threads_of_openmp_are_started() -> None:
+    """They would wait for one another on processors that our threads use, spinning."""
+    settings = {**os.environ, "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", _THREADS], env=settings, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_shapes_that_do_not_fit_are_refused_in_the_same_words() -> None:
     image, kernel = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 4, 4), np.float32)
     wrong = np.ones((1, 7, 8, 4), np.float32)
