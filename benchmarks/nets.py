@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
@@ -20,7 +21,8 @@ import numpy as np
 
 import aioflow
 from aioflow_onednn.entry import describe
-from benchmarks.harness import Case, measure
+from benchmarks.harness import Case, Measured, measure
+from benchmarks.history import add_options, reported
 
 __all__ = ["NETS", "net_rows"]
 
@@ -226,22 +228,20 @@ NETS: Final = {
 }
 
 
-async def net_rows(names: Sequence[str], rounds: int) -> list[str]:
-    """A row for each net, after a check that both systems give the same; and the mean of the ratios."""
+async def net_rows(names: Sequence[str], rounds: int) -> list[Measured]:
+    """Print a row for each net, after a check that both systems give the same; and the mean of the ratios."""
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
-    rows, ratios = [], []
+    rows = []
     for name in names:
         net = NETS[name]
         await _check(net, tf)
         title = f"{(net.body.__doc__ or name).rstrip('.')}, {net.edge}×{net.edge}"
-        measured = await measure(Case(title, net.build, 0.95, optimizations=_FOLDED), tf, aioflow, rounds)
-        rows.append(measured.row())
-        ratios.append(measured.ratio)
-        print(rows[-1], flush=True)
-    rows.append(f"| geometric mean of {len(ratios)} nets | | | {geometric_mean(ratios):.3f} | ≤ 0.8 | |")
-    print(rows[-1])
+        rows.append(await measure(Case(title, net.build, 0.95, optimizations=_FOLDED), tf, aioflow, rounds))
+        print(rows[-1].row(), flush=True)
+    mean = geometric_mean(each.ratio for each in rows)
+    print(f"| geometric mean of {len(rows)} nets | | | {mean:.3f} | ≤ 0.8 | |")
     return rows
 
 
@@ -260,7 +260,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nets", description=__doc__)
     parser.add_argument("nets", nargs="*", choices=[*NETS, []], help="nets to time; all without any")
     parser.add_argument("--rounds", type=int, default=7)
+    add_options(parser)
     arguments = parser.parse_args()
     print(*(f"{subject}: {finding}" for subject, finding in describe().items()))
     print("| net | TensorFlow | aioflow | ratio | target | reached |\n|---|---|---|---|---|---|")
-    asyncio.run(net_rows(arguments.nets or list(NETS), arguments.rounds))
+    sys.exit(reported("nets", asyncio.run(net_rows(arguments.nets or list(NETS), arguments.rounds)), arguments))

@@ -1,0 +1,111 @@
+"""What was measured, kept with its commit in `benchmarks/history`, and what has become slower since.
+
+Ratios are compared, never times: machines differ, and are shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from aioflow_onednn.entry import describe
+from benchmarks.harness import Measured
+
+__all__ = ["add_options", "compared", "keep", "latest", "machine", "reported"]
+
+_FOLDER: Final = Path(__file__).with_name("history")
+_NOISE: Final = 0.1  # by which a ratio may grow on a shared machine without anything having become slower
+
+Table = Mapping[str, Any]
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """`--keep` and `--compare`, for `reported`."""
+    parser.add_argument("--keep", action="store_true", help="keep the table, with the commit, in benchmarks/history")
+    parser.add_argument("--compare", action="store_true", help="say what became slower since the last kept table")
+
+
+def reported(name: str, measured: Sequence[Measured], options: Namespace) -> int:
+    """Compare and keep a table as the options say; the exit status, which is 1 where something became slower."""
+    table = _table(name, measured)
+    lines: list[str] = []
+    if options.compare:
+        before = latest(table, _FOLDER)
+        lines = compared(before, table) if before else []
+        print("\n".join(lines) if lines else "nothing became slower" if before else "no such table has been kept")
+    if options.keep:
+        print(f"kept: {keep(table, _FOLDER)}")
+    return 1 if lines else 0
+
+
+def machine() -> str:
+    """The processor, its cores, and Python."""
+    model = next(
+        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor()
+    )
+    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def keep(table: Table, folder: Path) -> Path:
+    """Write a table into a folder. The path of its file: date, commit, name."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{table['date']}-{table['commit']}-{table['table']}.json"
+    path.write_text(json.dumps(table, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
+    return path
+
+
+def latest(table: Table, folder: Path) -> Table | None:
+    """The last table of that name that was kept, with the same kernels."""
+    found: list[Table] = [json.loads(path.read_text("utf-8")) for path in folder.glob(f"*-{table['table']}.json")]
+    alike = [each for each in found if each["kernels"] == table["kernels"]]
+    return max(alike, key=lambda each: str(each["date"]), default=None)
+
+
+def compared(before: Table, now: Table) -> list[str]:
+    """A line for each row, of those that both tables have, whose ratio has grown by more than noise explains."""
+    lines = []
+    for row, measured in now["rows"].items():
+        old = before["rows"].get(row)
+        if old is not None and measured["ratio"] > old["ratio"] * (1 + _NOISE):
+            change = measured["ratio"] / old["ratio"] - 1
+            lines.append(f"slower by {change:.0%}: {row}: {old['ratio']:.3f} → {measured['ratio']:.3f}")
+    return lines
+
+
+def _table(name: str, measured: Sequence[Measured]) -> Table:
+    rows = {
+        each.case.name: {"ratio": each.ratio, "ours": each.ours, "theirs": each.theirs, "target": each.case.target}
+        for each in measured
+    }
+    return {
+        "table": name,
+        "date": datetime.now(UTC).strftime("%Y%m%dT%H%M%S"),
+        "commit": _commit(),
+        "machine": machine(),
+        "kernels": describe()["oneDNN"].split(" (")[0],
+        "rows": rows,
+    }
+
+
+def _commit() -> str:
+    """Of the checkout, with a mark where files differ from it."""
+    asked = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=_FOLDER.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() or "unknown"
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,36 @@
+"""What is kept of a measurement, and what is said to have become slower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.history import compared, keep, latest
+
+
+def table(date: str = "20260101T000000", kernels: str = "3.2.0", **ratios: float) -> dict[str, Any]:
+    rows = {row: {"ratio": ratio} for row, ratio in ratios.items()}
+    return {"table": "nets", "date": date, "commit": "abc1234", "kernels": kernels, "rows": rows}
+
+
+def test_a_row_is_slower_where_its_ratio_has_grown_by_more_than_noise() -> None:
+    lines = compared(table(vgg=1.0, resnet=1.0, dense=2.0), table(vgg=1.08, resnet=1.25, dense=1.0))
+    assert lines == ["slower by 25%: resnet: 1.000 → 1.250"]
+
+
+def test_rows_that_only_one_of_the_tables_has_are_not_compared() -> None:
+    assert compared(table(vgg=1.0), table(resnet=9.0)) == []
+
+
+def test_the_last_table_with_the_same_kernels_is_found(tmp_path: Path) -> None:
+    for date, kernels, ratio in (("20260102T", "3.2.0", 2.0), ("20260101T", "3.2.0", 1.0), ("20260103T", "off", 3.0)):
+        keep(table(date, kernels, vgg=ratio), tmp_path)
+    keep({**table("20260104T", vgg=4.0), "table": "cases"}, tmp_path)
+    found = latest(table("20260105T"), tmp_path)
+    assert found == table("20260102T", vgg=2.0)
+
+
+def test_where_none_was_kept_none_is_found(tmp_path: Path) -> None:
+    keep(table(), tmp_path)
+    assert latest({**table(), "table": "cases"}, tmp_path) is None
+    assert latest(table(), tmp_path / "missing") is None
