@@ -6,6 +6,7 @@ layout of its own, into which it is copied.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class PackedFilter:
 
     def __init__(self, kernel: Array) -> None:
         self._kernel = kernel
-        self.norm = float(np.linalg.norm(kernel.reshape(-1).astype(np.float64)))
+        self.norm = math.sqrt(np.square(kernel, dtype=np.float64).sum())
         self._packed: OrderedDict[User, Array] = OrderedDict()
 
     def of(self, user: User) -> Array:
