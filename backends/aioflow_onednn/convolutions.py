@@ -22,7 +22,7 @@ from aioflow_onednn.primitives import Array, Finish, Layout, Packing, Primitive,
 
 __all__ = ["Activated", "backprop_filter", "backprop_input", "fits", "forward"]
 
-_BLOCK: Final = 2**22  # multiplications of a block, at least
+_BLOCK: Final = 2**24  # multiplications of a block, at least: below, waking a thread takes as long
 _KEPT: Final = 1024  # prepared convolutions
 _FAR: Final = 1e38  # from infinity, with room for the rounding of sums
 _BYTE: Final = np.dtype(np.uint8)
