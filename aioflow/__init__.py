@@ -2,120 +2,86 @@
 
 The names here, and in the namespaces `aioflow.nn`, `aioflow.train`, …, are the public surface; `__all__` has them all,
 and tests/test_public_names.py holds it to that. What is in other modules may change from one version to the next.
+
+Each name loads its module with its first use, so that a program waits for what it needs.
 """
 
-from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from aioflow.preload import run_preload_hooks as _run_preload_hooks
 
 _run_preload_hooks()
 
-# ruff: noqa: E402, F401, F403, I001
-# NumPy may be imported only after the hooks. The `__all__` of each family is its public surface.
+# ruff: noqa: E402, F403
+# NumPy may be imported only after the hooks.
 
-# The engine: graphs, sessions, differentiation.
-from aioflow.autodiff import *
-from aioflow.dtypes import *
-from aioflow.errors import OpError as OpError
+from aioflow.ops.public import _BUILDERS
 from aioflow.release import RELEASE as _RELEASE
-from aioflow.config import RunOptions as RunOptions
-from aioflow.config import SessionConfig as SessionConfig
-from aioflow.config import TraceLevel as TraceLevel
-from aioflow.graph.default_graph import get_default_graph as get_default_graph
-from aioflow.graph.default_graph import reset_default_graph as reset_default_graph
-from aioflow.graph.device_spec import DeviceSpec as DeviceSpec
-from aioflow.graph.graph import Graph as Graph
-from aioflow.graph.graph import GraphKeys as GraphKeys
-from aioflow.graph.graph import Operation as Operation
-from aioflow.graph.graph import Tensor as Tensor
-from aioflow.graph.graphdef import GraphDef as GraphDef
-from aioflow.graph.graphdef import NodeDef as NodeDef
-from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
-from aioflow.graph.shapes import Dimension as Dimension
-from aioflow.graph.shapes import TensorShape as TensorShape
-from aioflow.work.switch_interval import restore_switch_interval as restore_switch_interval
-from aioflow.graph.default_session import current_session as _current_session
-from aioflow.ops.apply import constant as constant
-from aioflow.ops.apply import convert_to_tensor as convert_to_tensor
-from aioflow.ops.apply import register_tensor_conversion_function as register_tensor_conversion_function
-from aioflow.compatibility.missing_names import answer_for as _answer_for
+from aioflow.work.later import Later as _Later
 from aioflow.work.later import homes as _homes
 from aioflow.work.later import load_later as _load_later
-from aioflow.ops.core import tuple_ as _tuple
-from aioflow.ops.transfer import compressed as compressed
-from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slices as convert_to_tensor_or_indexed_slices
-
-# The builders of all ops, and every other op.
-from aioflow.ops.public import *
-from aioflow.ops import load as _load_ops
-from aioflow.autodiff import symbolic as _symbolic_gradient
-
-_load_ops()
-
-# The namespaces.
-from aioflow import bitwise as bitwise
-from aioflow import traits as traits
-from aioflow import distributed as distributed
-from aioflow import dtypes as dtypes
-from aioflow import errors as errors
-from aioflow import extend as extend
-from aioflow import image as image
-from aioflow import initializers as initializers
-from aioflow import interop as interop
-from aioflow import io as io
-from aioflow import linalg as linalg
-from aioflow import losses as losses
-from aioflow import lookup as lookup
-from aioflow import math as math
-from aioflow import nn as nn
-from aioflow import observe as observe
-from aioflow import random as random
-from aioflow import raw_ops as raw_ops
-from aioflow import saved as saved
-from aioflow import signal as signal
-from aioflow import sparse as sparse
-from aioflow import strings as strings
-from aioflow import summary as summary
-from aioflow import train as train
-from aioflow import typing as typing
-from aioflow import web as web
-
-get_default_session = _current_session
-tuple = _tuple  # TensorFlow's name; from here on the builtin is not to be had in this module
-
-__version__ = _RELEASE
-
-_NAMESPACES = (
-    "bitwise",
-    "traits",
-    "distributed",
-    "dtypes",
-    "errors",
-    "extend",
-    "image",
-    "initializers",
-    "interop",
-    "io",
-    "linalg",
-    "losses",
-    "lookup",
-    "math",
-    "nn",
-    "observe",
-    "random",
-    "raw_ops",
-    "saved",
-    "signal",
-    "sparse",
-    "strings",
-    "summary",
-    "train",
-    "typing",
-    "web",
-)
 
 if _TYPE_CHECKING:
+    # The namespaces.
+    from aioflow import bitwise as bitwise
+    from aioflow import distributed as distributed
+    from aioflow import dtypes as dtypes
+    from aioflow import errors as errors
+    from aioflow import extend as extend
+    from aioflow import image as image
+    from aioflow import initializers as initializers
+    from aioflow import interop as interop
+    from aioflow import io as io
+    from aioflow import linalg as linalg
+    from aioflow import lookup as lookup
+    from aioflow import losses as losses
+    from aioflow import math as math
+    from aioflow import mixed_precision as mixed_precision
+    from aioflow import nn as nn
+    from aioflow import observe as observe
+    from aioflow import random as random
+    from aioflow import raw_ops as raw_ops
+    from aioflow import saved as saved
+    from aioflow import signal as signal
+    from aioflow import sparse as sparse
+    from aioflow import strings as strings
+    from aioflow import summary as summary
+    from aioflow import train as train
+    from aioflow import traits as traits
+    from aioflow import typing as typing
+    from aioflow import web as web
+
+    # The engine: graphs, sessions, differentiation.
+    from aioflow.autodiff import *
+    from aioflow.config import RunOptions as RunOptions
+    from aioflow.config import SessionConfig as SessionConfig
+    from aioflow.config import TraceLevel as TraceLevel
+    from aioflow.dtypes import *
+    from aioflow.errors import OpError as OpError
+    from aioflow.graph.default_graph import get_default_graph as get_default_graph
+    from aioflow.graph.default_graph import reset_default_graph as reset_default_graph
+    from aioflow.graph.default_session import current_session as _current_session
+    from aioflow.graph.device_spec import DeviceSpec as DeviceSpec
+    from aioflow.graph.graph import Graph as Graph
+    from aioflow.graph.graph import GraphKeys as GraphKeys
+    from aioflow.graph.graph import Operation as Operation
+    from aioflow.graph.graph import Tensor as Tensor
+    from aioflow.graph.graphdef import GraphDef as GraphDef
+    from aioflow.graph.graphdef import NodeDef as NodeDef
+    from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
+    from aioflow.graph.shapes import Dimension as Dimension
+    from aioflow.graph.shapes import TensorShape as TensorShape
+    from aioflow.ops.apply import constant as constant
+    from aioflow.ops.apply import convert_to_tensor as convert_to_tensor
+    from aioflow.ops.apply import register_tensor_conversion_function as register_tensor_conversion_function
+    from aioflow.ops.core import tuple_ as _tuple
+
+    # The builders of all ops.
+    from aioflow.ops.public import *
+    from aioflow.ops.sparse.indexed_slices import (
+        convert_to_tensor_or_indexed_slices as convert_to_tensor_or_indexed_slices,
+    )
+    from aioflow.ops.transfer import compressed as compressed
     from aioflow.protos.classes import Event as Event
     from aioflow.protos.classes import HistogramProto as HistogramProto
     from aioflow.protos.classes import LogMessage as LogMessage
@@ -128,26 +94,82 @@ if _TYPE_CHECKING:
     from aioflow.runtime.stats import RunMetadata as RunMetadata
     from aioflow.session.batching import Padding as Padding
     from aioflow.session.session import Session as Session
+    from aioflow.work.switch_interval import restore_switch_interval as restore_switch_interval
 
-# A program that makes a graph needs neither the compiler nor the runtime.
-_LATER = _homes(
-    {
-        "aioflow.protos.classes": ("Event HistogramProto LogMessage MetaGraphDef SessionLog Summary SummaryMetadata"),
-        "aioflow.runtime.device_list": "DeviceAttributes list_devices",
-        "aioflow.runtime.stats": "RunMetadata",
-        "aioflow.session.batching": "Padding",
-        "aioflow.session.session": "Session",
-    }
-)
+    get_default_session = _current_session
+    tuple = _tuple
 
+_NAMESPACES = [
+    "bitwise",
+    "distributed",
+    "dtypes",
+    "errors",
+    "extend",
+    "image",
+    "initializers",
+    "interop",
+    "io",
+    "linalg",
+    "lookup",
+    "losses",
+    "math",
+    "mixed_precision",
+    "nn",
+    "observe",
+    "random",
+    "raw_ops",
+    "saved",
+    "signal",
+    "sparse",
+    "strings",
+    "summary",
+    "train",
+    "traits",
+    "typing",
+    "web",
+]
+
+_LATER = {
+    **{name: f"{__name__}.{name}" for name in _NAMESPACES},
+    **_homes(
+        {
+            "aioflow.autodiff": (
+                "AggregationMethod NoGradient NotDifferentiable RegisterGradient UnconnectedGradients custom_gradient "
+                "grad_pass_through gradients hessians no_gradient recompute_grad"
+            ),
+            "aioflow.config": "RunOptions SessionConfig TraceLevel",
+            "aioflow.dtypes": (
+                "DType as_dtype bfloat16 bool complex64 complex128 double float16 float32 float64 half int8 int16 "
+                "int32 int64 resource string uint8 uint16 uint32 uint64"
+            ),
+            "aioflow.errors": "OpError",
+            "aioflow.graph.default_graph": "get_default_graph reset_default_graph",
+            "aioflow.graph.default_session": "get_default_session=current_session",
+            "aioflow.graph.device_spec": "DeviceSpec",
+            "aioflow.graph.graph": "Graph GraphKeys Operation Tensor",
+            "aioflow.graph.graphdef": "GraphDef NodeDef",
+            "aioflow.graph.indexed_slices": "IndexedSlices",
+            "aioflow.graph.shapes": "Dimension TensorShape",
+            "aioflow.ops.apply": "constant convert_to_tensor register_tensor_conversion_function",
+            "aioflow.ops.core": "tuple=tuple_",
+            "aioflow.ops.sparse.indexed_slices": "convert_to_tensor_or_indexed_slices",
+            "aioflow.ops.transfer": "compressed",
+            "aioflow.protos.classes": (
+                "Event HistogramProto LogMessage MetaGraphDef SessionLog Summary SummaryMetadata"
+            ),
+            "aioflow.runtime.device_list": "DeviceAttributes list_devices",
+            "aioflow.runtime.stats": "RunMetadata",
+            "aioflow.session.batching": "Padding",
+            "aioflow.session.session": "Session",
+            "aioflow.work.switch_interval": "restore_switch_interval",
+        }
+    ),
+    **_BUILDERS,
+}
+
+_Later.answers = f"{__name__}.compatibility.missing_names"
 _load_later(__name__, _LATER)
-_answer_for(__name__, _NAMESPACES)
+_load_later(f"{__name__}.errors")  # too low to do so itself
 
-__all__ = sorted(
-    {*_LATER}
-    | {
-        name
-        for name, value in vars().items()
-        if not name.startswith("_") and (name in _NAMESPACES or not isinstance(value, _ModuleType))
-    }
-)
+__version__ = _RELEASE
+__all__ = sorted(_LATER)

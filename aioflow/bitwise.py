@@ -6,6 +6,7 @@ from aioflow.ops.math.bitwise import bitwise_xor as bitwise_xor
 from aioflow.ops.math.bitwise import invert as invert
 from aioflow.ops.math.bitwise import left_shift as left_shift
 from aioflow.ops.math.bitwise import right_shift as right_shift
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "bitwise_and",
@@ -15,3 +16,5 @@ __all__ = [
     "left_shift",
     "right_shift",
 ]
+
+_load_later(__name__)

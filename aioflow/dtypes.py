@@ -23,6 +23,7 @@ from aioflow.graph.dtypes import (
 from aioflow.graph.dtypes import bool_ as bool
 from aioflow.graph.dtypes import float16 as half
 from aioflow.graph.dtypes import float64 as double
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "DType",
@@ -47,3 +48,5 @@ __all__ = [
     "uint32",
     "uint64",
 ]
+
+_load_later(__name__)

@@ -58,6 +58,7 @@ from aioflow.ops.image.resizing import resize_images as resize
 from aioflow.ops.image.resizing import resize_images as resize_images
 from aioflow.ops.image.resizing import resize_nearest_neighbor as resize_nearest_neighbor
 from aioflow.ops.math.random import random_crop as random_crop
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "ResizeMethod",
@@ -119,3 +120,5 @@ __all__ = [
     "yiq_to_rgb",
     "yuv_to_rgb",
 ]
+
+_load_later(__name__)

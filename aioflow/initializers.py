@@ -17,6 +17,7 @@ from aioflow.ops.variables.initializers import truncated_normal_initializer as t
 from aioflow.ops.variables.initializers import uniform_unit_scaling_initializer as uniform_unit_scaling
 from aioflow.ops.variables.initializers import variance_scaling_initializer as variance_scaling
 from aioflow.ops.variables.initializers import zeros_initializer as zeros
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "constant",
@@ -40,3 +41,5 @@ __all__ = [
     "variance_scaling",
     "zeros",
 ]
+
+_load_later(__name__)

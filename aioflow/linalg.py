@@ -29,6 +29,7 @@ from aioflow.ops.linalg.products import cross, einsum, matmul, matvec
 from aioflow.ops.linalg.tensordot import tensordot
 from aioflow.ops.math.clip import global_norm
 from aioflow.ops.nn.normalization import l2_normalize
+from aioflow.work.later import load_later as _load_later
 
 transpose = matrix_transpose
 
@@ -66,3 +67,5 @@ __all__ = [
     "transpose",
     "triangular_solve",
 ]
+
+_load_later(__name__)

@@ -18,6 +18,7 @@ from aioflow.ops.nn.losses import (
     softmax_cross_entropy,
     sparse_softmax_cross_entropy,
 )
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "Reduction",
@@ -37,3 +38,5 @@ __all__ = [
     "softmax_cross_entropy",
     "sparse_softmax_cross_entropy",
 ]
+
+_load_later(__name__)

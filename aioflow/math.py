@@ -121,6 +121,7 @@ from aioflow.ops.nn.activations import softplus as softplus
 from aioflow.ops.nn.activations import softsign as softsign
 from aioflow.ops.nn.layers import zero_fraction as zero_fraction
 from aioflow.ops.nn.normalization import l2_normalize as l2_normalize
+from aioflow.work.later import load_later as _load_later
 
 divide_no_nan = _div_no_nan  # the name it has here
 
@@ -247,3 +248,5 @@ __all__ = [
     "zero_fraction",
     "zeta",
 ]
+
+_load_later(__name__)

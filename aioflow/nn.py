@@ -53,6 +53,7 @@ from aioflow.ops.nn.normalization import (
 from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d
 from aioflow.ops.nn.volumes import avg_pool3d, conv3d, conv3d_backprop_filter_v2, conv3d_transpose, max_pool3d
 from aioflow.ops.nn.volumes import conv3d_backprop_filter_v2 as conv3d_backprop_filter
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "atrous_conv2d",
@@ -115,3 +116,5 @@ __all__ = [
     "xw_plus_b",
     "zero_fraction",
 ]
+
+_load_later(__name__)

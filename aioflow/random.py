@@ -10,6 +10,7 @@ from aioflow.ops.math.random import random_uniform as uniform
 from aioflow.ops.math.random import stateless_random_normal as stateless_normal
 from aioflow.ops.math.random import stateless_random_uniform as stateless_uniform
 from aioflow.ops.math.random import stateless_truncated_normal as stateless_truncated_normal
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "gamma",
@@ -26,3 +27,5 @@ __all__ = [
     "truncated_normal",
     "uniform",
 ]
+
+_load_later(__name__)

@@ -14,6 +14,7 @@ from aioflow.ops.math.fourier import (
     rfft2d,
     rfft3d,
 )
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "fft",
@@ -29,3 +30,5 @@ __all__ = [
     "rfft2d",
     "rfft3d",
 ]
+
+_load_later(__name__)

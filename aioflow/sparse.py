@@ -28,6 +28,7 @@ from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as matmul
 from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as sparse_dense_matmul
 from aioflow.ops.sparse.tensor import SparseTensor as SparseTensor
 from aioflow.ops.sparse.tensor import sparse_placeholder as placeholder
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "SparseTensor",
@@ -60,3 +61,5 @@ __all__ = [
     "to_indicator",
     "transpose",
 ]
+
+_load_later(__name__)

@@ -15,6 +15,7 @@ from aioflow.ops.text.strings import string_join as join
 from aioflow.ops.text.strings import string_length as length
 from aioflow.ops.text.strings import string_to_number as to_number
 from aioflow.ops.text.strings import substr as substr
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "as_string",
@@ -33,3 +34,5 @@ __all__ = [
     "to_number",
     "upper",
 ]
+
+_load_later(__name__)

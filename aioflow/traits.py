@@ -11,6 +11,7 @@ from aioflow.graph.traits import FLOATS as FLOATS
 from aioflow.graph.traits import NUMBERS as NUMBERS
 from aioflow.graph.traits import WRITING as WRITING
 from aioflow.graph.traits import Effect as Effect
+from aioflow.graph.traits import Half as Half
 from aioflow.graph.traits import Laws as Laws
 from aioflow.graph.traits import Memory as Memory
 from aioflow.graph.traits import Neutral as Neutral
@@ -39,6 +40,7 @@ from aioflow.graph.traits import text as text
 from aioflow.graph.traits import transcendental as transcendental
 from aioflow.graph.traits import view as view
 from aioflow.graph.traits import waiting as waiting
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "ANY",
@@ -51,6 +53,7 @@ __all__ = [
     "WRITING",
     "Cost",
     "Effect",
+    "Half",
     "Laws",
     "Memory",
     "Neutral",
@@ -81,3 +84,5 @@ __all__ = [
     "view",
     "waiting",
 ]
+
+_load_later(__name__)

@@ -4,6 +4,7 @@ from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.fetchable import Fetchable
 from aioflow.graph.shapes import ShapeLike
 from aioflow.graph.tensor_like import IndexLike, NodeLike, SupportsArray, SupportsTensor, TensorLike
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "DTypeLike",
@@ -15,3 +16,5 @@ __all__ = [
     "SupportsTensor",
     "TensorLike",
 ]
+
+_load_later(__name__)

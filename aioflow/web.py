@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from aioflow.errors import ClientDisconnectedError, FailedPreconditionError
+from aioflow.work.later import load_later as _load_later
 
 __all__ = ["until_disconnect"]
 
@@ -66,3 +67,6 @@ async def _watch(receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> NoRetur
             "the body of the request has not been read", expected="http.disconnect", actual=message["type"]
         )
     raise ClientDisconnectedError("the client has gone away, and what it asked for was stopped")
+
+
+_load_later(__name__)

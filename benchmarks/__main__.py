@@ -1,4 +1,6 @@
-"""`python -m benchmarks [case …]`: time the cases against tensorflow-cpu; all of them are written to RESULTS.md.
+"""`python -m benchmarks [case …]`: time the cases against tensorflow-cpu. Without any, time everything that there is,
+with oneDNN, where that is installed, and with NumPy alone, and write RESULTS.md: ten minutes, on a machine that does
+nothing else.
 
 `--keep` keeps the ratios with the commit, and `--compare` says what has become slower since they were kept.
 """
@@ -15,19 +17,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import aioflow  # before TensorFlow, so that its backends may prepare NumPy's libraries
 from benchmarks.cases import CASES
-from benchmarks.checkpointing import CHECKPOINT_ROWS
-from benchmarks.compiling import COMPILING_ROWS
-from benchmarks.devices import DEVICE_ROWS
-from benchmarks.fusion import FUSION_ROWS
-from benchmarks.harness import Measured, measure
+from benchmarks.harness import HEAD, Measured, measure
 from benchmarks.history import add_options, machine, reported
-from benchmarks.import_order import IMPORT_ORDER_ROWS
-from benchmarks.network import NETWORK_ROWS
-from benchmarks.records import RECORD_ROWS
-from benchmarks.resources import RESOURCE_ROWS
+from benchmarks.report import report, run_program, sections
+from benchmarks.roofline import measured_peak
 
 
-async def _main(names: list[str], rounds: int) -> list[Measured]:
+async def _measured(names: list[str], rounds: int) -> list[Measured]:
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
@@ -35,38 +31,32 @@ async def _main(names: list[str], rounds: int) -> list[Measured]:
     measured = []
     for name in names:
         measured.append(await measure(CASES[name], tf, aioflow, rounds))
-        print(measured[-1].row(), flush=True)
+        print(measured[-1].row(measured_peak()), flush=True)
     return measured
 
 
+def _everything(arguments: argparse.Namespace) -> int:
+    how = f"Made by `python -m benchmarks`. Medians of {arguments.rounds} alternating rounds in one process"
+    head = f"# Benchmarks\n\n{how}; {machine()}."
+    options = [f"--{name}" for name in ("keep", "compare") if getattr(arguments, name)]
+    parts = sections(list(CASES), arguments.rounds, options)
+    print(head, flush=True)
+    text, status = report(parts, head, lambda line: print(line, flush=True), run_program)
+    Path(__file__).with_name("RESULTS.md").write_text(text, "utf-8")
+    return status
+
+
 def main() -> int:
-    """Run the chosen cases; without any, all of them and the table is written."""
+    """Run the chosen cases; without any, everything."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="cases to time; all without any")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="cases to time; everything without any")
+    parser.add_argument("--rounds", type=int, default=7)
     add_options(parser)
     arguments = parser.parse_args()
-    measured = asyncio.run(_main(arguments.cases or list(CASES), arguments.rounds))
-    status = reported("cases", measured, arguments)
-    if arguments.cases:
-        return status
-    rows = [each.row() for each in measured]
-    head = ["| case | TensorFlow 2.21 | aioflow | ratio | target | reached |", "|---|---|---|---|---|---|"]
-    groups = (
-        RECORD_ROWS,
-        RESOURCE_ROWS,
-        IMPORT_ORDER_ROWS,
-        COMPILING_ROWS,
-        DEVICE_ROWS,
-        FUSION_ROWS,
-        NETWORK_ROWS,
-        CHECKPOINT_ROWS,
-    )
-    more = [row() for rows in groups for row in rows]
-    print("\n".join(more))
-    text = f"# Benchmarks\n\nMedians of {arguments.rounds} alternating rounds in one process. {machine()}.\n\n"
-    Path(__file__).with_name("RESULTS.md").write_text(text + "\n".join([*head, *rows, *more]) + "\n")
-    return status
+    if not arguments.cases:
+        return _everything(arguments)
+    print(f"{measured_peak()}\n\n{HEAD}", flush=True)
+    return reported("cases", asyncio.run(_measured(arguments.cases, arguments.rounds)), arguments)
 
 
 if __name__ == "__main__":

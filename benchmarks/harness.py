@@ -9,9 +9,16 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["Case", "Measured", "alternating", "measure"]
+from benchmarks.kernels import have_onednn
+from benchmarks.roofline import Peak, share, step_flops
+
+__all__ = ["HEAD", "Case", "Measured", "alternating", "measure"]
+
+HEAD: Final = (
+    "| case | TensorFlow 2.21 | aioflow | ratio | target | reached | of the peak |\n|---|---|---|---|---|---|---|"
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,7 @@ class Case:
     Attributes:
         build: Takes the module (`tensorflow.compat.v1` or `aioflow`) and returns (fetches, feeds).
         target: The ratio aioflow / TensorFlow to reach.
+        alone: The same with NumPy's kernels alone; None for no other one.
         per: What the printed time is divided by, such as the number of nodes.
         rewrite: Whether TensorFlow's graph rewriter is on.
         executor: Which of aioflow's executors runs it; "reference" keeps branches and loops in their primitive form.
@@ -34,27 +42,37 @@ class Case:
     rewrite: bool = True
     executor: str = "strands"
     optimizations: bool | dict[str, bool] = True
+    alone: float | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of a case; times in seconds per step."""
+    """The result of a case.
+
+    Attributes:
+        ours, theirs: Seconds of a step.
+        flops: Of the products and convolutions of a step.
+        target: The ratio to reach with the kernels that this process has.
+    """
 
     case: Case
     ours: float
     theirs: float
+    flops: float
+    target: float
 
     @property
     def ratio(self) -> float:
         """aioflow / TensorFlow."""
         return self.ours / self.theirs
 
-    def row(self) -> str:
+    def row(self, peak: Peak) -> str:
         """A line of the table."""
         unit = " each" if self.case.per > 1 else ""
         ours, theirs = (f"{t / self.case.per * 1e6:.2f} µs{unit}" for t in (self.ours, self.theirs))
-        verdict = "yes" if self.ratio <= self.case.target else "**no**"
-        return f"| {self.case.name} | {theirs} | {ours} | {self.ratio:.3f} | ≤ {self.case.target} | {verdict} |"
+        verdict = "yes" if self.ratio <= self.target else "**no**"
+        of_peak = share(self.flops, self.ours, peak)
+        return f"| {self.case.name} | {theirs} | {ours} | {self.ratio:.3f} | ≤ {self.target} | {verdict} | {of_peak} |"
 
 
 async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: float = 0.3) -> Measured:
@@ -65,8 +83,9 @@ async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: 
             theirs.run(tf.global_variables_initializer())
             call = theirs.make_callable(fetches, list(feeds))
             values = list(feeds.values())
-            with aioflow.Graph().as_default():
+            with aioflow.Graph().as_default() as graph:
                 our_fetches, our_feeds = case.build(aioflow)
+                flops = await step_flops(graph, our_fetches, our_feeds)
                 async with aioflow.Session(
                     config=aioflow.SessionConfig(executor=case.executor, optimizations=case.optimizations)
                 ) as ours:
@@ -75,7 +94,8 @@ async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: 
                     async def step() -> Any:
                         return await ours.run(our_fetches, our_feeds)
 
-                    return await _rounds(case, step, lambda: call(*values), rounds, seconds)
+                    times = await _rounds(step, lambda: call(*values), rounds, seconds)
+    return Measured(case, *times, flops, case.target if case.alone is None or have_onednn() else case.alone)
 
 
 def _tf_config(tf: Any, rewrite: bool) -> Any:
@@ -87,12 +107,12 @@ def _tf_config(tf: Any, rewrite: bool) -> Any:
 
 
 async def _rounds(
-    case: Case, ours: Callable[[], Awaitable[Any]], theirs: Callable[[], Any], rounds: int, seconds: float
-) -> Measured:
+    ours: Callable[[], Awaitable[Any]], theirs: Callable[[], Any], rounds: int, seconds: float
+) -> tuple[float, float]:
     for _ in range(5):
         await ours()
         theirs()
-    return Measured(case, *await alternating(ours, theirs, rounds, seconds))
+    return await alternating(ours, theirs, rounds, seconds)
 
 
 async def alternating(

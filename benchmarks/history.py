@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,8 +19,9 @@ from typing import Any, Final
 from aioflow_onednn.entry import describe
 from benchmarks.harness import Measured
 
-__all__ = ["add_options", "compared", "keep", "latest", "machine", "reported"]
+__all__ = ["COMPARE", "add_options", "compared", "keep", "latest", "machine", "reported"]
 
+COMPARE: Final = "--compare"
 _FOLDER: Final = Path(__file__).with_name("history")
 _NOISE: Final = 0.1  # by which a ratio may grow on a shared machine without anything having become slower
 
@@ -29,7 +31,7 @@ Table = Mapping[str, Any]
 def add_options(parser: ArgumentParser) -> None:
     """`--keep` and `--compare`, for `reported`."""
     parser.add_argument("--keep", action="store_true", help="keep the table, with the commit, in benchmarks/history")
-    parser.add_argument("--compare", action="store_true", help="say what became slower since the last kept table")
+    parser.add_argument(COMPARE, action="store_true", help="say what became slower since the last kept table")
 
 
 def reported(name: str, measured: Sequence[Measured], options: Namespace) -> int:
@@ -39,9 +41,10 @@ def reported(name: str, measured: Sequence[Measured], options: Namespace) -> int
     if options.compare:
         before = latest(table, _FOLDER)
         lines = compared(before, table) if before else []
-        print("\n".join(lines) if lines else "nothing became slower" if before else "no such table has been kept")
+        none = "nothing became slower" if before else "no such table has been kept"
+        print("\n".join(lines) or none, file=sys.stderr)  # the output is the table alone
     if options.keep:
-        print(f"kept: {keep(table, _FOLDER)}")
+        print(f"kept: {keep(table, _FOLDER)}", file=sys.stderr)
     return 1 if lines else 0
 
 
@@ -81,7 +84,7 @@ def compared(before: Table, now: Table) -> list[str]:
 
 def _table(name: str, measured: Sequence[Measured]) -> Table:
     rows = {
-        each.case.name: {"ratio": each.ratio, "ours": each.ours, "theirs": each.theirs, "target": each.case.target}
+        each.case.name: {"ratio": each.ratio, "ours": each.ours, "theirs": each.theirs, "target": each.target}
         for each in measured
     }
     return {

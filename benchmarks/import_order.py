@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -18,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from aioflow_numpy import blas
+from benchmarks.kernels import fresh_environment
 
 __all__ = ["IMPORT_ORDER_ROWS", "measure"]
 
-_ROUNDS = 7
-_SECONDS = 3.0  # of steps in one process
+_ROUNDS = 5
+_SECONDS = 2.0  # of steps in one process
 _ORDERS = ("numpy, aioflow", "aioflow, numpy")
 
 
@@ -46,14 +45,11 @@ def step(name: str, hidden: int, batch: int) -> str:
 
 def _in_a_process(order: str, hidden: int, batch: int) -> tuple[float, float]:
     code = f"import {order}\nfrom benchmarks.import_order import measure\nmeasure({hidden}, {batch})"
-    # Without what this process's aioflow has chosen: the child is to find out for itself. The user's settings stay.
-    choices = (blas.VARIABLE, blas.chosen()), (blas.TIMEOUT_VARIABLE, blas.chosen_timeout())
-    ours = {variable for variable, choice in choices if choice is not None and choice.set_by == "aioflow"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         check=True,
         cwd=Path(__file__).parent.parent,
-        env={name: value for name, value in os.environ.items() if name not in ours},
+        env=fresh_environment(),
         stdout=subprocess.PIPE,
         text=True,
         timeout=600,

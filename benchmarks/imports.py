@@ -1,9 +1,10 @@
 """`python -m benchmarks.imports`: what `import aioflow` takes beyond `import numpy`, in alternating fresh processes;
-and what it takes with a first session and its first step.
+and what it takes with a first graph, and with a first session and its first step.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ _BEGIN: Final = "import time, numpy; begin = time.process_time(), time.perf_coun
 _END: Final = "print(time.process_time() - begin[0], time.perf_counter() - begin[1])"
 _PROGRAMS: Final = {
     "`import aioflow` beyond `import numpy`": "import aioflow",
+    "the same, and a graph of one product": "import aioflow as af\naf.matmul([[1.0]], [[2.0]])",
     "the same, a session, and its first step": (
         "import aioflow as af\nwith af.Session() as session: session.run_sync(af.constant(1.0) + 1.0)"
     ),
@@ -45,6 +47,7 @@ def _in_a_process(program: str) -> tuple[float, float]:
         [sys.executable, "-c", f"{_BEGIN}\n{program}\n{_END}"],
         check=True,
         cwd=Path(__file__).parent.parent,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},  # set, it would have every process compile every module
         stdout=subprocess.PIPE,
         text=True,
         timeout=120,

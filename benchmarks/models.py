@@ -29,6 +29,7 @@ __all__ = ["MODEL_ROWS", "WHEELS"]
 _IMPORT_SECONDS: Final = 1.0  # that a model of ResNet-50's size may take
 _ROUNDS: Final = 7
 _OPEN: Final = 1  # what an open size is
+_FOLDED: Final = af.SessionConfig(optimizations={"fold_batch_norm": True})  # as onnxruntime does by itself
 
 # Models in wheels: the distribution, and where the file is in it.
 WHEELS: Final = {
@@ -177,7 +178,7 @@ async def call_row(name: str, path: Path) -> _Row:
     feeds = {each.name: _made_up(each) for each in theirs.get_inputs()} | _GIVEN.get(name, {})
     model = open_model(path)
     given = {model.inputs[key]: value for key, value in feeds.items()}
-    async with af.Session(graph=model.graph) as session:
+    async with af.Session(graph=model.graph, config=_FOLDED) as session:
         await model.initialize(session)
         fetches = dict(model.outputs)
         expected = theirs.run(None, feeds)

@@ -1,4 +1,4 @@
-"""What is not a ratio of step times: import time, peak memory, and how long the event loop is kept waiting."""
+"""What is not a ratio of step times: import time, peak memory, and nodes that wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from statistics import median
 import numpy as np
 
 import aioflow as af
-from benchmarks.cases import mlp_training
 
 __all__ = ["RESOURCE_ROWS"]
 
@@ -58,36 +57,6 @@ async def _peak_memory() -> str:
     return _row("100 elementwise ops on 100 MB, peak over the input", "—", f"{peak:.2f} arrays", "—", "≤ 2", peak <= 2)
 
 
-def loop_lag() -> str:
-    """p99 of how late the event loop serves a timer while a network trains in the same loop."""
-    p99, most, steps = asyncio.run(_loop_lag(8.0))
-    text = f"p99 {p99 * 1e3:.2f} ms (max {most * 1e3:.1f}, {steps} steps)"
-    return _row(
-        "event-loop lag while a model trains in the loop", "blocks for a step", text, "—", "≤ 2 ms", p99 <= 2e-3
-    )
-
-
-async def _loop_lag(seconds: float) -> tuple[float, float, int]:
-    with af.Graph().as_default():
-        fetches, feeds = mlp_training(512, 128)(af)
-        async with af.Session() as session:
-            await session.run(af.global_variables_initializer())
-            await session.run(fetches, feeds)
-            steps, done = 0, asyncio.Event()
-
-            async def train() -> None:
-                nonlocal steps
-                while not done.is_set():
-                    await session.run(fetches, feeds)
-                    steps += 1
-
-            async with asyncio.TaskGroup() as tg:
-                tg.create_task(train())
-                lags = await lag_samples(seconds)
-                done.set()
-    return float(np.percentile(lags, 99)), max(lags), steps
-
-
 def coroutine_nodes() -> str:
     """1,000 `py_coroutine` nodes in one step, each of which sleeps for 50 ms: the whole step."""
     seconds = asyncio.run(_coroutine_nodes())
@@ -111,18 +80,8 @@ async def _coroutine_nodes() -> float:
     return median(times)
 
 
-async def lag_samples(seconds: float, interval: float = 1e-3) -> list[float]:
-    """How late a timer of `interval` is, again and again for `seconds`."""
-    lags: list[float] = []
-    end = time.perf_counter() + seconds
-    while (now := time.perf_counter()) < end:
-        await asyncio.sleep(interval)
-        lags.append(max(0.0, time.perf_counter() - now - interval))
-    return lags
-
-
 def _row(name: str, theirs: str, ours: str, ratio: str, target: str, reached: bool) -> str:
     return f"| {name} | {theirs} | {ours} | {ratio} | {target} | {'yes' if reached else '**no**'} |"
 
 
-RESOURCE_ROWS: tuple[Callable[[], str], ...] = (import_time, peak_memory, coroutine_nodes, loop_lag)
+RESOURCE_ROWS: tuple[Callable[[], str], ...] = (import_time, peak_memory, coroutine_nodes)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from unittest import mock
 
 import aioflow as af
-from aioflow import kernels
+from aioflow.kernels.registry import KERNELS
 from aioflow.net.comm import CommOptions
 from aioflow.net.tcp import TcpComm
 from aioflow.testing import sim_net
@@ -197,7 +197,7 @@ async def _mark() -> int:
 
 def main(sizes: Sequence[int]) -> None:
     """Print the table."""
-    kernels.load()
+    KERNELS.load()
     print(
         "| case | workers | connect, ms | prepare, ms | step, ms | messages | worker, ms | ps, ms | idle, ms a second |"
     )

@@ -21,7 +21,7 @@ import numpy as np
 import uvloop
 
 import aioflow as af
-from benchmarks.resources import lag_samples
+from benchmarks.lag import lag_samples
 
 __all__ = ["ENGINES", "Load", "Weights", "load", "make_weights", "show", "table"]
 

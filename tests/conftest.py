@@ -19,7 +19,8 @@ import hypothesis
 import pytest
 
 import aioflow as af
-from aioflow import kernels
+from aioflow.graph.opdef import OPS
+from aioflow.kernels.registry import KERNELS
 from tests.loop_watch import BUSY, IDLE, watched
 
 _MEMORY = Path("/dev/shm")
@@ -40,14 +41,21 @@ _LONG: Final = (
 )
 
 # What no interpreter changes: the results of ops, what is made of graphs and files, random programs under a virtual
-# clock, the pages. One interpreter runs these; the others, with `--one-of-several`, run what may differ between them:
-# event loops, threads, processes, connections, memory, generated code.
+# clock, what a model learns, the pages. One interpreter runs these; the others, with `--one-of-several`, run what may
+# differ between them: event loops, threads, processes, connections, memory, generated code.
 _ALIKE: Final = (
     "autodiff",
     "backends/cupy",
     "backends/test_",
     "compiler",
     "distributed/test_ray.py",
+    "examples/test_bring_a_model.py",
+    "examples/test_char_model.py",
+    "examples/test_gpt2.py",
+    "examples/test_input_pipeline.py",
+    "examples/test_mnist.py",
+    "examples/test_ring_all_reduce.py",
+    "examples/test_sharded_embedding.py",
     "formats",
     "graph",
     "hostile",
@@ -65,8 +73,15 @@ _ALIKE: Final = (
     "test_docs.py",
     "test_every_test_ends.py",
     "test_pages.py",
+    "train/monitored/test_checkpointed_input.py",
     "train/test_elastic_clusters.py",
+    "train/test_gradient_accumulation.py",
+    "train/test_optimizers.py",
+    "train/test_training_in_a_session.py",
 )
+
+# Whole programs and clusters, which the oldest and the newest interpreter run.
+_AT_THE_ENDS: Final = ("demo", "distributed", "examples", "system")
 
 _STDERR = pytest.StashKey[TextIO]()
 
@@ -77,21 +92,27 @@ hypothesis.settings.load_profile("aioflow")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """For a run beside that of another interpreter."""
-    parser.addoption("--one-of-several", action="store_true", help="leave out what no interpreter changes")
+    parser.addoption(
+        "--one-of-several",
+        choices=["newest", "between"],
+        help="leave out what no interpreter changes, and between the oldest and the newest what takes whole programs",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the error output as it is before it is captured, and import what the first session would, on its loop."""
     config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
-    kernels.load()
+    OPS.load()
+    KERNELS.load()
     importlib.import_module("aioflow_numpy.backend")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the long files before the others; within a file the order remains."""
     tests = Path(__file__).parent
-    if config.getoption("--one-of-several"):
-        alike = {item for item in items if item.path.relative_to(tests).as_posix().startswith(_ALIKE)}
+    if place := config.getoption("--one-of-several"):
+        left_out = _ALIKE if place == "newest" else _ALIKE + _AT_THE_ENDS
+        alike = {item for item in items if item.path.relative_to(tests).as_posix().startswith(left_out)}
         config.hook.pytest_deselected(items=list(alike))
         items[:] = [item for item in items if item not in alike]
     rank = {tests / name: number for number, name in enumerate(_LONG)}

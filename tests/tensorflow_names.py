@@ -281,6 +281,7 @@ ReaderBase(reader_ref, supports_serialize)
 real(input, name)
 realdiv(x, y, name)
 reciprocal(x, name)
+recompute_grad(f)
 reduce_all(input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 reduce_any(input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 reduce_join(inputs, axis, keep_dims, separator, name, reduction_indices, keepdims)
@@ -952,6 +953,22 @@ to_hash_bucket_fast(input, num_buckets, name)
 to_hash_bucket_strong(input, num_buckets, key, name)
 to_number(string_tensor, out_type, name, input)
 upper(input, encoding, name)
+""",
+    "mixed_precision": """
+DynamicLossScale(initial_loss_scale, increment_period, multiplier)
+FixedLossScale(loss_scale_value)
+LossScale()
+MixedPrecisionLossScaleOptimizer(opt, loss_scale)
+disable_mixed_precision_graph_rewrite()
+enable_mixed_precision_graph_rewrite(opt, loss_scale)
+""",
+    "train.experimental": """
+DynamicLossScale(initial_loss_scale, increment_period, multiplier)
+FixedLossScale(loss_scale_value)
+LossScale()
+MixedPrecisionLossScaleOptimizer(opt, loss_scale)
+disable_mixed_precision_graph_rewrite()
+enable_mixed_precision_graph_rewrite(opt, loss_scale)
 """,
     "train": """
 AdadeltaOptimizer(learning_rate, rho, epsilon, use_locking, name)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 # Imports point downhill: a module imports from lower ranks, and within its own package from its own. The key is the
 # module's second name ("" is aioflow/__init__.py); whatever is not listed here fails `ranks`.
 RANKS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("errors", "preload", "release"), 0),
+    **dict.fromkeys(("errors", "installed", "preload", "release"), 0),
     **dict.fromkeys(("checks",), 1),
     **dict.fromkeys(("config", "work"), 2),
     **dict.fromkeys(("protos",), 3),
@@ -42,7 +42,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("serve",), 14),
     # The public namespaces, which re-export, and the entry points.
     **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "lookup", "random", "losses", "initializers"), 15),
-    **dict.fromkeys(("summary",), 15),
+    **dict.fromkeys(("mixed_precision", "summary"), 15),
     **dict.fromkeys(
         ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 15
     ),
@@ -58,7 +58,7 @@ BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy", *KERNEL_PACKAGES)
 BACKEND_NAMES: Final = ("numpy", "cupy", "onednn")  # their entry points
 BACKEND_LIBRARIES: Final = ("cupy", "cupyx")
 REPORTS_VERSIONS: Final = "aioflow.cli.doctor"
-DOOR: Final = ("aioflow_numpy.products", "aioflow_numpy.namespace")
+DOOR: Final = ("aioflow_numpy.products", "aioflow_numpy.crew", "aioflow_numpy.namespace")
 BESIDE_THE_DOOR: Final = ("aioflow_cupy", "aioflow.testing")  # no BLAS of the host's; NumPy as the oracle
 _BLAS: Final = "|".join(("dot", "einsum", "matmul", "linalg", *OTHERS))
 BLAS_NAME: Final = re.compile(rf"^(np|numpy)\.({_BLAS})$|^(?!xp\.|products\.|(.*\.)xp\.).*\.(dot|multivariate_normal)$")
@@ -86,7 +86,11 @@ TAKES_FOLDERS: Final = (
 )
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
-KERNEL_FILES: Final = ("aioflow_numpy.fused_blocks",)  # besides those that register some
+KERNEL_FILES: Final = (  # besides those that register
+    "aioflow_numpy.block_functions",
+    "aioflow_numpy.fused_blocks",
+    "aioflow_onednn.epilogues",
+)
 # Which op of another program, or of an earlier time, is which of ours.
 TRANSLATIONS: Final = ("aioflow.interop.", "aioflow.graph.older.")
 # Collections of op names that are no facts: what a rewrite rule looks for and puts in its place, and samples.
@@ -95,10 +99,12 @@ PATTERNS: Final = frozenset(
         "aioflow.compiler.optimize.arithmetic._RULES",
         "aioflow.compiler.optimize.fold_batch_norm._CONVOLUTIONS",
         "aioflow.compiler.optimize.fold_batch_norm._NORMS",
-        "aioflow.compiler.optimize.fuse_bias._EPILOGUE_OPS",
         "aioflow.compiler.optimize.fuse_bias._FUSED",
+        "aioflow.compiler.optimize.fuse_bias._ADDED_TO",
         "aioflow.compiler.optimize.fuse_bias._ADDITIONS",
         "aioflow.compiler.optimize.fuse_bias._ACTIVATIONS",
+        "aioflow.compiler.optimize.fuse_bias._SUMS",
+        "aioflow.compiler.optimize.fuse_bias._SWISH",
         "aioflow.compiler.optimize.shapes._REDUCTIONS",
         "aioflow.compiler.optimize.shapes._RULES",
         "aioflow.compiler.optimize.shapes._VALUES",
@@ -168,12 +174,37 @@ def imports(module: Module, modules: Modules) -> Iterator[tuple[ast.stmt, str]]:
     """Each import of a module, at the top or in a function, with what it names; not those for the type checker only."""
     for node in module.running:
         if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names)
+            yield from ((node, alias.name) for alias in node.names if not is_package(module, alias))
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 yield node, inner if inner in modules else base
+
+
+def is_package(module: Module, alias: ast.alias) -> bool:
+    """The package that a module is of: loaded before it, and here for its annotations (`annotations_only`)."""
+    return alias.name == "aioflow" and module.name != "aioflow" and alias.asname is None and module.in_core
+
+
+def annotations_only(modules: Modules) -> Iterator[str]:
+    """What a module below the public names takes from `aioflow`, it names in annotations, which wait for a reader."""
+    for module in modules.values():
+        if not module.in_core or rank(module) == TOP:
+            continue
+        later = "from __future__ import annotations" in module.source
+        allowed = {part for note in noted(module) for part in ast.walk(note) if later}
+        for node in module.running:
+            if isinstance(node, ast.Name) and node.id == "aioflow" and node not in allowed:
+                yield module.at(node, "names something of `aioflow` outside of an annotation")
+
+
+def noted(module: Module) -> Iterator[ast.expr]:
+    for node in module.nodes:
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            yield node.annotation
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            yield node.returns
 
 
 def running(tree: ast.AST) -> Iterator[ast.AST]:
@@ -467,6 +498,7 @@ def calls(modules: Modules) -> Iterator[tuple[Module, ast.Call]]:
 RULES: Final[tuple[Rule, ...]] = (
     ranks,
     ranks_exist,
+    annotations_only,
     cycles,
     relative_imports,
     core_names_no_backend,
@@ -486,6 +518,7 @@ RULES: Final[tuple[Rule, ...]] = (
 _LONG_FUNCTION = "def f():\n" + "    pass\n" * (FUNCTION_LINES + 1)
 _LONG_CLASS = "class C:\n" + "    x = 1\n" * (CLASS_LINES + 1)
 
+_LATER: Final = "from __future__ import annotations"
 _EVERY_RANK: Final = [f"aioflow.{area}" if area else "aioflow" for area in RANKS]
 
 # Programs that break a rule: the rule, the sources, and how many findings there are.
@@ -493,7 +526,11 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (ranks, {"aioflow.graph.a": "import aioflow.runtime.b", "aioflow.runtime.b": ""}, 1),
     (ranks, {"aioflow.graph.a": "def f():\n    from aioflow.runtime import b", "aioflow.runtime.b": ""}, 1),
     (ranks, {"aioflow.ops.a": "from aioflow.kernels import b", "aioflow.kernels.b": ""}, 1),
-    (ranks, {"aioflow.errors": "import aioflow", "aioflow": ""}, 1),
+    (ranks, {"aioflow.errors": "from aioflow import nn", "aioflow": "", "aioflow.nn": ""}, 1),
+    (ranks, {"aioflow.errors": "import aioflow as af", "aioflow": ""}, 1),
+    (ranks, {"aioflow_numpy.a": "import aioflow", "aioflow": ""}, 1),
+    (annotations_only, {"aioflow.graph.a": f"{_LATER}\nimport aioflow\ndef f(): return aioflow.nn.relu"}, 1),
+    (annotations_only, {"aioflow.graph.a": "import aioflow\ndef f(x: aioflow.Tensor): pass"}, 1),
     (ranks, {"aioflow.novelty": ""}, 1),
     (ranks, {"aioflow_numpy.a": "from aioflow.session.session import Session", "aioflow.session.session": ""}, 1),
     (ranks, {"aioflow_numpy.a": "import aioflow_cupy.b", "aioflow_cupy.b": ""}, 1),
@@ -553,6 +590,9 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
 RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (ranks, {"aioflow.graph.a": "if TYPE_CHECKING:\n    import aioflow.runtime.b", "aioflow.runtime.b": ""}),
     (ranks, {"aioflow.graph.a": "from aioflow.graph import b", "aioflow.graph.b": "", "aioflow.graph": ""}),
+    (ranks, {"aioflow.graph.a": "import aioflow", "aioflow": ""}),
+    (annotations_only, {"aioflow.graph.a": f"{_LATER}\ndef f(x: aioflow.Tensor) -> aioflow.Tensor: y: aioflow.X = 1"}),
+    (annotations_only, {"aioflow.nn": "import aioflow\naioflow.relu"}),
     (ranks, {"aioflow": "from aioflow import nn", "aioflow.nn": "from aioflow.ops import x", "aioflow.ops": ""}),
     (ranks, {"aioflow_numpy.a": "from aioflow.kernels import x", "aioflow.kernels": ""}),
     (ranks, {"aioflow_onednn.a": "import aioflow_numpy.b", "aioflow_numpy.b": ""}),

@@ -187,7 +187,7 @@ async def test_the_styles_of_training_on_several_workers_run_as_one_program(
 
 TRAINING_PAGE = ROOT / "docs" / "training.md"
 TRAINING = [code for _, code in _blocks(TRAINING_PAGE.read_text("utf-8"), "python")]
-SUPERVISED, SUMMARIES, BY_HAND, *PIECES, OLDER = TRAINING
+SUPERVISED, SUMMARIES, BY_HAND, *PIECES, MIXED, RECOMPUTED, OLDER = TRAINING
 
 
 def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
@@ -213,6 +213,28 @@ async def test_summaries_are_written_as_the_page_says(tmp_path: Path, monkeypatc
     assert tags["summaries"] == {"training/loss": 20, "training/weights": 20, "global_step/sec": 1}
     assert tags["by_hand"] == {"square": 10}
     assert events[-1].tagged_run_metadata.tag == "a traced step"
+
+
+def test_the_program_in_mixed_precision_learns(tmp_path: Path) -> None:
+    printed, logged = _output(MIXED, tmp_path)
+    loss, steps = printed.split()
+    assert 0 < float(loss) < 0.5
+    assert int(steps) in range(190, 201), "steps that overflow do not count"
+    assert logged == ""
+
+
+async def test_the_blocks_that_are_computed_again_train() -> None:
+    names: dict[str, Any] = {}
+    with af.Graph().as_default():
+        exec(compile(RECOMPUTED, "training.md", "exec"), names)
+        rows = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
+        placeholder = af.get_default_graph().get_tensor_by_name("Placeholder:0")
+        async with af.Session() as sess:
+            await sess.run(af.global_variables_initializer())
+            before = await sess.run(names["loss"], {placeholder: rows})
+            for _ in range(20):
+                await sess.run(names["train"], {placeholder: rows})
+            assert await sess.run(names["loss"], {placeholder: rows}) < before
 
 
 def test_the_simulated_cluster_does_what_the_page_says(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pydoc
 import subprocess
 import sys
 import tomllib
-from collections import Counter
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,16 +18,16 @@ from typing import Any
 import pytest
 
 import aioflow as af
-import aioflow.ops.public as public_builders
+from aioflow.ops import public as public_builders
+from aioflow.ops.public import _BUILDERS
 from tests.tensorflow_names import NAMES
 
 ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
     "bitwise", "distributed", "dtypes", "errors", "extend", "image", "initializers", "interop", "io", "linalg",
-    "losses", "lookup", "math", "nn", "observe", "random", "raw_ops", "saved", "signal", "sparse", "strings", "summary",
-    "train",
-    "traits", "typing", "web",
+    "losses", "lookup", "math", "mixed_precision", "nn", "observe", "random", "raw_ops", "saved", "signal", "sparse",
+    "strings", "summary", "train", "traits", "typing", "web",
 }  # fmt: skip
 
 # What TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a name of its.
@@ -85,13 +87,15 @@ def test_a_namespace_says_what_it_exports(name: str) -> None:
     assert module.__doc__
 
 
-def test_no_name_is_exported_by_two_families() -> None:
+def test_the_table_of_builders_is_what_the_families_export() -> None:
+    """A name that is exported by two families would be found with one of them only."""
+    rows = {module: [name for name, home in _BUILDERS.items() if home == module] for module in _BUILDERS.values()}
+    assert len(rows) >= 30
+    assert rows == {module: importlib.import_module(module).__all__ for module in rows}
+    assert set(_BUILDERS) <= set(af.__all__)
     tree = ast.parse(Path(public_builders.__file__).read_text(encoding="utf-8"))
-    families = [n.module for n in tree.body if isinstance(n, ast.ImportFrom) and n.names[0].name == "*" and n.module]
-    assert len(families) >= 30
-    counts = Counter(name for family in families for name in importlib.import_module(family).__all__)
-    assert [name for name, count in counts.items() if count > 1] == []
-    assert set(counts) <= set(af.__all__)
+    stars = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*"}
+    assert stars == set(rows), "what type checkers see"
 
 
 @pytest.mark.parametrize("where", ["", *sorted(NAMESPACES)])
@@ -244,32 +248,76 @@ def test_importing_aioflow_brings_nothing_heavy() -> None:
     assert loaded("import aioflow", heavy) == "[]"
 
 
-# What a graph is made of.
-ROOMS = {
-    "autodiff",
-    "checks",
-    "compatibility",
-    "graph",
-    "ops",
-    "protos",
-    "work",
-    "config",
-    "errors",
-    "preload",
-    "release",
-}
+# All that `import aioflow` may load of aioflow: what runs before NumPy, and where each name is.
+BARE = """
+    aioflow aioflow.errors aioflow.installed aioflow.ops aioflow.ops.public aioflow.preload aioflow.release aioflow.work
+    aioflow.work.forking aioflow.work.later
+"""
 
 
-def test_an_import_loads_what_makes_graphs_and_no_more() -> None:
-    """The compiler, the runtime, kernels, files and training come with the first use of a name of theirs."""
-    rooms = "{m.split('.')[1] for m in sys.modules if m.startswith('aioflow.')}"
-    program = f"import sys, aioflow\nprint(*{rooms} - {NAMESPACES | ROOMS}, *(m for m in sys.modules if m in {SECOND}))"
+def test_an_import_loads_no_more_than_where_the_names_are() -> None:
+    program = "import sys, aioflow\nprint(*(m for m in sys.modules if m.partition('.')[0] == 'aioflow'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.split() == ["formats"]  # the names of slices, which a variable has, too
+    assert set(done.stdout.split()) == set(BARE.split())
 
 
-# Modules of namespaces, which must not bring what is behind them.
-SECOND = ["aioflow.train.optimizer", "aioflow.train.saver", "aioflow.formats.tfrecord", "aioflow.observe.trace_events"]
+def test_nothing_but_a_session_brings_an_event_loop() -> None:
+    assert loaded("import numpy, aioflow as af\naf.matmul([[1.0]], [[2.0]])", ["asyncio", "aioflow.runtime"]) == "[]"
+
+
+def test_an_op_is_found_whoever_asks_for_it() -> None:
+    """By the table of names, by its own name, by an operator, by a gradient, and in a graph that is read."""
+    for program in (
+        "y = af.nn.relu(x)",
+        "y = af.raw_ops.Relu(features=x)",
+        "from aioflow import extend; y = extend.make('Relu', x)",
+        "y = af.get_default_graph().create_op('Relu', [x], {'T': x.dtype}, [(x.dtype, x.dims)]).outputs[0]",
+        "from aioflow.ops.importer import import_graph_def as read; (y,) = read(GRAPH, {'x': x}, ['y:0'])",
+    ):
+        code = f"import aioflow as af\nx = af.constant([2.0, -1.0])\n{program}\n{_IT_RUNS}".replace("GRAPH", _GRAPH)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+        assert done.stdout == "[1.5 0. ] [1. 0.]\n", done.stderr
+
+
+_IT_RUNS = """
+d = af.gradients(y, x)[0]
+with af.Session() as session:
+    print(session.run_sync(y - 0.5 * d), session.run_sync(d))
+"""
+_GRAPH = """af.GraphDef((
+    af.NodeDef('x', 'Placeholder', (), '', {'dtype': af.float32, 'shape': (2,)}),
+    af.NodeDef('y', 'Relu', ('x',), '', {'T': af.float32}),
+))"""
+
+
+def test_a_definition_of_an_op_that_nobody_has_imported_yet_is_a_second_one() -> None:
+    for program, error in (
+        ("define_op('Relu', 'x: T', 'y: T', ['T: type'])", "AlreadyRegisteredError"),
+        ("not_differentiable('Relu')", "AlreadyRegisteredError"),
+        ("define_op('AnOp', 'x: T', 'y: T', ['T: type'])", ""),
+        ("make('Rleu', 1.0)", "did you mean 'Relu'"),
+    ):
+        command = [sys.executable, "-c", f"from aioflow.extend import *\n{program}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert error in done.stderr, program
+        assert (done.returncode == 0) is (not error), done.stderr
+
+
+def test_many_threads_may_be_the_first_to_ask() -> None:
+    program = """
+import threading, aioflow as af
+names = ["matmul", "reshape", "nn", "train", "Session", "gradients", "image", "while_loop", "Variable"] * 3
+start, found = threading.Barrier(len(names)), []
+def ask(name):
+    start.wait()
+    found.append(getattr(af, name) is getattr(af, name) and "Relu" in __import__("aioflow.graph.opdef").graph.opdef.OPS)
+threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(found.count(True))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("27\n", "")
 
 
 # What a program by itself does without: loaded with the first use.
@@ -295,3 +343,74 @@ def test_what_is_loaded_later_is_there_like_any_other_name() -> None:
     assert loaded(program, ["aioflow.train.monitored", "aioflow.net.server"]) != "[]"
     with pytest.raises(AttributeError, match="did you mean 'MonitoredTrainingSession'"):
         af.train.MonitoredTrainingSesion  # type: ignore[attr-defined]  # noqa: B018
+
+
+# ── annotations ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Public modules that are not in `aioflow.__all__`.
+FURTHER = {
+    "interop.onnx", "interop.safetensors", "interop.tensorflow", "lookup.experimental", "mixed_precision.experimental",
+    "serve", "testing", "train.experimental",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["", *sorted(NAMESPACES | FURTHER)])
+def test_annotations_can_be_resolved(where: str) -> None:
+    """As pydantic, FastAPI, Sphinx and `inspect.signature(…, eval_str=True)` do."""
+    module = importlib.import_module(f"aioflow.{where}".rstrip("."))
+    wrong = {}
+    for name, value in annotated(module):
+        try:
+            typing.get_type_hints(value)
+            if not inspect.isclass(value):
+                inspect.signature(value, eval_str=True)
+        except Exception as error:
+            wrong[name] = repr(error)
+    assert wrong == {}
+
+
+def annotated(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The functions and classes of ours that a module exports, and what those classes have."""
+    for name in public(module):
+        try:
+            value = getattr(module, name)
+        except af.errors.UnimplementedError:  # of an extra that is not installed
+            continue
+        if inspect.isclass(value) and value.__module__.startswith("aioflow"):
+            yield name, value
+            parts = {f"{name}.{m}": inspect.getattr_static(value, m) for m in dir(value) if open_to_all(m)}
+            yield from ((m, own) for m, part in parts.items() if (own := function(part)) is not None)
+        elif (own := function(value)) is not None:
+            yield name, own
+
+
+def open_to_all(name: str) -> bool:
+    return not name.startswith("_") or name.startswith("__")
+
+
+def function(part: Any) -> Any:
+    """The function of ours that something is or has inside."""
+    part = part.fget if isinstance(part, property) else getattr(part, "__func__", part)
+    found = inspect.unwrap(part) if callable(part) else part
+    return found if inspect.isfunction(found) and found.__module__.startswith("aioflow") else None
+
+
+def test_an_annotation_loads_what_it_names() -> None:
+    program = (
+        "import typing, aioflow as af\n"
+        "hints = [typing.get_type_hints(f) for f in (af.get_default_session, af.assign, af.Tensor.eval)]\n"
+        "assert hints[0]['return'] == af.Session | None and hints[1]['ref'] is af.Variable\n"
+        "assert hints[2]['session'] == af.Session | None"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_help_shows_everything() -> None:
+    text = pydoc.plain(pydoc.render_doc(af))
+    assert "matmul(" in text
+    assert "class Session(" in text
+
+
+def test_classes_are_found_by_their_names() -> None:
+    classes = [value for name in af.__all__ if inspect.isclass(value := getattr(af, name))]
+    assert [each for each in classes if getattr(sys.modules[each.__module__], each.__name__) is not each] == []

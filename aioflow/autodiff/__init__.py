@@ -10,6 +10,7 @@ from aioflow.autodiff.gradients import AggregationMethod as AggregationMethod
 from aioflow.autodiff.gradients import UnconnectedGradients as UnconnectedGradients
 from aioflow.autodiff.gradients import gradients as gradients
 from aioflow.autodiff.hessians import hessians as hessians
+from aioflow.autodiff.recompute import recompute_grad as recompute_grad
 
 __all__ = [
     "AggregationMethod",
@@ -22,4 +23,5 @@ __all__ = [
     "gradients",
     "hessians",
     "no_gradient",
+    "recompute_grad",
 ]

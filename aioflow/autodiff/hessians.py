@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioflow.autodiff.gradients import gradients
 from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import format_dims, num_elements
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-
-if TYPE_CHECKING:
-    from aioflow.graph.graph import Tensor
 
 __all__ = ["hessians"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioflow.errors import NoGradientError
-from aioflow.graph.opdef import GRADIENTS, TAKES_SLICES, GradientFn
+from aioflow.graph.opdef import GRADIENTS, OPS, TAKES_SLICES, GradientFn
 from aioflow.graph.operation import Operation
 
 __all__ = ["lookup_gradient", "takes_slices"]
@@ -18,6 +18,8 @@ def lookup_gradient(op: Operation) -> GradientFn | None:
     if op.gradient_function is not None:
         return op.gradient_function
     name = _gradient_name(op)
+    if name not in GRADIENTS:
+        OPS.find(name)  # it may be that of another op, which nobody has imported
     if name not in GRADIENTS:
         raise NoGradientError(
             f"no gradient is registered for op {name!r}; add one with @aioflow.RegisterGradient({name!r})"

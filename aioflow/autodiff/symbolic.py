@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from aioflow.autodiff.gradients import gradients
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.calls import expander
 from aioflow.graph.graph import Operation
 from aioflow.ops.apply import convert_to_tensor, make
 from aioflow.ops.core import identity
@@ -12,11 +11,10 @@ from aioflow.ops.function.calls import stand_for
 from aioflow.ops.function.copying import inline
 from aioflow.ops.function.library import check_call, find_function
 
-__all__: list[str] = []
+__all__ = ["expand_gradient"]
 
 
-@expander("SymbolicGradient")
-def _expand_gradient(op: Operation) -> None:
+def expand_gradient(op: Operation) -> None:
     """From the inputs of the function and the gradients of its outputs to the gradients of its inputs."""
     function = find_function(op.graph, op.attrs["f"].name)
     count = len(function.inputs)

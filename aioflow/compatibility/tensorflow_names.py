@@ -24,6 +24,7 @@ INNER_MODULES: Final[Mapping[str, str]] = {
     "io": "gfile",
     "linalg": "experimental",
     "math": "special",
+    "mixed_precision": "experimental",
     "nn": "experimental rnn_cell",
     "random": "experimental",
     "train": "experimental queue_runner",
@@ -258,6 +259,10 @@ get_summary_description histogram image initialize merge merge_all scalar tensor
 """,
     "queue": """
 FIFOQueue PaddingFIFOQueue PriorityQueue QueueBase RandomShuffleQueue
+""",
+    "mixed_precision": """
+DynamicLossScale FixedLossScale LossScale MixedPrecisionLossScaleOptimizer disable_mixed_precision_graph_rewrite
+enable_mixed_precision_graph_rewrite
 """,
     "lookup": """
 KeyValueTensorInitializer StaticHashTable StaticVocabularyTable TextFileIndex TextFileInitializer

@@ -24,6 +24,7 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.schedule import schedule_receives
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.compiler.verify import verify
+from aioflow.work.letting_go import let_go
 
 __all__ = ["CompileOptions", "compile_step"]
 
@@ -71,7 +72,9 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     if chosen.meeting is not None:
         graph = check(chosen.meeting(graph))
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
+    before = list(graph.nodes.values())
     graph = check(place(_pinned(graph, cluster.pins), cluster, chosen.choose))
+    let_go(before)
     again = chosen.recompute if is_on(RECOMPUTE, chosen.optimizations) else None
     plan = partition(graph, chosen.compression, again, asked)
     if chosen.times is not None and is_on(PACK_SENDS, chosen.optimizations):
@@ -86,7 +89,9 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
 def _optimized(graph: ClientGraph, chosen: CompileOptions, check: Callable[[ClientGraph], ClientGraph]) -> ClientGraph:
     """The graph, and the bodies in it, after all passes."""
     for optimization in chosen_passes(chosen.optimizations):
+        before = list(graph.nodes.values())
         graph = check(optimization.run(graph, chosen.evaluate))
+        let_go(before)
     bodies = {name: _optimized(node.body, chosen, check) for name, node in graph.nodes.items() if node.body is not None}
     if not bodies:
         return graph

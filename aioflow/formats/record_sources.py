@@ -6,8 +6,10 @@ why none is a generator.
 
 from __future__ import annotations
 
+import threading
+import weakref
 import zlib
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from aioflow.errors import DataLossError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
@@ -20,6 +22,14 @@ __all__ = ["FixedLengthRecords", "IdentityRecord", "Record", "Source", "TFRecord
 Record: TypeAlias = tuple[bytes, bytes]
 
 _PIECE: Final = 1 << 18
+
+
+class _File(Protocol):
+    def close(self) -> object:
+        """Close it."""
+
+
+T = TypeVar("T", bound=_File)
 
 
 class Source(Protocol):
@@ -67,10 +77,50 @@ class WholeFile:
         """Nothing is open."""
 
 
-class TextLines:
+class _Opening:
+    """A source with a file, which is closed with it: by `close`, or when nobody holds it any more. Where both are found
+    to be garbage at once, a file that comes first would complain that it is open.
+
+    At the end of the process a file is closed, too, unless a thread is still reading it, from a pipe perhaps: it would
+    be waited for.
+    """
+
+    def __init__(self) -> None:
+        self._reading = threading.Lock()
+        self._opened: _File | None = None
+
+    def next(self) -> Record | None:
+        """The next record, or None at the end. Raises OpError."""
+        with self._reading:
+            return self._next()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._opened is not None:
+            self._closing.detach()
+            self._opened.close()
+
+    def _next(self) -> Record | None:
+        raise NotImplementedError
+
+    def _kept(self, file: T) -> T:
+        self._opened, self._closing = file, weakref.finalize(self, _close_unless_read, file, self._reading)
+        return file
+
+
+def _close_unless_read(file: _File, reading: threading.Lock) -> None:
+    if reading.acquire(blocking=False):
+        try:
+            file.close()
+        finally:
+            reading.release()
+
+
+class TextLines(_Opening):
     """The lines after the first `skip`, without their ends, under "name:line", counted from one."""
 
     def __init__(self, work: bytes, skip: int, folders: AllowedFolders = ANYWHERE) -> None:
+        super().__init__()
         self._file: Any = None
         self._folders = folders
         self._work = work
@@ -79,11 +129,10 @@ class TextLines:
         self._number = 0
         self._begun = bytearray()  # a line of which there is more to come
 
-    def next(self) -> Record | None:
-        """The next line, or None at the end."""
+    def _next(self) -> Record | None:
         with file_errors(self._path):
             if self._file is None:
-                self._file = open(self._folders.file(self._path), "rb")  # noqa: SIM115 (closed by `close`)
+                self._file = self._kept(open(self._folders.file(self._path), "rb"))  # noqa: SIM115 (`close` does)
             while (line := self._line()) is not None:
                 self._number += 1
                 if self._number > self._skip:
@@ -102,42 +151,26 @@ class TextLines:
             self._begun.clear()
         return line or None
 
-    def __del__(self) -> None:
-        self.close()
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-
-
-class TFRecords:
+class TFRecords(_Opening):
     """The records of a TFRecord file, under "name:byte"."""
 
     def __init__(self, work: bytes, compression: str, folders: AllowedFolders = ANYWHERE) -> None:
+        super().__init__()
         self._folders = folders
         self._work = work
         self._compression = compression
         self._file: RecordFile | None = None
 
-    def next(self) -> Record | None:
-        """The next record, or None at the end."""
+    def _next(self) -> Record | None:
         if self._file is None:
-            self._file = RecordFile(self._folders.file(path_text(self._work)), self._compression)
+            self._file = self._kept(RecordFile(self._folders.file(path_text(self._work)), self._compression))
         start = self._file.offset
         record = self._file.read()
         return None if record is None else (b"%b:%d" % (self._work, start), record)
 
-    def __del__(self) -> None:
-        self.close()
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-
-
-class FixedLengthRecords:
+class FixedLengthRecords(_Opening):
     """Pieces of `record` bytes, each `hop` (or `record`) bytes after the last, between header and footer; under
     "name:number", counted from zero. A piece that is cut short at the end is left out.
     """
@@ -152,6 +185,7 @@ class FixedLengthRecords:
         compression: str,
         folders: AllowedFolders = ANYWHERE,
     ) -> None:
+        super().__init__()
         self._folders = folders
         self._stream: ByteStream | None = None
         self._work = work
@@ -164,10 +198,9 @@ class FixedLengthRecords:
         self._window = bytearray()
         self._number = 0
 
-    def next(self) -> Record | None:
-        """The next record, or None at the end."""
+    def _next(self) -> Record | None:
         if self._stream is None:
-            self._stream = open_stream(self._folders.file(self._path), self._compression)
+            self._stream = self._kept(open_stream(self._folders.file(self._path), self._compression))
         if not self._fill(self._stream):
             return None
         found = b"%b:%d" % (self._work, self._number), bytes(self._window[: self._size])
@@ -200,11 +233,3 @@ class FixedLengthRecords:
             raise DataLossError(
                 f"{self._path}: cannot be decompressed", expected="whole data", actual=str(error)
             ) from error
-
-    def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._stream is not None:
-            self._stream.close()

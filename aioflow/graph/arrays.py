@@ -33,7 +33,7 @@ def blank(dims: Sequence[int], dtype: Any) -> Array:
 
 def to_array(value: Any, dtype: DType | None = None) -> Array:
     """An array of `dtype`, or of the dtype that the value suggests: Python ints are int32 (int64 where they need it),
-    Python floats float32, NumPy values keep theirs.
+    Python floats float32, NumPy values keep theirs. Numbers are in the byte order of the processor.
 
     Raises:
         DTypeError: the value is of a different kind (a float for an int, text for a number), the nesting is ragged, an
@@ -52,7 +52,7 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     if array.dtype.kind == "O":
         return _from_objects(value, array, dtype)
     if dtype is None:
-        return array if isinstance(value, np.ndarray | np.generic) else _narrow(array)
+        return _native(array) if isinstance(value, np.ndarray | np.generic) else _narrow(array)
     return _cast(array, dtype, isinstance(value, np.ndarray | np.generic))
 
 
@@ -133,6 +133,11 @@ def _narrow(array: Array) -> Array:
     if array.dtype == np.int64 and (array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)):
         return array.astype(np.int32)
     return array
+
+
+def _native(array: Array) -> Array:
+    """In the byte order of the processor, as libraries that are given addresses take it."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _cast(array: Array, dtype: DType, typed: bool) -> Array:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from aioflow.graph.dtypes import DType
-    from aioflow.graph.graph import Graph, Operation, Tensor
-    from aioflow.graph.shapes import Dims
+import aioflow
+from aioflow.graph.dtypes import DType
+from aioflow.graph.operation import Operation
+from aioflow.graph.shapes import Dims
+from aioflow.graph.tensor import Tensor
 
 __all__ = ["CompositeTensor"]
 
@@ -35,7 +36,7 @@ class CompositeTensor:
         return self.values.op
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> aioflow.Graph:
         """The graph of the values."""
         return self.values.graph
 

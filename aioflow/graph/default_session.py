@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import aioflow
 from aioflow.errors import DTypeError, NoSessionError
 from aioflow.work.context_stack import ContextStack
 
-if TYPE_CHECKING:
-    from aioflow.graph.graph import Graph
-    from aioflow.session.session import Session
-
 __all__ = ["SESSIONS", "check_session", "current_session", "session_for"]
 
-SESSIONS: Final[ContextStack[Session]] = ContextStack("aioflow_sessions", weak=True)
+SESSIONS: Final[ContextStack[aioflow.Session]] = ContextStack("aioflow_sessions", weak=True)
 
 
-def current_session(graph: Graph | None = None) -> Session | None:
+def current_session(graph: aioflow.Graph | None = None) -> aioflow.Session | None:
     """The innermost open session (for `graph`, when one is given), or None. It has not been closed."""
     for session in SESSIONS:
         if not session.closed and (graph is None or session.graph is graph):
@@ -30,7 +27,7 @@ def check_session(session: Any) -> None:
         raise DTypeError("not a session", expected="an aioflow.Session", actual=repr(session))
 
 
-def session_for(session: Session | None, graph: Graph) -> Session:
+def session_for(session: aioflow.Session | None, graph: aioflow.Graph) -> aioflow.Session:
     """`session`, or the default session of `graph`. Raises NoSessionError where there is none."""
     if session is not None:
         return session

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import aioflow
 from aioflow.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -43,10 +44,7 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import OPERATORS, Tensor
-
-if TYPE_CHECKING:
-    from aioflow.graph.tensor_like import NodeLike
-    from aioflow.session.session import Session
+from aioflow.graph.tensor_like import NodeLike
 
 __all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
 
@@ -73,6 +71,7 @@ class Graph(Collections):
         self._finalized = False
         self.held: list[Any] = []  # what lives as long as the graph, such as the Python functions of its nodes
         self.functions: dict[str, Any] = {}  # what calls name
+        self.optimizations: dict[str, bool] = {}  # switches that hold where a session does not say otherwise
         self.copied = 0  # nodes that were copied from the bodies of functions
         self.mutations = 0
         self.seed: int | None = None
@@ -220,7 +219,7 @@ class Graph(Collections):
                 raise AlreadyExistsError(f"there is already a node {name!r}", node=name)
             home.names.setdefault(name.lower(), 1)
             return name
-        full = f"{scope.name}/{name}" if scope.name else name
+        full = scope.under(name)
         if not name or not NODE_NAME.fullmatch(full):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
@@ -263,7 +262,7 @@ class Graph(Collections):
         """`name` under the current name scope, with `_1`, `_2`, … where it is taken (letter case does not count)."""
         check_text(name, "a name")
         scope = scopes.current_scope(self)
-        full = f"{scope.name}/{name}" if scope.name else name
+        full = scope.under(name)
         with self.lock:
             return self._home(scope).unique(full, mark_as_used)
 
@@ -391,7 +390,7 @@ class Graph(Collections):
         """Keep the resources of new stateful nodes in the container of that name."""
         return scopes.container(self, name)
 
-    def default_session(self) -> Session | None:
+    def default_session(self) -> aioflow.Session | None:
         """The innermost session opened as default for this graph, or None. (Set by `Session`.)"""
         return current_session(self)
 

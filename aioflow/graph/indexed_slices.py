@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numpy.typing import NDArray
 
 from aioflow.graph.composite import CompositeTensor
-from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
+from aioflow.graph.tensor import Tensor
 
 __all__ = ["IndexedSlices", "IndexedSlicesValue"]
 

@@ -7,22 +7,27 @@ int32}"), with the shape function; `gradient` attaches the gradient. Kernels are
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
 from aioflow.graph.costs import Cost
-from aioflow.graph.shapes import Dims, format_dims, num_elements
+from aioflow.graph.shapes import Dims, format_dims, merge_dims, num_elements
 from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
 from aioflow.graph.signature.reading import read_signature
 from aioflow.graph.static_value import StaticValue, constant_value, partial_shape, partial_value
 from aioflow.graph.suggestions import did_you_mean, near_names
 from aioflow.graph.traits import UNSTATED, Effect, Traits
+from aioflow.work.forking import not_forked
 from aioflow.work.importing import Namespace, gives_way, importing
+from aioflow.work.stopping import claim
 
 if TYPE_CHECKING:
     from aioflow.graph.indexed_slices import IndexedSlices
@@ -30,11 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GRADIENTS",
+    "LOADING",
     "OPS",
+    "REGISTERING",
     "TAKES_SLICES",
     "OpDef",
     "ShapeContext",
     "ShapeFn",
+    "both_merged",
     "define_op",
     "gradient",
     "not_differentiable",
@@ -42,6 +50,10 @@ __all__ = [
 ]
 
 
+LOADING: Final = 0.1  # seconds that the modules of a family may take: on an event loop, a thread loads them
+# Held by the thread that loads definitions or kernels of aioflow's: whoever comes meanwhile waits for it. What others
+# have is never loaded under it, since a module of theirs that another thread is importing may ask for it.
+REGISTERING: Final = threading.RLock()
 _OWN: Final = ("_", "Aioflow")  # how the names of ops begin that TensorFlow lacks
 
 
@@ -117,6 +129,14 @@ class ShapeContext:
 
 
 ShapeFn: TypeAlias = Callable[[ShapeContext], Any]
+
+
+def both_merged(ctx: ShapeContext) -> Dims:
+    """Shape function of ops whose two inputs and output have one shape."""
+    merged: Dims = merge_dims(ctx.tensors[0].dims, ctx.tensors[1].dims)
+    return merged
+
+
 GradientFn: TypeAlias = "Callable[..., Tensor | IndexedSlices | Sequence[Tensor | Any | None] | None]"
 _Rule = TypeVar("_Rule", bound=GradientFn)
 
@@ -151,6 +171,11 @@ class OpDef:
         """Whether its nodes are never merged, folded or run twice: it reads or changes something outside the graph."""
         return self.traits.effect.is_stateful
 
+    @property
+    def is_of_one_shape(self) -> bool:
+        """Whether its two inputs have one shape: nothing is broadcast."""
+        return self.shape_fn is both_merged
+
     def attr(self, name: str) -> AttrDef:
         """The definition of one attribute. Raises NotFoundError."""
         found = self.attrs.get(name)
@@ -165,9 +190,19 @@ class OpDef:
 
 
 class OpRegistry:
-    """All op definitions, by name."""
+    """All op definitions, by name.
 
-    def __init__(self) -> None:
+    Args:
+        package: The package that defines those of aioflow; its `modules()` are what there is to import. They are
+            imported when somebody needs them: one after the other where an op is asked for that is not there yet, and
+            all of them before anybody else defines one.
+    """
+
+    def __init__(self, package: str = "") -> None:
+        self._package = package
+        self._waiting: deque[str] | None = None  # the modules that nobody has needed yet
+        self._is_loading = False
+        self._is_complete = not package
         self._ops: dict[str, OpDef] = {}
         self._origins: dict[str, Namespace] = {}  # of each, the module that defined it
 
@@ -178,6 +213,8 @@ class OpRegistry:
             AlreadyRegisteredError: the name is taken.
         """
         name, origin = op_def.name, importing()
+        if not origin.get("__name__", "").startswith(f"{self._package}."):
+            self.load()
         if name in self._ops and not gives_way(self._origins.get(name, {}), origin):
             raise AlreadyRegisteredError(f"op {name!r} is already registered", op_type=name)
         self._origins[name] = origin
@@ -186,7 +223,7 @@ class OpRegistry:
 
     def get(self, name: str) -> OpDef:
         """The definition of that name. Raises NotFoundError with the nearest names."""
-        found = self._ops.get(name)
+        found = self.find(name)
         if found is None:
             near = near_names(name, self._ops)
             raise NotFoundError(
@@ -197,22 +234,58 @@ class OpRegistry:
             )
         return found
 
+    def find(self, name: str) -> OpDef | None:
+        """The definition of that name, or None."""
+        found = self._ops.get(name)
+        if found is None and not self._is_complete and name.isidentifier():
+            self._import(until=name)
+            found = self._ops.get(name)
+        return found
+
+    def home(self, name: str) -> str:
+        """The module that defined an op; "" where there is no such op."""
+        return self._origins[name].get("__name__", "") if name in self else ""
+
+    def load(self) -> None:
+        """Have all ops that come with aioflow defined, if they are not yet."""
+        if not self._is_complete:
+            self._import()
+
+    def _import(self, until: str = "") -> None:
+        with not_forked(), REGISTERING:
+            if self._is_loading:
+                return  # a module that is being imported asks: it has imported itself what it needs
+            claim(0, LOADING)
+            self._is_loading = True
+            try:
+                if self._waiting is None:
+                    self._waiting = deque(import_module(self._package).modules())
+                while self._waiting and until not in self._ops:
+                    import_module(self._waiting[0])
+                    self._waiting.popleft()
+                self._is_complete = not self._waiting
+            finally:
+                self._is_loading = False
+
     def __contains__(self, name: str) -> bool:
-        return name in self._ops
+        return self.find(name) is not None
 
     def __iter__(self) -> Iterator[OpDef]:
+        self.load()
         return iter(self._ops.values())
 
     def __len__(self) -> int:
+        self.load()
         return len(self._ops)
 
 
-OPS: Final = OpRegistry()
+OPS: Final = OpRegistry("aioflow.ops")
 
 
 def traits_of(op: str) -> Traits:
     """The traits of an op; of one that is not registered (a loop that was made one node) nothing is known."""
-    return OPS.get(op).traits if op in OPS else UNSTATED
+    found = OPS.find(op)
+    return UNSTATED if found is None else found.traits
 
 
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
@@ -333,6 +406,8 @@ def not_differentiable(*op_types: str) -> None:
 
 def _register_gradient(op_type: str, fn: GradientFn | None) -> None:
     origin = importing()
+    if not origin.get("__name__", "").startswith("aioflow.ops."):
+        OPS.find(op_type)  # its own stands beside it
     if op_type in GRADIENTS and not gives_way(_GRADIENT_ORIGINS.get(op_type, {}), origin):
         raise AlreadyRegisteredError(f"op {op_type!r} already has a gradient", op_type=op_type)
     _GRADIENT_ORIGINS[op_type] = origin

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import aioflow
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, SourceLine, UnknownNameError
 from aioflow.graph.default_session import session_for
 from aioflow.graph.lookup_errors import of_another_graph
 from aioflow.graph.opdef import OpDef
 from aioflow.graph.shapes import TensorShape
 from aioflow.graph.tensor import Tensor
-
-if TYPE_CHECKING:
-    from aioflow.graph.graph import Graph
-    from aioflow.session.session import Session
 
 __all__ = ["Operation"]
 
@@ -59,7 +56,7 @@ class Operation:
         _fetched: None  # see Fetchable
 
     def __init__(
-        self, graph: Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
+        self, graph: aioflow.Graph, op_def: OpDef, name: str, inputs: tuple[Tensor, ...], attrs: dict[str, Any]
     ) -> None:
         self.graph = graph
         self.op_def = op_def
@@ -154,7 +151,7 @@ class Operation:
                 "a call of a function keeps its inputs: put it into control_dependencies when it is made"
             ).at(self.name, self.type, self.source)
 
-    async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Session | None = None) -> None:
+    async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: aioflow.Session | None = None) -> None:
         """Run this node and what it needs in `session`, or in the default session."""
         await session_for(session, self.graph).run(self, feed_dict)
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import ref
 
+import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.names import NODE_NAME, SCOPE_NAME
+from aioflow.graph.operation import Operation
+from aioflow.graph.tensor import Tensor
 from aioflow.work.context_stack import ContextStack, Entry
-
-if TYPE_CHECKING:
-    from aioflow.graph.graph import Graph, Operation, Tensor
 
 __all__ = [
     "Body",
@@ -34,7 +34,7 @@ __all__ = [
     "innermost_graph",
 ]
 
-DeviceLike: TypeAlias = "str | DeviceSpec | Callable[[Operation], Any] | None"
+DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
 
 
 class Controller:
@@ -149,6 +149,10 @@ class Scope(NamedTuple):
     gradients: Mapping[str, str] = MappingProxyType({})
     differentiation: str = ""  # the name of the call of `gradients` that makes the node
 
+    def under(self, name: str) -> str:
+        """The name in this name scope."""
+        return f"{self.name}/{name}" if self.name else name
+
     def bare(self, context: Context | None) -> Scope:
         """The same in that branch or loop (None: at the top), where nodes wait for nothing and may be on any device."""
         return self._replace(context=context, controllers=(), colocation=(), colocated_device="", devices=())
@@ -182,20 +186,20 @@ class _Block:
 
 
 _SCOPES: Final[ContextStack[_Block]] = ContextStack("aioflow_scopes", weak=False)
-GRAPHS: Final[ContextStack[Graph]] = ContextStack("aioflow_default_graphs", weak=True)
+GRAPHS: Final[ContextStack[aioflow.Graph]] = ContextStack("aioflow_default_graphs", weak=True)
 
 
-def innermost_graph() -> Graph | None:
+def innermost_graph() -> aioflow.Graph | None:
     """The graph of the innermost open `as_default` block here, or None."""
     return GRAPHS.innermost()
 
 
-def enter_graph(graph: Graph) -> AbstractContextManager[Graph]:
+def enter_graph(graph: aioflow.Graph) -> AbstractContextManager[aioflow.Graph]:
     """Make `graph` the default inside the block."""
     return GRAPHS.inside(graph)
 
 
-def current_scope(graph: Graph) -> Scope:
+def current_scope(graph: aioflow.Graph) -> Scope:
     """The scopes of `graph` that are open in the current context."""
     stack = _SCOPES.entries()
     return _innermost(stack, graph.mark)[1] if stack else _EMPTY
@@ -229,7 +233,7 @@ def _worked_out(mark: object) -> Scope:
 
 
 @contextmanager
-def enter_scope(graph: Graph, change: Change) -> Iterator[Scope]:
+def enter_scope(graph: aioflow.Graph, change: Change) -> Iterator[Scope]:
     """A block in which new nodes of `graph` inherit what `change` makes of what they would inherit around it."""
     mark = graph.mark
     block = _Block(mark, *_innermost(_SCOPES.entries(), mark), change)
@@ -257,7 +261,7 @@ def body_of(scope: Scope) -> Body | None:
 
 
 @contextmanager
-def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
+def name_scope(graph: aioflow.Graph, name: str | None) -> Iterator[str]:
     """Prefix the names of new nodes. A name that ends in "/" is taken as it is; None or "" goes back to the root.
 
     Yields:
@@ -281,7 +285,7 @@ def name_scope(graph: Graph, name: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
+def device(graph: aioflow.Graph, target: DeviceLike) -> Iterator[None]:
     """Request a device for new nodes. None closes off the outer scopes.
 
     A function gets the node, whose `device` is what the scopes inside this one ask for, and its answer takes the place
@@ -296,7 +300,7 @@ def device(graph: Graph, target: DeviceLike) -> Iterator[None]:
 
 
 @contextmanager
-def control_dependencies(graph: Graph, inputs: Iterable[Operation] | None) -> Iterator[None]:
+def control_dependencies(graph: aioflow.Graph, inputs: Iterable[Operation] | None) -> Iterator[None]:
     """Make new nodes wait for `inputs`, those left out that a block around makes them wait for already; None closes off
     the outer blocks, and goes out of the branches and loops that are being built.
     """
@@ -312,7 +316,7 @@ def control_dependencies(graph: Graph, inputs: Iterable[Operation] | None) -> It
 
 
 @contextmanager
-def colocate_with(graph: Graph, op: Operation | None, ignore_existing: bool = False) -> Iterator[None]:
+def colocate_with(graph: aioflow.Graph, op: Operation | None, ignore_existing: bool = False) -> Iterator[None]:
     """Put new nodes on the device of `op`, whatever the device scopes around say. None closes off the outer blocks."""
     added = None if op is None else (op.colocated_with, op.device)
 
@@ -328,7 +332,7 @@ def colocate_with(graph: Graph, op: Operation | None, ignore_existing: bool = Fa
 
 
 @contextmanager
-def container(graph: Graph, name: str) -> Iterator[str]:
+def container(graph: aioflow.Graph, name: str) -> Iterator[str]:
     """Keep the resources of new stateful nodes in the container of that name."""
     check_text(name, "the name of a container")
     with enter_scope(graph, lambda outer: outer._replace(container=name)):
@@ -336,7 +340,7 @@ def container(graph: Graph, name: str) -> Iterator[str]:
 
 
 @contextmanager
-def gradient_override_map(graph: Graph, overrides: Mapping[str, str]) -> Iterator[None]:
+def gradient_override_map(graph: aioflow.Graph, overrides: Mapping[str, str]) -> Iterator[None]:
     """Give new nodes of these ops the gradients that are registered under the other names."""
     check_kind(overrides, Mapping, "op_type_map", "a mapping of names to names")
     for op_type, gradient in overrides.items():

@@ -127,7 +127,7 @@ class Dimension:
         return Dimension(other) if self.value is None else Dimension(self.value)
 
 
-Size: TypeAlias = "int | Dimension | None"
+Size: TypeAlias = int | Dimension | None
 _T = TypeVar("_T")
 
 

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from numpy.typing import NDArray
 
+import aioflow
 from aioflow.errors import DTypeError, OpError
 from aioflow.graph.default_session import session_for
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, format_dims, merge_dims
-
-if TYPE_CHECKING:
-    from aioflow.graph.graph import Graph
-    from aioflow.graph.operation import Operation
-    from aioflow.graph.tensor_like import IndexLike, TensorLike
-    from aioflow.session.session import Session
+from aioflow.work.forking import not_forked
 
 __all__ = ["OPERATORS", "Tensor"]
 
-# Python operators on tensors, filled in by the op families: the graph itself knows no op by name.
-OPERATORS: Final[dict[str, Callable[..., Any]]] = {}
+_OPERATOR_MODULES: Final = {"getitem": "aioflow.ops.array.slices", "matmul": "aioflow.ops.linalg.products"}
+
+
+class _Operators(dict[str, Callable[..., Any]]):
+    """Python operators on tensors, filled in by the op families when one is first used: the graph itself knows no op by
+    name.
+    """
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        with not_forked():
+            import_module(_OPERATOR_MODULES.get(name, "aioflow.ops.operators"))
+        return dict(self)[name]
+
+
+OPERATORS: Final = _Operators()
 
 
 class Tensor:
@@ -33,7 +43,7 @@ class Tensor:
     if TYPE_CHECKING:
         _fetched: NDArray[Any]  # see Fetchable
 
-    def __init__(self, op: Operation, value_index: int, dtype: DType, dims: Dims) -> None:
+    def __init__(self, op: aioflow.Operation, value_index: int, dtype: DType, dims: Dims) -> None:
         self.op = op
         self.value_index = value_index
         self.dtype = dtype
@@ -45,7 +55,7 @@ class Tensor:
         return f"{self.op.name}:{self.value_index}"
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> aioflow.Graph:
         """The graph that the tensor belongs to."""
         return self.op.graph
 
@@ -80,11 +90,13 @@ class Tensor:
         """Forget what of the static shape holds no longer; the caller sees to the tensors that follow from it."""
         self._dims = dims
 
-    def consumers(self) -> list[Operation]:
+    def consumers(self) -> list[aioflow.Operation]:
         """The nodes that read this tensor."""
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
 
-    async def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Session | None = None) -> NDArray[Any]:
+    async def eval(
+        self, feed_dict: Mapping[Any, Any] | None = None, session: aioflow.Session | None = None
+    ) -> NDArray[Any]:
         """Run what this tensor needs in `session`, or in the default session, and return its value."""
         value: NDArray[Any] = await session_for(session, self.graph).run(self, feed_dict)
         return value
@@ -121,82 +133,82 @@ class Tensor:
 
         __int__ = __complex__ = __float__
 
-    def __add__(self, other: TensorLike) -> Tensor:
+    def __add__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("add", self, other)
 
-    def __radd__(self, other: TensorLike) -> Tensor:
+    def __radd__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("add", other, self)
 
-    def __sub__(self, other: TensorLike) -> Tensor:
+    def __sub__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("sub", self, other)
 
-    def __rsub__(self, other: TensorLike) -> Tensor:
+    def __rsub__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("sub", other, self)
 
-    def __mul__(self, other: TensorLike) -> Tensor:
+    def __mul__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("mul", self, other)
 
-    def __rmul__(self, other: TensorLike) -> Tensor:
+    def __rmul__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("mul", other, self)
 
-    def __truediv__(self, other: TensorLike) -> Tensor:
+    def __truediv__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("truediv", self, other)
 
-    def __rtruediv__(self, other: TensorLike) -> Tensor:
+    def __rtruediv__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("truediv", other, self)
 
-    def __floordiv__(self, other: TensorLike) -> Tensor:
+    def __floordiv__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("floordiv", self, other)
 
-    def __rfloordiv__(self, other: TensorLike) -> Tensor:
+    def __rfloordiv__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("floordiv", other, self)
 
-    def __mod__(self, other: TensorLike) -> Tensor:
+    def __mod__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("mod", self, other)
 
-    def __rmod__(self, other: TensorLike) -> Tensor:
+    def __rmod__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("mod", other, self)
 
-    def __pow__(self, other: TensorLike) -> Tensor:
+    def __pow__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("pow", self, other)
 
-    def __rpow__(self, other: TensorLike) -> Tensor:
+    def __rpow__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("pow", other, self)
 
-    def __matmul__(self, other: TensorLike) -> Tensor:
+    def __matmul__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("matmul", self, other)
 
-    def __rmatmul__(self, other: TensorLike) -> Tensor:
+    def __rmatmul__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("matmul", other, self)
 
-    def __lt__(self, other: TensorLike) -> Tensor:
+    def __lt__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("lt", self, other)
 
-    def __le__(self, other: TensorLike) -> Tensor:
+    def __le__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("le", self, other)
 
-    def __gt__(self, other: TensorLike) -> Tensor:
+    def __gt__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("gt", self, other)
 
-    def __ge__(self, other: TensorLike) -> Tensor:
+    def __ge__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("ge", self, other)
 
-    def __and__(self, other: TensorLike) -> Tensor:
+    def __and__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("and", self, other)
 
-    def __rand__(self, other: TensorLike) -> Tensor:
+    def __rand__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("and", other, self)
 
-    def __or__(self, other: TensorLike) -> Tensor:
+    def __or__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("or", self, other)
 
-    def __ror__(self, other: TensorLike) -> Tensor:
+    def __ror__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("or", other, self)
 
-    def __xor__(self, other: TensorLike) -> Tensor:
+    def __xor__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("xor", self, other)
 
-    def __rxor__(self, other: TensorLike) -> Tensor:
+    def __rxor__(self, other: aioflow.typing.TensorLike) -> Tensor:
         return _operator("xor", other, self)
 
     def __neg__(self) -> Tensor:
@@ -208,7 +220,7 @@ class Tensor:
     def __invert__(self) -> Tensor:
         return _operator("invert", self)
 
-    def __getitem__(self, key: IndexLike) -> Tensor:
+    def __getitem__(self, key: aioflow.typing.IndexLike) -> Tensor:
         return _operator("getitem", self, key)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, ForwardRef, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -39,6 +39,11 @@ class SupportsArray(Protocol):
         """The array."""
 
 
+if TYPE_CHECKING:
+    _Nested: TypeAlias = Sequence["TensorLike"]
+else:  # the name is looked up here, whatever names there are where an annotation is evaluated
+    _Nested = Sequence[ForwardRef("TensorLike", module=__name__)]
+
 DenseLike: TypeAlias = (
     Tensor
     | SupportsTensor
@@ -50,7 +55,7 @@ DenseLike: TypeAlias = (
     | TensorShape
     | Dimension
     | SupportsArray
-    | Sequence["TensorLike"]
+    | _Nested
 )
 
 # Whatever may stand where an op takes a tensor.

@@ -28,6 +28,7 @@ __all__ = [
     "WRITING",
     "Answers",
     "Effect",
+    "Half",
     "Kind",
     "Laws",
     "Memory",
@@ -75,6 +76,14 @@ class Effect(Enum):
     def is_stateful(self) -> bool:
         """Whether nodes may never be merged, folded or run twice."""
         return self in (Effect.KEEPS, Effect.READS, Effect.CHANGES)
+
+
+class Half(Enum):
+    """What becomes of an op whose float32 operands are rounded to 16 bits: bfloat16, or float16."""
+
+    WIDE = "it needs the digits or the range of float32: it sums, cancels, or runs out of range"
+    FOLLOWS = "its result is as good as what it reads: it moves or compares, or makes each element of a few"
+    GAINS = "it is what 16 bits are for: products, which are summed in float32 and rounded once"
 
 
 class Role(IntEnum):
@@ -150,6 +159,9 @@ BOOLS: Final = frozenset({"bool"})
 ANY: Final = NUMBERS | BOOLS
 NOTHING: Final[frozenset[str]] = frozenset()
 
+# Kinds whose elements come from few others.
+_FOLLOWING: Final = frozenset({"elementwise", "movement", "view", "reshapes", "passes_on"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
@@ -180,6 +192,7 @@ class Traits:
         on_host: Why it runs on the host alone, in a few words; "" where another device may have a kernel.
         is_numeric: Its work is on numbers in tensors.
         stays_home: It needs what only the process has that built the graph: a Python function.
+        half: What becomes of it in 16 bits; None for what is usual for its kind: see `in_16_bits`.
     """
 
     kind: str = ""
@@ -202,11 +215,25 @@ class Traits:
     on_host: str = ""
     is_numeric: bool = True
     stays_home: bool = False
+    half: Half | None = None
+
+    @property
+    def in_16_bits(self) -> Half:
+        """What becomes of it in 16 bits. Functions that take many instructions for an element are seldom bounded."""
+        if self.half is not None:
+            return self.half
+        follows = self.kind in _FOLLOWING and self.cost.rate != "transcendental"
+        return Half.FOLLOWS if follows else Half.WIDE
 
     @property
     def multiplies(self) -> bool:
         """Whether it is a sum of products, of which it matters whether two operands are one buffer."""
         return self.cost.rate in MULTIPLYING_RATES
+
+    @property
+    def draws(self) -> bool:
+        """Whether it takes the next numbers of a generator."""
+        return self.kind == "random" and self.effect is Effect.KEEPS
 
     @property
     def is_resident(self) -> bool:
@@ -269,6 +296,7 @@ class Answers(TypedDict, total=False):
     on_host: str
     is_numeric: bool
     stays_home: bool
+    half: Half | None
 
 
 class Kind(Protocol):

@@ -1,12 +1,22 @@
-"""Kernels: what ops do when a step runs. One body over an array namespace `xp` serves every backend that can run it."""
+"""Kernels: what ops do when a step runs. One body over an array namespace `xp` serves every backend that can run it.
 
-from importlib import import_module
-from pkgutil import walk_packages
+The kernels of an op are in the folder that is called like the one of its definition.
+"""
 
-__all__ = ["load"]
+from collections.abc import Iterator
+from pkgutil import iter_modules, walk_packages
+
+__all__ = ["modules"]
 
 
-def load() -> None:
-    """Import every module here, which registers its kernels. The registry does it when it is first asked for one."""
-    for module in walk_packages(__path__, f"{__name__}."):
-        import_module(module.name)
+def modules(family: str = "") -> Iterator[str]:
+    """The modules that register the kernels of a family of ops; without a name, of all."""
+    if not family:
+        yield from (module.name for module in walk_packages(__path__, f"{__name__}."))
+        return
+    for module in iter_modules(__path__):
+        if module.name == family:
+            name = f"{__name__}.{family}"
+            yield name
+            if module.ispkg:
+                yield from (inner.name for inner in iter_modules([f"{path}/{family}" for path in __path__], f"{name}."))

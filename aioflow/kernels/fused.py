@@ -13,11 +13,21 @@ from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError, OpError, SourceLine
 from aioflow.graph.dtypes import DType
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.shapes import Dims
+from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef, binder
 
-__all__ = ["Chain", "Member", "Values", "chain_of", "epilogue_of", "implied_attrs", "product_binding"]
+__all__ = [
+    "Chain",
+    "Member",
+    "Values",
+    "chain_of",
+    "epilogue_of",
+    "implied_attrs",
+    "operands_of",
+    "product_binding",
+]
 
 _FILENAME: Final = "<aioflow chain>"
 _FIRST_LINE: Final = 3  # of a member in the generated function: before it are its head and the unpacking
@@ -63,11 +73,13 @@ class Chain:
 
     Attributes:
         inputs: How many inputs it has.
+        dtypes: Of its inputs.
         members: In order; the result of the last one is the result.
     """
 
-    def __init__(self, inputs: int, members: Sequence[Member]) -> None:
-        self.inputs = inputs
+    def __init__(self, dtypes: Sequence[DType], members: Sequence[Member]) -> None:
+        self.inputs = len(dtypes)
+        self.dtypes = tuple(dtypes)
         self.members = tuple(members)
         self.whole = self._compiled()
 
@@ -159,7 +171,9 @@ def chain_of(binding: Binding) -> Chain:
     """The program of an `_ElementwiseChain` node."""
     attrs = binding.attrs
     values = Values(binding.input_dtypes, binding.input_dims, binding.constants)
-    return Chain(len(values.dtypes), list(_members(binding, values, attrs["ops"], attrs["operands"], attrs["dtypes"])))
+    if tuple(attrs["dtypes"])[-1:] != binding.output_dtypes:
+        raise _no_program("a last member of the result's dtype", attrs["dtypes"])
+    return Chain(values.dtypes, list(_members(binding, values, attrs["ops"], attrs["operands"], attrs["dtypes"])))
 
 
 def epilogue_of(binding: Binding) -> Chain | None:
@@ -170,16 +184,24 @@ def epilogue_of(binding: Binding) -> Chain | None:
     if not ops:
         return None
     values = Values((dtype,) * (1 + count), (None, *binding.input_dims[2:]), (None, *binding.constants[2:]))
+    operands = operands_of(binding.attrs)
+    members = _members(binding, values, ops, operands, (dtype,) * len(ops), first=1)
+    return Chain(values.dtypes, list(members))
+
+
+def operands_of(attrs: Mapping[str, Any]) -> list[int]:
+    """What the ops that follow a product read, op by op: see `aioflow.ops.fused`."""
+    if attrs["operands"]:
+        return list(attrs["operands"])
     operands: list[int] = []
     argument, value = 1, 0
-    for at, op in enumerate(ops):
+    for at, op in enumerate(attrs["fused_ops"]):
         operands.append(value)
         if len(OPS.get(op).inputs) == 2:
             operands.append(argument)
             argument += 1
-        value = 1 + count + at
-    members = _members(binding, values, ops, operands, (dtype,) * len(ops), first=1)
-    return Chain(1 + count, list(members))
+        value = 1 + attrs["num_args"] + at
+    return operands
 
 
 def product_binding(binding: Binding, op: str) -> Binding:
@@ -217,9 +239,11 @@ def _members(
         read = tuple(next(remaining) for _ in OPS.get(op).inputs)
         if not all(0 <= i < len(values.dtypes) for i in read):
             raise _no_program(f"operands among {len(values.dtypes)} values", read)
-        attrs = implied_attrs(op, [values.dtypes[i] for i in read], dtype)
+        inputs = [values.dtypes[i] for i in read]
+        attrs = implied_attrs(op, inputs, dtype)
         if attrs is None:
             raise _no_program("members without attributes of their own", op)
+        _check_member(op, inputs, dtype, attrs)
         kernel = KERNELS.get(op, binding.backend.device_type, attrs)
         if kernel.is_async or kernel.takes_step:
             raise _no_program("members that compute", op)
@@ -228,14 +252,29 @@ def _members(
             name=node,
             op_type=op,
             attrs=attrs,
-            input_dtypes=tuple(values.dtypes[i] for i in read),
+            input_dtypes=tuple(inputs),
             input_dims=tuple(values.dims[i] for i in read),
             output_dtypes=(dtype,),
             output_dims=(None,),
             constants=tuple(values.constants[i] for i in read),
         )
-        yield Member(kernel, kernel.bind(one), read, dtype, node, _source_line(source))
+        call = kernel.bind(one)
+        if may_differ(op, one.input_dims):
+            kernel, call = replace(kernel, expression=None), of_one_shape(call)
+        yield Member(kernel, call, read, dtype, node, _source_line(source))
         values = values.add(dtype)
+
+
+def _check_member(op: str, inputs: Sequence[DType], output: DType, attrs: Mapping[str, Any]) -> None:
+    """What backends rely on that compute blocks, or in machine code: a member makes an element of each element of what
+    it reads, and of the dtype that is said. A plan may come from anybody.
+    """
+    allowed, op_def = traits_of(op).fuses, OPS.get(op)
+    if not allowed or any(dtype.name not in allowed for dtype in inputs):
+        raise _no_program("elementwise members, for these dtypes", op)
+    for arg, dtype in zip((*op_def.inputs, *op_def.outputs), (*inputs, output), strict=True):
+        if dtype is not (arg.dtype if arg.type_attr is None else attrs[arg.type_attr]):
+            raise _no_program("members of the dtypes that their ops take and make", op)
 
 
 def _no_program(expected: str, actual: Any) -> InvalidArgumentError:

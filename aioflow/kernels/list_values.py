@@ -7,13 +7,22 @@ more. What was made to be used by index is a Python list, copied by every change
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["Items", "tensors_of"]
+__all__ = ["Items", "stack_of", "tensors_of"]
 
 Items: TypeAlias = "tuple[Any, ...] | list[Any]"
+
+
+def stack_of(tensors: Iterable[Any]) -> tuple[Any, ...]:
+    """The stack of these tensors, the last one on top."""
+    items: tuple[Any, ...] = ()
+    for tensor in tensors:
+        items = (items, tensor)
+    return items
 
 
 def tensors_of(items: Items) -> list[Any]:

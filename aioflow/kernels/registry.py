@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, UnimplementedError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import LOADING, OPS, REGISTERING
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.reading import GROUPS
-from aioflow.work.forking import not_forked
+from aioflow.work.forking import Locked, not_forked
 from aioflow.work.importing import Namespace, gives_way, importing
+from aioflow.work.stopping import claim
 
 __all__ = [
     "ANY_DEVICE",
@@ -183,6 +186,9 @@ class KernelDef:
         takes_out: The body accepts a keyword argument `out`: None, or the buffer for its (single) output, which may be
             one of its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
         expression: A Python expression for the same, such as "{0} + {1}", for generated code.
+        exact_c: An element of the output in C, given the elements {0}, {1}, …, for generated code of the host; (T) is a
+            cast to the type of {0}, and of C's functions there are sqrt, floor, ceil, rint and fabs, for every type.
+            For numbers and bools of the types that C has, it gives the body's result to the last bit.
         label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest
             the highest priority wins, then the device's own kernel over a portable one.
         takes_step: The body accepts a keyword argument `step`, the running step.
@@ -209,6 +215,7 @@ class KernelDef:
     retains: bool = False
     takes_out: bool = False
     expression: str | None = None
+    exact_c: str = ""
     label: str = ""
     priority: int = 0
     takes_step: bool = False
@@ -247,15 +254,19 @@ class KernelRegistry:
     """All kernels, by op.
 
     Args:
-        load: Registers those that come with aioflow. It is called when the registry is first asked for a kernel, so
-            that a program that builds graphs, or only imports aioflow, need not wait for it.
+        package: The package that has those of aioflow; its `modules(family)` are what there is to import. They are
+            imported, a family of ops at a time, when somebody asks for a kernel: a program that builds graphs, or only
+            imports aioflow, need not wait for them.
     """
 
-    def __init__(self, load: Callable[[], None] | None = None) -> None:
+    def __init__(self, package: str = "") -> None:
+        self._package = package
         self._known: dict[str, list[KernelDef]] = {}
         self._origins: dict[Hashable, Namespace] = {}  # of each, by its key, the module that registered it
-        self._load = load
-        self._loading = threading.local()
+        self._offered: dict[str, list[tuple[Callable[[], KernelDef], Namespace]]] = {}
+        self._settled: set[str] = set()  # the ops whose kernels are all made
+        self._offers = Locked()  # between who offers a kernel and who has just made all that were offered
+        self._here = threading.local()
 
     @property
     def _kernels(self) -> dict[str, list[KernelDef]]:
@@ -263,16 +274,70 @@ class KernelRegistry:
         return self._known
 
     def load(self) -> None:
-        """Have those that come with aioflow registered, if they are not yet."""
-        load = self._load
-        if load is not None and not getattr(self._loading, "here", False):
-            self._loading.here = True
-            try:
-                with not_forked():
-                    load()  # importing has locks: whoever comes meanwhile waits for them
-                self._load = None
-            finally:
-                self._loading.here = False
+        """Have those that come with aioflow, and all that were offered."""
+        if self._package:
+            with not_forked():
+                for name in import_module(self._package).modules():
+                    import_module(name)
+            self._package = ""
+        for op in list(self._offered):
+            self._settle(op)
+
+    @contextmanager
+    def trusting(self) -> Iterator[None]:
+        """While the block runs, which loads a package of kernels, this thread only offers what it registers."""
+        before, self._here.trusts = getattr(self._here, "trusts", False), True
+        try:
+            yield
+        finally:
+            self._here.trusts = before
+
+    def offer(self, op: str, make: Callable[[], KernelDef]) -> None:
+        """Register what `make` gives.
+
+        Aioflow's own, and those of a package that is loaded as one (`trusting`), are made when somebody first asks for
+        a kernel of the op, since that needs the op. Those of anybody else at once, and after these: who brings a second
+        kernel for the same is told so there and then.
+
+        Raises:
+            NotFoundError, InvalidArgumentError, AlreadyRegisteredError: as `register`, and what `make` raises.
+        """
+        origin = importing()
+        own = origin.get("__name__", "").startswith("aioflow.kernels.")
+        if own or getattr(self._here, "trusts", False):
+            with self._offers.lock:
+                if op not in self._settled:
+                    self._offered.setdefault(op, []).append((cache(make), origin))  # made once, though it is cut off
+                    return
+        if not own:
+            self._settle(op)
+        self._add(make(), origin)
+
+    def _settle(self, op: str) -> None:
+        """Have all kernels of an op made."""
+        if op in self._settled:
+            return
+        with not_forked(), REGISTERING:
+            home = OPS.home(op).split(".")
+            if self._package and home[:2] == ["aioflow", "ops"]:
+                new = [name for name in import_module(self._package).modules(home[2]) if name not in sys.modules]
+                if new:
+                    claim(0, LOADING)
+                for name in new:
+                    import_module(name)
+            while not self._is_all(op):
+                make, origin = self._offered[op][0]
+                self._add(make(), origin)
+                self._offered[op].pop(0)
+
+    def _is_all(self, op: str) -> bool:
+        """Whether all kernels that were offered for an op are made; whoever offers one later makes it at once."""
+        with self._offers.lock:
+            if self._offered.get(op):
+                return False
+            self._offered.pop(op, None)
+            self._settled.add(op)
+            return True
 
     def register(self, kernel_def: KernelDef) -> KernelDef:
         """Add a kernel, in the place of what an import that was cut off has left of it.
@@ -281,8 +346,13 @@ class KernelRegistry:
             NotFoundError: the op is not defined.
             AlreadyRegisteredError: there is one for the same op, device type, dtypes, label and priority.
         """
+        return self._add(kernel_def, importing())
+
+    def _add(self, kernel_def: KernelDef, origin: Namespace) -> KernelDef:
         OPS.get(kernel_def.op)
-        known, origin, key = self._known.setdefault(kernel_def.op, []), importing(), _key(kernel_def)
+        known, key = self._known.setdefault(kernel_def.op, []), _key(kernel_def)
+        if any(other is kernel_def for other in known):
+            return kernel_def  # an interrupt came just then
         if any(_key(other) == key for other in known):
             if not gives_way(self._origins[key], origin):
                 raise AlreadyRegisteredError(
@@ -296,13 +366,17 @@ class KernelRegistry:
         known.append(kernel_def)
         return kernel_def
 
+    def _of(self, op_type: str) -> list[KernelDef]:
+        self._settle(op_type)
+        return self._known.get(op_type, [])
+
     def find(
         self, op_type: str, device_type: str, attrs: Mapping[str, Any], below: float = math.inf
     ) -> KernelDef | None:
         """The kernel that a node with these attributes gets on that kind of device, or None. Only those of a priority
         below `below` are looked at, for a kernel that leaves some nodes to the next one.
         """
-        fitting = [k for k in self._kernels.get(op_type, ()) if k.priority < below and k.accepts(device_type, attrs)]
+        fitting = [k for k in self._of(op_type) if k.priority < below and k.accepts(device_type, attrs)]
         if not fitting:
             return None
         return max(fitting, key=lambda k: (k.priority, k.device_type != ANY_DEVICE))
@@ -313,7 +387,7 @@ class KernelRegistry:
         if found is None:
             types: dict[str, str] = {k: v.name for k, v in attrs.items() if isinstance(v, DType)}
             types |= {"_kernel": attrs["_kernel"]} if attrs.get("_kernel") else {}
-            existing = "; ".join(_describe(k) for k in self._kernels.get(op_type, ())) or "no kernel at all"
+            existing = "; ".join(_describe(k) for k in self._of(op_type)) or "no kernel at all"
             raise UnimplementedError(
                 f"no kernel of op {op_type!r} fits the node",
                 op_type=op_type,
@@ -324,7 +398,7 @@ class KernelRegistry:
 
     def for_op(self, op_type: str) -> list[KernelDef]:
         """All kernels of an op."""
-        return list(self._kernels.get(op_type, ()))
+        return list(self._of(op_type))
 
     def __iter__(self) -> Iterator[KernelDef]:
         return (k for kernels in self._kernels.values() for k in kernels)
@@ -348,11 +422,7 @@ def _describe(kernel_def: KernelDef) -> str:
     return f"{device} ({', '.join(limits)})" if limits else device
 
 
-def _load_built_in() -> None:
-    import_module("aioflow.kernels").load()
-
-
-KERNELS: Final = KernelRegistry(_load_built_in)
+KERNELS: Final = KernelRegistry("aioflow.kernels")
 
 
 def _dtype_sets(dtypes: Mapping[str, Iterable[Any] | str] | None) -> dict[str, frozenset[DType]]:
@@ -376,6 +446,7 @@ class KernelOptions(TypedDict, total=False):
     fresh: bool
     retains: bool
     takes_out: bool
+    exact_c: str
     label: str
     priority: int
     makes: type | None
@@ -407,10 +478,10 @@ def kernel(
 
     _require_op(op)
 
-    def register(body: Body) -> Body:
+    def made(body: Body) -> KernelDef:
         if _FOLDERS in inspect.signature(body).parameters:
             options["opens_files"] = True
-        _register(
+        return _checked(
             KernelDef(
                 op,
                 _bind_body(op, body),
@@ -421,8 +492,11 @@ def kernel(
                 expression=expression,
                 takes=_handles(op, takes),
                 **options,
-            ),
+            )
         )
+
+    def register(body: Body) -> Body:
+        KERNELS.offer(op, partial(made, body))
         return body
 
     return register
@@ -442,8 +516,8 @@ def binder(
 
     _require_op(op)
 
-    def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
-        _register(
+    def made(bind: Callable[[Binding], Body]) -> KernelDef:
+        return _checked(
             KernelDef(
                 op,
                 bind,
@@ -453,8 +527,11 @@ def binder(
                 is_async,
                 takes=_handles(op, takes),
                 **options,
-            ),
+            )
         )
+
+    def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
+        KERNELS.offer(op, partial(made, bind))
         return bind
 
     return register
@@ -466,17 +543,9 @@ def _require_op(op: Any) -> None:
         raise InvalidArgumentError("a kernel needs its op", expected='the name of an op: `@kernel("Tanh")`', actual=op)
 
 
-def _register(kernel_def: KernelDef) -> None:
-    """Register, after aioflow's own: a module that brings a second kernel for the same is told so there and then."""
-    if not importing().get("__name__", "").startswith("aioflow.kernels."):
-        KERNELS.load()
-    _check_names(kernel_def)
-    KERNELS.register(kernel_def)
-
-
-def _check_names(kernel_def: KernelDef) -> None:
-    """Raise InvalidArgumentError where a kernel speaks of what its op does not have: it would never be chosen, or its
-    converter never be called.
+def _checked(kernel_def: KernelDef) -> KernelDef:
+    """The kernel. Raises InvalidArgumentError where it speaks of what its op does not have: it would never be chosen,
+    or its converter never be called.
     """
     op_def = OPS.get(kernel_def.op)
     inputs = [arg.name for arg in op_def.inputs]
@@ -498,6 +567,7 @@ def _check_names(kernel_def: KernelDef) -> None:
         raise _misfit(
             kernel_def.op, "device= of a kernel", f"{kernel_def.device_type.upper()!r}", kernel_def.device_type
         )
+    return kernel_def
 
 
 def _misfit(op: str, message: str, expected: str, actual: Any) -> InvalidArgumentError:
@@ -536,27 +606,35 @@ def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
 
 @dataclass(frozen=True, slots=True)
 class Ufunc:
-    """One row of an `elementwise` table: the function's name in `xp`, and the same as an operator expression."""
+    """One row of an `elementwise` table: the function's name in `xp`, and the same as an operator expression, and in C
+    (as `KernelDef.exact_c`).
+    """
 
     name: str
     expression: str | None = None
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    exact_c: str = ""
 
 
 def elementwise(table: Mapping[str, Ufunc | str]) -> None:
     """Register ops that are one ufunc of the array namespace each."""
     for op, row in table.items():
         ufunc = Ufunc(row) if isinstance(row, str) else row
-        _register(
-            KernelDef(
-                op,
-                partial(_namespace_function, ufunc.name),
-                dtypes=_dtype_sets(ufunc.dtypes),
-                fresh=True,
-                takes_out=True,
-                expression=ufunc.expression,
-            ),
+        KERNELS.offer(op, partial(_ufunc_kernel, op, ufunc))
+
+
+def _ufunc_kernel(op: str, ufunc: Ufunc) -> KernelDef:
+    return _checked(
+        KernelDef(
+            op,
+            partial(_namespace_function, ufunc.name),
+            dtypes=_dtype_sets(ufunc.dtypes),
+            fresh=True,
+            takes_out=True,
+            expression=ufunc.expression,
+            exact_c=ufunc.exact_c,
         )
+    )
 
 
 def _namespace_function(name: str, binding: Binding) -> Body:

@@ -50,8 +50,8 @@ def _recv(binding: Binding) -> Body:
     return recv
 
 
-KERNELS.register(KernelDef(SEND, _send, takes_step=True, sends=True, opaque=True))
-KERNELS.register(KernelDef(RECV, _recv, is_async=True, takes_step=True))
+KERNELS.offer(SEND, partial(KernelDef, SEND, _send, takes_step=True, sends=True, opaque=True))
+KERNELS.offer(RECV, partial(KernelDef, RECV, _recv, is_async=True, takes_step=True))
 
 
 class _Lent(NamedTuple):
@@ -86,7 +86,7 @@ def _share(binding: Binding) -> Body:
     return binding.backend.share
 
 
-KERNELS.register(KernelDef("_Share", _share))
-KERNELS.register(KernelDef("_Lend", _lend))
-KERNELS.register(KernelDef("_ToDevice", _to_device, is_async=True, fresh=True))
-KERNELS.register(KernelDef("_ToHost", _to_host, is_async=True, fresh=True))
+KERNELS.offer("_Share", partial(KernelDef, "_Share", _share))
+KERNELS.offer("_Lend", partial(KernelDef, "_Lend", _lend))
+KERNELS.offer("_ToDevice", partial(KernelDef, "_ToDevice", _to_device, is_async=True, fresh=True))
+KERNELS.offer("_ToHost", partial(KernelDef, "_ToHost", _to_host, is_async=True, fresh=True))

@@ -6,6 +6,7 @@ from aioflow.ops.lookup.initializers import TextFileIndex as TextFileIndex
 from aioflow.ops.lookup.initializers import TextFileInitializer as TextFileInitializer
 from aioflow.ops.lookup.tables import StaticHashTable as StaticHashTable
 from aioflow.ops.lookup.tables import StaticVocabularyTable as StaticVocabularyTable
+from aioflow.work.later import load_later as _load_later
 
 __all__ = [
     "KeyValueTensorInitializer",
@@ -14,3 +15,5 @@ __all__ = [
     "TextFileIndex",
     "TextFileInitializer",
 ]
+
+_load_later(__name__)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from aioflow.errors import DTypeError, UnimplementedError
 from aioflow.runtime.spans import Spans, process_spans, set_process_spans
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
 
 __all__ = ["Instrumentation", "instrument"]
 
@@ -20,6 +17,12 @@ class _Reporting(Protocol):
     """What is needed of a session."""
 
     def report_spans(self, spans: Spans | None) -> None: ...
+
+
+class _TracerProvider(Protocol):
+    """What is needed of OpenTelemetry's."""
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Instrumentation:
@@ -41,7 +44,7 @@ class Instrumentation:
         self.remove()
 
 
-def instrument(session: _Reporting | None = None, *, tracer_provider: TracerProvider | None = None) -> Instrumentation:
+def instrument(session: _Reporting | None = None, *, tracer_provider: _TracerProvider | None = None) -> Instrumentation:
     """Report each step as a span to OpenTelemetry.
 
     A step is a span "aioflow.step" with its fetches and devices, within whatever span its caller is in. On several

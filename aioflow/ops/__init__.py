@@ -1,12 +1,19 @@
 """Ops, a folder per family: for each op its definition, shape function, gradient and public builder, side by side."""
 
-from importlib import import_module
-from pkgutil import walk_packages
+from collections.abc import Iterator
+from pkgutil import iter_modules
+from typing import Final
 
-__all__ = ["load"]
+__all__ = ["modules"]
+
+_FIRST: Final = ("array", "math", "control", "variables")  # of their ops, others make the most nodes
 
 
-def load() -> None:
-    """Import every module here, which defines its ops."""
-    for module in walk_packages(__path__, f"{__name__}."):
-        import_module(module.name)
+def modules() -> Iterator[str]:
+    """The modules that define ops, in the order in which an op is looked for that nobody has imported."""
+    here = list(iter_modules(__path__, f"{__name__}."))
+    yield from (module.name for module in here if not module.ispkg)
+    families = [module.name.rpartition(".")[2] for module in here if module.ispkg]
+    for family in sorted(families, key=lambda family: _FIRST.index(family) if family in _FIRST else len(_FIRST)):
+        folders = [f"{path}/{family}" for path in __path__]
+        yield from (module.name for module in iter_modules(folders, f"{__name__}.{family}."))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from aioflow.graph.arrays import check_depth, to_array
 from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
+from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import OPS, OpDef, ShapeContext, ShapeFn
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import MAX_RANK, Dims, ShapeLike, dims_of, format_dims, num_elements
@@ -34,6 +36,7 @@ from aioflow.ops.dtype_errors import (
     refused_dtype,
     wrong_input,
 )
+from aioflow.work.forking import not_forked
 
 __all__ = [
     "Outputs",
@@ -57,7 +60,18 @@ _Tuple = TypeVar("_Tuple", bound=NamedTuple)
 
 _MAX_ELEMENTS: Final = 2**63 - 1
 _MAX_OUTPUTS: Final = 1 << 16
-_CONVERSIONS: Final[list[tuple[int, type, Callable[..., Any]]]] = []
+_PRIORITY: Final = 100
+
+
+def _to_dense(value: Any, **wanted: Any) -> Tensor:
+    """Of slices, by the module that knows how, which stands above this one."""
+    with not_forked():
+        slices = import_module("aioflow.ops.sparse.indexed_slices")
+    tensor: Tensor = slices.to_dense(value, **wanted)
+    return tensor
+
+
+_CONVERSIONS: Final[list[tuple[int, type, Callable[..., Any]]]] = [(_PRIORITY, IndexedSlices, _to_dense)]
 
 
 def register_tensor_conversion_function(

@@ -39,11 +39,6 @@ def unchanged(ctx: ShapeContext) -> Dims:
     return dims
 
 
-def both_merged(ctx: ShapeContext) -> Dims:
-    """Shape function of ops whose two inputs and output have one shape."""
-    return merge_dims(ctx.tensors[0].dims, ctx.tensors[1].dims)
-
-
 def _default_shape(ctx: ShapeContext) -> Dims:
     """The shape that may be fed, which the default value must have, too."""
     shape: Dims = ctx.attrs["shape"]

@@ -2,7 +2,8 @@
 since gradients are built before a step is compiled.
 
 `_FusedMatMul` and the fused convolutions have TensorFlow's names and attributes (`fused_ops` lists what follows the
-product, in order). `_ElementwiseChain` is written as a straight-line program. All carry the names and lines of the
+product, in order), and `operands` where that is more than one op behind the other. `_ElementwiseChain` is written as a
+straight-line program. All carry the names and lines of the
 nodes that they stand for, since an error must name the user's own node.
 """
 
@@ -22,7 +23,15 @@ __all__ = ["ORIGINS"]
 # For messages: of each node that was fused, in order, its name and `str` of its line ("" where there is none).
 ORIGINS: Final = ("nodes", "sources")
 _ORIGINS: Final = [f"{name}: list(string) = []" for name in ORIGINS]
-_EPILOGUE: Final = ["T: {float32, float64}", "num_args: int >= 0", "fused_ops: list(string) = []", *_ORIGINS]
+# Value 0 is the product, then come `args`, and then the results of `fused_ops`. `operands` are the values that these
+# read, op by op; empty where each reads the result before it, and the second operand of an op is the next of `args`.
+_EPILOGUE: Final = [
+    "T: {float32, float64}",
+    "num_args: int >= 0",
+    "fused_ops: list(string) = []",
+    "operands: list(int) = []",
+    *_ORIGINS,
+]
 
 
 def _chain(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:

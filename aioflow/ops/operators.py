@@ -12,6 +12,9 @@ from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import OPERATORS, Tensor
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.math import arithmetic as _arithmetic  # noqa: F401  # they define the ops that are made here:
+from aioflow.ops.math import bitwise as _bitwise  # noqa: F401
+from aioflow.ops.math import comparison as _comparison  # noqa: F401
 from aioflow.ops.math.broadcasting import same_dtype
 from aioflow.ops.math.complex import abs as absolute
 from aioflow.ops.math.division import truediv

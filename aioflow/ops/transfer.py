@@ -10,7 +10,7 @@ from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.dtypes import DType, bfloat16, float16
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
-from aioflow.graph.traits import Role, opaque, passes_on, source, state_change
+from aioflow.graph.traits import Half, Role, opaque, passes_on, source, state_change
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 
@@ -30,7 +30,14 @@ COMPRESSIONS: Final[Mapping[str, tuple[DType, bool]]] = {
 }
 
 define_op(ARG, "", "output: T", ["index: int", "T: type"], made_by="compiler", traits=source(role=Role.FEED))
-define_op(RETVAL, "input: T", "", ["index: int", "T: type"], made_by="compiler", traits=passes_on(role=Role.FETCH))
+define_op(
+    RETVAL,
+    "input: T",
+    "",
+    ["index: int", "T: type"],
+    made_by="compiler",
+    traits=passes_on(role=Role.FETCH, half=Half.WIDE),
+)
 
 # `tensor_name` names the edge, once in a plan. `maybe_dead`: whether the value may be on a branch that is not taken.
 define_op(

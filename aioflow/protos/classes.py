@@ -15,13 +15,21 @@ __all__ = [
     "TaggedRunMetadata",
 ]
 
-Event: Message = message("Event")
-HistogramProto: Message = message("HistogramProto")
-LogMessage: Message = message("LogMessage")
-MetaGraphDef: Message = message("MetaGraphDef")
-SaverDef: Message = message("SaverDef")
-SessionLog: Message = message("SessionLog")
-Summary: Message = message("Summary")
-SummaryDescription: Message = message("SummaryDescription")
-SummaryMetadata: Message = message("SummaryMetadata")
-TaggedRunMetadata: Message = message("TaggedRunMetadata")
+
+def _public(name: str) -> Message:
+    """The class of a message, which says that it is from here: protobuf says of none, and `help` and pickle ask it."""
+    made = message(name)
+    made.__module__ = __name__
+    return made
+
+
+Event: Message = _public("Event")
+HistogramProto: Message = _public("HistogramProto")
+LogMessage: Message = _public("LogMessage")
+MetaGraphDef: Message = _public("MetaGraphDef")
+SaverDef: Message = _public("SaverDef")
+SessionLog: Message = _public("SessionLog")
+Summary: Message = _public("Summary")
+SummaryDescription: Message = _public("SummaryDescription")
+SummaryMetadata: Message = _public("SummaryMetadata")
+TaggedRunMetadata: Message = _public("TaggedRunMetadata")

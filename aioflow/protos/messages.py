@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Final, TypeAlias
 
 from aioflow.work.forking import not_forked
@@ -12,16 +13,22 @@ __all__ = ["Message", "enum", "is_message", "message", "pool"]
 Message: TypeAlias = Any  # protobuf makes its classes at run time
 
 _PACKAGE: Final = "tensorflow"
+_MAKING: Final = threading.RLock()  # classes of two pools do not fit one another, so there is only one
+
+
+def pool() -> Any:
+    """The descriptors of all messages, and of protobuf's own that they need."""
+    with not_forked(), _MAKING:
+        return _made()
 
 
 @functools.cache
-def pool() -> Any:
-    """The descriptors of all messages, and of protobuf's own that they need."""
-    with not_forked():
-        from google.protobuf import any_pb2, descriptor_pool, wrappers_pb2
+def _made() -> Any:
+    from google.protobuf import any_pb2, descriptor_pool, wrappers_pb2
 
-        from aioflow.protos import events, graphs, models
-        from aioflow.protos.declaring import declare
+    from aioflow.protos import events, graphs, models
+    from aioflow.protos.declaring import declare
+
     made = descriptor_pool.DescriptorPool()
     made.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
     made.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)

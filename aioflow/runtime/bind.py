@@ -20,8 +20,9 @@ from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument, places
 from aioflow.graph.traits import Effect
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
+from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, BodySteps, Converter, KernelDef
-from aioflow.runtime.growing import claiming, grows, may_differ, of_one_shape
+from aioflow.runtime.growing import claiming, grows
 from aioflow.work.copying import copied
 from aioflow.work.frozen import is_frozen
 from aioflow.work.stopping import batches
@@ -249,7 +250,7 @@ def _bind(
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)
         arguments = tuple(_arguments(node, kernel, graph, backend))
-        if may_differ(node, graph):
+        if may_differ(node.op, binding.input_dims):
             return BoundNode(node, replace(kernel, expression=None), of_one_shape(call), arguments)
         if not grows(node, kernel, graph):
             return BoundNode(node, kernel, call, arguments)
@@ -325,6 +326,8 @@ def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozen
 
 def rebound(bound: BoundNode, node: Node) -> BoundNode:
     """The bound node with its edges as they are now."""
+    if node is bound.node:
+        return bound
     every = zip(bound.arguments, places(len(a.sources) for a in bound.arguments), strict=True)
     return replace(bound, node=node, arguments=tuple(replace(a, sources=node.inputs[place]) for a, place in every))
 

@@ -18,6 +18,7 @@ from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
+from aioflow.work.collector import full_collections_postponed
 from aioflow.work.threads import in_thread
 
 __all__ = ["Cluster", "Home", "LocalCluster", "LocalStep", "RegisteredStep", "register"]
@@ -44,8 +45,13 @@ async def register(worker: Worker, part: Part, session: int, config: SessionConf
     if not worth_a_thread(part.size):
         return worker.register_now(part, session, config)
     handles: list[int] = []
+
+    @full_collections_postponed()
+    def registered() -> None:
+        handles.append(worker.register_now(part, session, config))
+
     try:
-        await in_thread(lambda: handles.append(worker.register_now(part, session, config)), effects=False)
+        await in_thread(registered, effects=False)
     except BaseException:
         for handle in handles:  # it was done in the moment of the cancellation
             await worker.deregister(handle)
@@ -147,7 +153,7 @@ class Cluster(Protocol):
 
 
 class LocalCluster:
-    """The cluster of one in-process worker."""
+    """The cluster of one session on an in-process worker, which may be shared."""
 
     home = None
     files = None
@@ -157,6 +163,7 @@ class LocalCluster:
         self.worker = worker
         self.on_move: list[Callable[[], Awaitable[None]]] = []
         self.settings: SessionConfig | None = None
+        self._is_over = False
 
     def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
         """The worker may open files of that folder, if not all."""
@@ -186,7 +193,8 @@ class LocalCluster:
         return {task_of(next(iter(self.worker.devices))): await self.worker.state()}
 
     def forget(self, session: int) -> None:
-        """Drop what nodes keep for the session."""
+        """Drop the session's plans, and what nodes keep for it."""
+        self._is_over = True
         self.worker.forget_session(session)
 
     async def close(self) -> None:
@@ -208,6 +216,9 @@ class LocalCluster:
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
         """Have the worker prepare the plan."""
         (part,) = plan.parts.values()
-        if not part.size:
+        if not any(graph.nodes for graph in part.subgraphs.values()):
             return StepOfParts(())
-        return LocalStep(self.worker, await register(self.worker, part, session, config))
+        made = LocalStep(self.worker, await register(self.worker, part, session, config))
+        if self._is_over:  # meanwhile
+            self.worker.forget_session(session)
+        return made

@@ -1,5 +1,5 @@
 """Write bound nodes as Python: one line per node, so that a failing line number names the node, under the `if`s of
-their guards.
+their guards. Where there are many, in several functions.
 
 Five forms of the same body: `fast` runs inline on the loop, where nothing can interrupt it; `stoppable` runs in a
 device's thread and looks for a stop request after every kernel; `probed` reports every node's results to a probe as
@@ -10,10 +10,11 @@ begins: what has none may be left behind. `brief` is `fast` for a strand that ma
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import CodeType
+from operator import itemgetter
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -25,12 +26,15 @@ from aioflow.runtime.bind import Argument, BoundNode, Choice, Guard, LiftedLoop,
 from aioflow.runtime.branches import common_depth
 from aioflow.runtime.executor import NODES_OF_LINES
 from aioflow.runtime.frames import DEAD
+from aioflow.runtime.functions import MANY_ITEMS, Cuts
 from aioflow.runtime.guards import STEERING
 from aioflow.runtime.leaving import room_to_send, sent_away
-from aioflow.runtime.liveness import Lifetimes, NodeLife, analyse
+from aioflow.runtime.liveness import Lifetimes, NodeLife
+from aioflow.runtime.shortcuts import Shortcut
 from aioflow.runtime.units import Unit
+from aioflow.work.stopping import checkpoint
 
-__all__ = ["Form", "Line", "NodeWriter", "StrandCode", "compiled", "finish"]
+__all__ = ["PARAMETERS", "Form", "Line", "NodeWriter", "compiled", "failed_node", "finish", "text_of"]
 
 _LARGE: Final = 64 * 1024  # bytes
 
@@ -52,7 +56,7 @@ _SUFFIX: Final[Mapping[Form, str]] = {
     Form.LOOP: "",
     Form.BRIEF: "",
 }
-_PARAMETER: Final[Mapping[Form, tuple[str, ...]]] = {
+PARAMETERS: Final[Mapping[Form, tuple[str, ...]]] = {
     Form.FAST: (),
     Form.STOPPABLE: ("step", "work"),
     Form.PROBED: ("probe", "step", "work"),
@@ -72,6 +76,9 @@ class Line:
 class NodeWriter:
     """The text of the nodes of a unit, and what it refers to.
 
+    Args:
+        cuts: The functions that it is in; None for one. Then `inputs` are what the values from outside are called.
+
     Attributes:
         scope: What the names in the text mean.
     """
@@ -83,12 +90,14 @@ class NodeWriter:
         constants: Mapping[Edge, Any],
         lifetimes: Lifetimes,
         inputs: Mapping[Edge, str],
+        cuts: Cuts | None = None,
     ) -> None:
         self.scope: dict[str, Any] = {"to_keep": to_keep, "overwritable": overwritable, "step": None, "DEAD": DEAD}
         self._unit = unit
         self._graph = graph
         self._constants = constants
-        self._names: dict[Edge, str] = dict(inputs)
+        self._slots: Mapping[Edge, int] = {} if cuts is None else cuts.slots
+        self._names: dict[Edge, str] = {**inputs, **{edge: f"s[{slot}]" for edge, slot in self._slots.items()}}
         self._guards: dict[Edge, Guard] = {}
         self._built_in: dict[Edge, str] = {}
         self._read = {edge for b in unit.nodes for edge in b.reads}.union(unit.outputs)
@@ -96,11 +105,11 @@ class NodeWriter:
             self.scope[f"k{i}"] = bound.call
             for port in range(len(bound.node.outputs)):
                 edge = Edge(bound.node.name, port)
-                self._names[edge] = f"v{i}" if port == 0 else f"v{i}_{port}"
+                self._names.setdefault(edge, f"v{i}" if port == 0 else f"v{i}_{port}")
                 self._guards[edge] = bound.guard
         self._leaves = sent_away(unit)
         self._taken: dict[int, str] = {}  # for each loop, the list of what it takes
-        self._dies = [[e for e in life.dies if e in self._names] for life in lifetimes.nodes]
+        self._dies: list[Sequence[Edge]] = [life.dies for life in lifetimes.nodes]
         self._calls = [
             self._call(i, b, life) for i, (b, life) in enumerate(zip(unit.nodes, lifetimes.nodes, strict=True))
         ]
@@ -137,6 +146,31 @@ class NodeWriter:
                 names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
                 text += _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))
             yield Line("    " * (depth + len(block)) + text + self._drops(dies, bound, leftover), i)
+        kept = [self._names[edge] for edge, _ in leftover if edge in self._slots]  # others die with the function
+        if kept:
+            yield Line("    " * depth + "".join(f"{name} = " for name in kept) + "None")
+
+    def function(self, name: str, form: Form, nodes: range) -> list[Line]:
+        """The function of these nodes, for a unit that is cut."""
+        head = Line(f"def {name}({', '.join(('s', *self.parameters(form)))}):")
+        return [head, *self.lines(form, nodes.start, nodes.stop, 1)]
+
+    def shortcut(self, number: int, shortcut: Shortcut) -> str:
+        """The call that nodes are replaced by."""
+        self.scope[f"shortcut{number}"] = shortcut.call
+        return f"shortcut{number}({', '.join(map(self.name, shortcut.inputs))})"
+
+    def dropped_by(self, shortcut: Shortcut) -> Iterator[Line]:
+        """Drops what its nodes would have dropped."""
+        dead = dict.fromkeys(e for position in shortcut.nodes for e in self._dies[position] if e in shortcut.inputs)
+        if dead:
+            yield Line("    else:")
+            yield Line(f"        {''.join(f'{self._names[edge]} = ' for edge in dead)}None")
+
+    def parameters(self, form: Form) -> tuple[str, ...]:
+        """What functions of that form take besides values."""
+        sends = form in (Form.FAST, Form.BRIEF) and any(b.kernel.sends for b in self._unit.nodes)
+        return (*PARAMETERS[form], "step") if sends else PARAMETERS[form]
 
     def _turn(
         self, block: Guard, following: Guard, turned: list[bool], leftover: list[tuple[Edge, Guard]], depth: int
@@ -165,7 +199,7 @@ class NodeWriter:
         names: dict[bool, list[str]] = {True: [], False: []}
         for edge in dies:
             same = set(self.guard(edge)) == set(bound.guard)
-            names[same].append(self._names[edge])
+            names[same and edge not in self._slots].append(self._names[edge])
             if not same and len(bound.guard) > len(self.guard(edge)):
                 leftover.append((edge, self.guard(edge)))
         text = f"; del {', '.join(names[True])}" if names[True] else ""
@@ -218,8 +252,14 @@ class NodeWriter:
         return f"{if_true} if {predicate} else {if_false}"
 
     def _argument(self, argument: Argument, life: NodeLife) -> str:
+        if argument.is_sequence and len(argument.sources) > MANY_ITEMS and self._are_slots(argument, life):
+            return f"{self._global('g', itemgetter(*(self._slots[e] for e in argument.sources)))}(s)"
         items = [self._item(edge, argument, life) for edge in argument.sources]
         return f"({''.join(f'{i},' for i in items)})" if argument.is_sequence else items[0]
+
+    def _are_slots(self, argument: Argument, life: NodeLife) -> bool:
+        """Whether the kernel gets just what is in the list."""
+        return argument.convert is None and all(e in self._slots and e not in life.copies for e in argument.sources)
 
     def _item(self, edge: Edge, argument: Argument, life: NodeLife) -> str:
         if edge in self._constants:
@@ -258,86 +298,61 @@ class NodeWriter:
         return name
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=4096)
 def _code(text: str, filename: str) -> CodeType:
-    """Compiled once: a plan is registered again after a lost connection, and other workers have its like."""
-    return compile(text, filename, "exec")
+    """The code of the function that a text defines. Compiled once: a plan is registered again after a lost connection,
+    and other workers have its like.
+    """
+    return next(found for found in compile(text, filename, "exec").co_consts if isinstance(found, CodeType))
 
 
 def compiled(
-    lines: Sequence[Line], name: str, what: str, scope: Mapping[str, Any], nodes: Sequence[BoundNode] = ()
+    main: Sequence[Line],
+    what: str,
+    scope: Mapping[str, Any],
+    nodes: Sequence[BoundNode] = (),
+    parts: Mapping[str, Sequence[Sequence[Line]]] | None = None,
 ) -> Callable[..., Any]:
-    """The function `name` that the lines define, which compute these nodes."""
-    known = dict(scope)
-    known[NODES_OF_LINES] = [None if line.node is None else nodes[line.node].node.name for line in lines]
-    exec(_code("\n".join(line.text for line in lines) + "\n", f"<aioflow {what}>"), known)
-    function: Callable[..., Any] = known[name]
-    return function
+    """The function that lines define, which compute these nodes.
 
-
-class StrandCode:
-    """The generated code of one strand, compiled form by form when it is first needed.
-
-    A form is a function of the values of `unit.inputs`, in order (then the probe and the step; the fast form of a
-    strand that sends takes the step as well), that returns the values of `unit.outputs` as a tuple; one whose guard did
-    not hold is DEAD.
-
-    Attributes:
-        sends: Whether a value goes to another device.
+    Args:
+        parts: Functions that it calls: what a tuple of them is called, and the lines of each.
     """
+    known = dict(scope)
+    lines: list[Line] = []
 
-    def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
-        self.unit = unit
-        self.sends = any(b.kernel.sends for b in unit.nodes)
-        self._lifetimes: Lifetimes = analyse(unit, graph, fed)
-        self._writer = NodeWriter(
-            unit, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(unit.inputs)}
-        )
-        self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
-        self._nodes: list[int | None] = []
+    def function(text: Sequence[Line]) -> Callable[..., Any]:
+        checkpoint()
+        code = _code(text_of(text), f"<aioflow {what}>")
+        code = code.replace(co_firstlineno=code.co_firstlineno + len(lines))  # so that a number is that of one line
+        lines.extend(text)
+        return FunctionType(code, known)
 
-    @property
-    def owned(self) -> frozenset[Edge]:
-        """The outputs that nobody else holds."""
-        return self._lifetimes.owned
+    for group, texts in (parts or {}).items():
+        known[group] = tuple(function(text) for text in texts)
+    made = function(main)
+    known[NODES_OF_LINES] = [None if line.node is None else nodes[line.node].node.name for line in lines]
+    return made
 
-    def function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
-        """The compiled function of that form."""
-        found = self._compiled.get(form)
-        if found is None:
-            lines = self._lines(form)
-            self._nodes = [line.node for line in lines]  # the same in all forms
-            found = self._compiled[form] = compiled(
-                lines, "strand", f"strand {form.value}", self._writer.scope, self.unit.nodes
-            )
-        return found
 
-    def source(self, form: Form) -> str:
-        """The Python text of that form."""
-        return "\n".join(line.text for line in self._lines(form)) + "\n"
+def text_of(lines: Sequence[Line]) -> str:
+    """The Python text of lines."""
+    return "\n".join(line.text for line in lines) + "\n"
 
-    def failed_node(self, error: BaseException) -> BoundNode | None:
-        """The node whose generated line raised `error`, or None if the line belongs to none."""
-        trace = error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename.startswith("<aioflow strand"):
-                index = self._nodes[trace.tb_lineno - 1]
-                return None if index is None else self.unit.nodes[index]
-            trace = trace.tb_next
-        return None
 
-    def _lines(self, form: Form) -> list[Line]:
-        writer, unit = self._writer, self.unit
-        parameters = [*(writer.name(e) for e in unit.inputs), *_PARAMETER[form]]
-        if form in (Form.FAST, Form.BRIEF) and self.sends:
-            parameters.append("step")
-        lines = [Line(f"def strand({', '.join(parameters)}):")]
-        maybe_dead = [writer.name(e) for e in unit.outputs if writer.guard(e)]
-        if maybe_dead:
-            lines.append(Line(f"    {''.join(f'{name} = ' for name in maybe_dead)}DEAD"))
-        lines += writer.lines(form, 0, len(unit.nodes), 1)
-        lines.append(Line(f"    return ({''.join(f'{writer.name(e)},' for e in unit.outputs)})"))
-        return lines
+def failed_node(
+    error: BaseException, functions: Iterable[Callable[..., Any]], nodes: Sequence[BoundNode]
+) -> BoundNode | None:
+    """The node whose line in one of the `compiled` functions raised `error`, or None if the line belongs to none."""
+    scopes = [function.__globals__ for function in functions]
+    trace = error.__traceback__
+    while trace is not None:
+        scope = trace.tb_frame.f_globals
+        name = scope[NODES_OF_LINES][trace.tb_lineno - 1] if any(scope is known for known in scopes) else None
+        if name is not None:
+            return next(b for b in nodes if b.node.name == name)
+        trace = trace.tb_next
+    return None
 
 
 def overwritable(target: Any, *others: Any) -> Any:

@@ -10,11 +10,12 @@ from aioflow.config import SessionConfig
 from aioflow.graph.boundary import ARG
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode
-from aioflow.runtime.codegen import StrandCode, finish
+from aioflow.runtime.codegen import finish
 from aioflow.runtime.driver import UnitProgram
 from aioflow.runtime.fetched import Finisher, fetches_of
 from aioflow.runtime.liveness import fed_values, is_small
 from aioflow.runtime.strand import Capture, Strand
+from aioflow.runtime.strand_code import StrandCode
 from aioflow.runtime.units import Unit, constant_values, split
 
 __all__ = ["Cut"]
@@ -68,15 +69,13 @@ class Cut:
 
     def finishers(self) -> list[Finisher]:
         """What each fetch still needs; a feed that is fetched goes back as it came."""
-        return [self._finisher(i, edge) for i, edge in enumerate(self._fetched)]
-
-    def _finisher(self, index: int, edge: Edge) -> Finisher:
-        if edge in self._feeds:
-            return None
-        owner = next((s for s in self.strands if s is not None and edge in s.code.owned), None)
-        if any(edge in unit.inputs for unit in self.units):
-            owner = None  # another unit read it and may keep it
-        return finish(self._graph.spec(edge).dims, owner is not None and self._fetched.index(edge) == index)
+        owned = {edge for strand in self.strands if strand is not None for edge in strand.code.owned}
+        owned.difference_update(e for unit in self.units for e in unit.inputs)  # another unit read it and may keep it
+        found: list[Finisher] = []
+        for edge in self._fetched:
+            found.append(None if edge in self._feeds else finish(self._graph.spec(edge).dims, edge in owned))
+            owned.discard(edge)  # who fetches it again gets a copy
+        return found
 
     def wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
         """How a single strand connects to the outside: which feeds it takes; which of its outputs, the feeds and the

@@ -304,7 +304,7 @@ def _expressed(expression: str, count: int) -> Callable[[Sequence[Any], Step], S
     """The same from an operator expression, which on scalars is several times faster than a function of NumPy."""
     text = expression.format(*(f"inputs[{i}]" for i in range(count)))
     lines = (Line("def compute(inputs, step):"), Line(f"    return ({text},)"))
-    return compiled(lines, "compute", f"expression {expression}", {})
+    return compiled(lines, f"expression {expression}", {})
 
 
 def _packer(bound: BoundNode) -> Callable[[Any], Sequence[Any]]:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from aioflow.config import SessionConfig
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
-from aioflow.kernels.registry import HOST
+from aioflow.installed import any_zipped, entry_points
+from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.backend_api import Backend, BackendDevice
 from aioflow.work.forking import not_forked
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
 
 __all__ = [
     "ENTRY_POINTS",
     "KERNEL_PACKAGES",
     "Device",
     "backends",
+    "declared",
     "host",
     "load_backend",
     "make_devices",
@@ -31,6 +31,7 @@ __all__ = [
 
 ENTRY_POINTS: Final = "aioflow.backends"
 KERNEL_PACKAGES: Final = "aioflow.kernels"  # entry points whose functions register kernels for the backends' devices
+_LOADING: Final = threading.RLock()  # one thread loads the backends, and whoever comes meanwhile waits for them
 
 
 @cache
@@ -40,7 +41,7 @@ def load_backend(name: str) -> Backend:
     Raises:
         NotFoundError: none is installed under that name; the error gives the install command.
     """
-    found = {point.name: point for point in _entry_points(ENTRY_POINTS)}
+    found = {point.name: point for point in declared(ENTRY_POINTS)}
     if name not in found:
         raise NotFoundError(
             f"no backend {name!r} is installed",
@@ -48,7 +49,7 @@ def load_backend(name: str) -> Backend:
             actual=name,
         )
     try:
-        with not_forked():
+        with not_forked(), KERNELS.trusting():
             backend: Backend = found[name].load()()
     except ImportError as error:
         raise NotFoundError(
@@ -57,7 +58,6 @@ def load_backend(name: str) -> Backend:
     return backend
 
 
-@cache
 def backends() -> tuple[Backend, ...]:
     """The installed backends whose library is there, the host's first.
 
@@ -65,8 +65,14 @@ def backends() -> tuple[Backend, ...]:
         NotFoundError: there is none for the host.
         AlreadyRegisteredError: two have the same device type.
     """
+    with not_forked(), _LOADING:
+        return _loaded()
+
+
+@cache
+def _loaded() -> tuple[Backend, ...]:
     found: list[Backend] = []
-    for name in sorted(point.name for point in _entry_points(ENTRY_POINTS)):
+    for name in sorted(point.name for point in declared(ENTRY_POINTS)):
         try:
             found.append(load_backend(name))
         except NotFoundError:
@@ -85,16 +91,19 @@ def backends() -> tuple[Backend, ...]:
                 expected="a type of its own for each",
                 actual=[backend.name, other.name],
             )
-    with not_forked():
-        for package in _entry_points(KERNEL_PACKAGES):
+    with KERNELS.trusting():
+        for package in declared(KERNEL_PACKAGES):
             package.load()()
     return tuple(found)
 
 
-def _entry_points(group: str) -> EntryPoints:
+def declared(group: str) -> list[Any]:
+    """What the installed distributions declare for a group: each has a name, and what it loads."""
+    if not any_zipped():
+        return list(entry_points(group))
     with not_forked():
-        from importlib.metadata import entry_points  # brings email and zipfile: a tenth of `import aioflow` at the top
-    return entry_points(group=group)
+        from importlib import metadata  # brings email and zipfile along
+    return list(metadata.entry_points(group=group))
 
 
 def host() -> BackendDevice:

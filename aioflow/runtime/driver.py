@@ -126,6 +126,10 @@ class UnitProgram:
         self.fed = fed
         self.limit = config.max_value_bytes
         self._large = large_bytes(config.inline_budget)
+        self._followers: list[list[int]] = [[] for _ in units]
+        for i, unit in enumerate(units):
+            for need in unit.needs:
+                self._followers[need].append(i)
         self.entries = tuple(self._entry(i, units, strands[i]) for i in range(len(units)))
         self.first = tuple(i for i, count in enumerate(self._needs) if not count)
 
@@ -149,7 +153,7 @@ class UnitProgram:
             bound.node.attrs["send_device"] if received else "",
             tuple(self._slots[e] for e in unit.inputs),
             tuple(self._slots[e] for e in outputs),
-            tuple(i for i, other in enumerate(units) if index in other.needs),
+            tuple(self._followers[index]),
             tuple(self._slots[e] for e in unit.inputs if self._slots[e] in self._readers),
             tuple(_Slots(tuple(self._slots[e] for e in a.sources), a.is_sequence, a.convert) for a in asked),
             frozenset(self._slots[e] for e in bound.node.inputs if e in fed),

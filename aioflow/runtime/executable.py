@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.config import SessionConfig
 from aioflow.errors import InternalError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
@@ -31,6 +31,7 @@ from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.reference import Reference
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Capture, Strand
+from aioflow.work.letting_go import let_go
 from aioflow.work.stopping import value_limit
 
 __all__ = ["Executable", "FlowExecutable", "PlainExecutable", "StrandExecutable", "UnitsExecutable", "make_executable"]
@@ -215,9 +216,12 @@ def make_executable(
             return PlainExecutable(graph, bound, executor, config)
         return FlowExecutable(graph, bound, executor, config, Fetched(graph, config, copying(graph)))
     dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
+    before: list[BoundNode | Node] = list(bound)
     lifted, bound = lift_loops(graph, bound)
     if not dead_arrivals:
+        before += (*bound, *lifted.nodes.values())
         lifted, bound = lift_branches(lifted, bound)
+    let_go(before)
     if dead_arrivals or any(traits_of(node.op).steers for node in lifted.nodes.values()):
         return FlowExecutable(lifted, bound, executor, config, Fetched(graph, config, copying(lifted)))
     cut = Cut(lifted, bound, executor, config, capture)

@@ -11,6 +11,7 @@ from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 from aioflow.runtime.step import Step
+from aioflow.work.slices import ask_for_long_slice
 from aioflow.work.stopping import Stopped, Work, current_work
 from aioflow.work.threads import Call, LeftBehind, Threads
 
@@ -35,8 +36,9 @@ def kernel_threads() -> int | None:
     return found
 
 
-def _set_kernel_threads(count: int | None) -> None:
+def _begin(count: int | None) -> None:
     _THIS_THREAD.kernel_threads = count
+    ask_for_long_slice()
 
 
 T = TypeVar("T")
@@ -91,7 +93,7 @@ class DeviceThreads(Threads):
     """
 
     def __init__(self, name: str, threads: int = 0, leaves: bool = False) -> None:
-        super().__init__(name, threads or os.cpu_count() or 1, partial(_set_kernel_threads, threads or None))
+        super().__init__(name, threads or os.cpu_count() or 1, partial(_begin, threads or None))
         self._leaves = leaves
 
     async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
-from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.shapes import Dims
 from aioflow.kernels.registry import Body, KernelDef
-from aioflow.ops.core import both_merged
 from aioflow.ops.math.broadcasting import broadcast
 from aioflow.work.stopping import claim
 
-__all__ = ["claiming", "grows", "may_differ", "may_grow", "of_one_shape"]
+__all__ = ["claiming", "grows", "may_grow"]
 
 # What the expressions of kernels stand for: on scalars, several times faster than a function of NumPy.
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
@@ -94,23 +92,6 @@ def claiming(call: Body, kernel: KernelDef, node: Node) -> Body:
 
 def _flat(inputs: Iterable[Any]) -> list[Any]:
     return [value for each in inputs for value in (each if isinstance(each, tuple) else (each,))]
-
-
-def may_differ(node: Node, graph: ClientGraph) -> bool:
-    """Whether the node's two inputs may turn out not to have the one shape that its op asks for."""
-    specs = [graph.spec(edge) for edge in node.inputs]
-    return OPS.get(node.op).shape_fn is both_merged and any(num_elements(spec.dims) is None for spec in specs)
-
-
-def of_one_shape(call: Body) -> Body:
-    """The callable of such a node. The kernel itself would broadcast, to what the graph does not expect."""
-
-    def checked(x: Any, y: Any, **named: Any) -> Any:
-        if x.shape != y.shape:
-            raise InvalidArgumentError("the inputs must have one shape", expected=x.shape, actual=y.shape)
-        return call(x, y, **named)
-
-    return checked
 
 
 def _claim(values: Sequence[Any], size: int) -> None:

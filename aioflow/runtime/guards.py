@@ -22,9 +22,10 @@ from aioflow.runtime.frames import wrong_predicate
 
 __all__ = ["ALIVE", "STEERING", "Guards", "UnliftableError"]
 
-ALIVE: Final = "_Alive"  # the op of a value that is fetched from one side
-_CHOICE: Final = "_Choice"
-_CHECK: Final = "_Predicate"
+# Names that no op can have, so that nobody looks for a definition.
+ALIVE: Final = "/Alive"  # of a value that is fetched from one side
+_CHOICE: Final = "/Choice"
+_CHECK: Final = "/Predicate"
 _DEEPEST: Final = 80  # blocks in blocks: Python's own limit is 100, and a loop or a form of the strand needs some
 STEERING: Final = frozenset({ALIVE, _CHOICE, _CHECK})  # ops of nodes that the user's graph does not have
 

@@ -22,7 +22,7 @@ from aioflow.runtime.units import constant_values
 
 __all__ = ["LIFTED", "lift_loops"]
 
-LIFTED: Final = "_Loop"
+LIFTED: Final = "/Loop"  # no op can be called so, and nobody looks for its definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +45,55 @@ class _Frame:
     members: tuple[str, ...]  # in topological order
 
 
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop that can be lifted: the name of the one node, its frame, what it computes, and its bound nodes."""
+
+    name: str
+    frame: _Frame
+    parts: LoopParts
+    bound: Sequence[BoundNode]
+
+
 def lift_loops(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
     """The graph with every loop that can be lifted as one node, and the bound nodes of that graph."""
     nodes = list(bound)
     refused: set[str] = set()
-    while True:
-        frames = _innermost_frames(graph, refused)
-        if not frames:
-            return graph, nodes
-        for frame, members in frames.items():
-            loop = _recognise(members, graph)
-            parts = None if loop is None else _parts(loop, graph, nodes)
-            if loop is None or parts is None:
-                refused.add(frame)
+    while frames := _innermost_frames(graph, refused):
+        loops: list[_Loop] = []
+        for key, (members, kernels) in _with_kernels(frames, nodes).items():
+            frame = _recognise(members, graph)
+            parts = None if frame is None else _parts(frame, graph, kernels)
+            if frame is None or parts is None:
+                refused.add(key)
             else:
-                graph, nodes = _replace(loop, parts, graph, nodes)
+                loops.append(_Loop(_name(frame), frame, parts, kernels))
+        if loops:
+            graph, nodes = _replace(loops, graph, nodes)
+    return graph, nodes
 
 
-def _innermost_frames(graph: ClientGraph, refused: set[str]) -> dict[str, set[str]]:
-    """For each frame without a frame in it, the names of its nodes, its Enters among them."""
+def _with_kernels(
+    frames: Mapping[str, Sequence[str]], bound: Sequence[BoundNode]
+) -> dict[str, tuple[Sequence[str], list[BoundNode]]]:
+    """For each frame the names of its nodes, and those of the bound nodes that are in it."""
+    found: dict[str, tuple[Sequence[str], list[BoundNode]]] = {key: (members, []) for key, members in frames.items()}
+    frame_of = {name: key for key, members in frames.items() for name in members}
+    for b in bound:
+        key = frame_of.get(b.node.name)
+        if key is not None:
+            found[key][1].append(b)
+    return found
+
+
+def _innermost_frames(graph: ClientGraph, refused: set[str]) -> dict[str, list[str]]:
+    """For each frame without a frame in it, the names of its nodes in order, its Enters among them."""
     inside: dict[str, tuple[str, ...]] = {}
     for name, node in graph.nodes.items():
         sources = [s for s in node.predecessors() if s in inside]
         path = _behind(graph.nodes[sources[0]], inside[sources[0]]) if sources else ()
         inside[name] = path
-    found: dict[str, set[str]] = {}
+    found: dict[str, list[str]] = {}
     parents: set[str] = set()
     for name, node in graph.nodes.items():
         path = inside[name]
@@ -77,7 +101,7 @@ def _innermost_frames(graph: ClientGraph, refused: set[str]) -> dict[str, set[st
             parents.update(path)
             path = (*path, _frame_key(node, path))
         if path:
-            found.setdefault(path[-1], set()).add(name)
+            found.setdefault(path[-1], []).append(name)
     return {k: v for k, v in found.items() if k not in parents and k not in refused}
 
 
@@ -91,31 +115,28 @@ def _behind(node: Node, path: tuple[str, ...]) -> tuple[str, ...]:
     return path[:-1] if node.op == "Exit" else path
 
 
-def _recognise(members: set[str], graph: ClientGraph) -> _Frame | None:
+def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
     """The loop's steering nodes, or None where the frame is of another form."""
-    ordered = tuple(name for name in graph.nodes if name in members)
     by_op: dict[str, list[Node]] = {}
-    for name in ordered:
+    for name in members:
         by_op.setdefault(graph.nodes[name].op, []).append(graph.nodes[name])
     conditions = by_op.get("LoopCond", [])
     variables = _variables(by_op.get("Merge", []), graph)
     if len(conditions) != 1 or not variables or by_op.get("ControlTrigger"):
         return None
     switches = [s for s in by_op.get("Switch", []) if s.inputs[1] == Edge(conditions[0].name, 0)]
-    exits = by_op.get("Exit", [])
     invariants = [n.name for n in by_op.get("Enter", []) if n.attrs["is_constant"]]
     merges = {v.merge for v in variables}
     regular = (
         switches
         and len(by_op.get("Enter", [])) == len(variables) + len(invariants)
         and len(by_op.get("NextIteration", [])) == len(variables)
-        and not any(e.node in merges and e.port for name in ordered for e in graph.nodes[name].inputs)
+        and not any(e.node in merges and e.port for name in members for e in graph.nodes[name].inputs)
     )
     if not regular:
         return None
-    return _Frame(
-        tuple(variables), tuple(invariants), tuple(s.name for s in switches), tuple(e.name for e in exits), ordered
-    )
+    exits, taken = ([node.name for node in found] for found in (by_op.get("Exit", []), switches))
+    return _Frame(tuple(variables), tuple(invariants), tuple(taken), tuple(exits), tuple(members))
 
 
 def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[_Variable] | None:
@@ -130,10 +151,8 @@ def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[_Variable] | 
     return found
 
 
-def _parts(frame: _Frame, graph: ClientGraph, bound: Sequence[BoundNode]) -> LoopParts | None:
+def _parts(frame: _Frame, graph: ClientGraph, kernels: Sequence[BoundNode]) -> LoopParts | None:
     """What the loop computes, or None where that is not what `while_loop` makes."""
-    members = frozenset(frame.members)
-    kernels = [b for b in bound if b.node.name in members]
     sources = frozenset((*frame.invariants, *(v.enter for v in frame.variables), *(v.merge for v in frame.variables)))
     try:
         guards = Guards(graph, frame.members, sources)
@@ -175,43 +194,49 @@ def _computing(
     return tuple(first), tuple(second)
 
 
+def _name(frame: _Frame) -> str:
+    return f"{frame.exits[0] if frame.exits else frame.variables[0].enter}/lifted"
+
+
 def _replace(
-    loop: _Frame, parts: LoopParts, graph: ClientGraph, bound: Sequence[BoundNode]
+    loops: Sequence[_Loop], graph: ClientGraph, bound: Sequence[BoundNode]
 ) -> tuple[ClientGraph, list[BoundNode]]:
-    """The graph with the members of the loop replaced by one node, where the first Exit was."""
-    members = frozenset(loop.members)
-    entering = [*(v.enter for v in loop.variables), *loop.invariants]
-    name = f"{loop.exits[0] if loop.exits else entering[0]}/lifted"
-    control = dict.fromkeys(c for m in loop.members for c in graph.nodes[m].control if c not in members)
+    """The graph with the members of each loop replaced by one node."""
+    inside = {member: loop.name for loop in loops for member in loop.frame.members}
+    renamed = {Edge(e, 0): Edge(loop.name, i) for loop in loops for i, e in enumerate(loop.frame.exits)}
+    kept = {b.node.name: b for b in bound if b.node.name not in inside}
+    kept.update((loop.name, _lifted(loop, graph)) for loop in loops)
+    whole = [n for n in graph.nodes.values() if n.name not in inside] + [kept[loop.name].node for loop in loops]
+    nodes = in_order({n.name: _renamed(n, renamed, inside) for n in whole})
+    return replace(graph, nodes=nodes), [rebound(kept[n.name], n) for n in nodes.values() if n.name in kept]
+
+
+def _lifted(loop: _Loop, graph: ClientGraph) -> LiftedLoop:
+    """The one node for a loop, which reads what enters that."""
+    frame = loop.frame
+    members = frozenset(frame.members)
+    entering = [*(v.enter for v in frame.variables), *frame.invariants]
+    control = dict.fromkeys(c for m in frame.members for c in graph.nodes[m].control if c not in members)
     node = Node(
-        name,
+        loop.name,
         LIFTED,
         tuple(graph.nodes[e].inputs[0] for e in entering),
         tuple(control),
         {},
-        tuple(graph.nodes[e].outputs[0] for e in loop.exits),
+        tuple(graph.nodes[e].outputs[0] for e in frame.exits),
         graph.nodes[entering[0]].device,
         graph.nodes[entering[0]].source,
     )
-    code = LoopCode(parts, graph, constant_values([b for b in bound if b.node.name in members]))
+    code = LoopCode(loop.parts, graph, constant_values(loop.bound))
     kept = code.kept
     kernel = KernelDef(LIFTED, lambda binding: code, retains=bool(kept), takes_step=True)
-    lifted = LiftedLoop(node, kernel, code, tuple(Argument((e,), False, None) for e in node.inputs), (), kept)
-    renamed = {Edge(e, 0): Edge(name, i) for i, e in enumerate(loop.exits)}
-    nodes: dict[str, Node] = {}
-    for old in graph.nodes.values():
-        if old.name not in members:
-            nodes[old.name] = _renamed(old, renamed, members, name)
-    nodes[name] = node
-    ordered = in_order(nodes)
-    kept_nodes = {b.node.name: b for b in bound if b.node.name not in members} | {name: lifted}
-    moved = [rebound(kept_nodes[n.name], n) for n in ordered.values() if n.name in kept_nodes]
-    return replace(graph, nodes=ordered), moved
+    return LiftedLoop(node, kernel, code, tuple(Argument((e,), False, None) for e in node.inputs), (), kept)
 
 
-def _renamed(node: Node, renamed: Mapping[Edge, Edge], members: frozenset[str], name: str) -> Node:
-    if not any(source in members for source in node.predecessors()):
+def _renamed(node: Node, renamed: Mapping[Edge, Edge], inside: Mapping[str, str]) -> Node:
+    """The node, reading the loops that have become one node each."""
+    if not any(source in inside for source in node.predecessors()):
         return node
     inputs = tuple(renamed.get(e, e) for e in node.inputs)
-    control = dict.fromkeys(name if c in members else c for c in node.control)
+    control = dict.fromkeys(inside.get(c, c) for c in node.control)
     return replace(node, inputs=inputs, control=tuple(control))

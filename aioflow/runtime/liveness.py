@@ -10,6 +10,7 @@ Nodes may be guarded. Their order is the order of the text, so what is read last
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,11 +20,13 @@ from aioflow.graph.boundary import ARG, RECV
 from aioflow.graph.shapes import num_elements
 from aioflow.runtime.bind import BoundNode, Choice, LiftedLoop
 from aioflow.runtime.units import Unit
+from aioflow.work.letting_go import let_go
 
 __all__ = ["Lifetimes", "NodeLife", "analyse", "fed_values", "is_small"]
 
 _SMALL: Final = 16 * 1024  # bytes: a smaller buffer costs less to allocate than to pass along
 _FOREIGN: Final = -1
+_NONE: Final[frozenset[Edge]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class _Analysis:
             self.last_use[edge] = max(self.last_use.get(edge, -1.0), position - 0.5)
         self.root_end: dict[int, float] = {}  # the last node that reads anything sharing the root's memory
         self._births = 0
+        self._holders: Counter[int] = Counter()  # for each root how many outputs it is one of
 
     def run(self) -> Lifetimes:
         for bound in self.unit.nodes:
@@ -102,7 +106,9 @@ class _Analysis:
             for root in roots:
                 self.root_end[root] = max(self.root_end.get(root, -1.0), self.last_use.get(edge, -1.0))
         lives = tuple(self._life(i, b) for i, b in enumerate(self.unit.nodes))
+        self._holders = Counter(root for e in self.unit.outputs for root in self.roots[e])
         owned = frozenset(e for e in self.unit.outputs if self._is_owned(e))
+        let_go(self.roots, self.last_use, self.root_end)
         return Lifetimes(lives, owned)
 
     def _trace(self, bound: BoundNode) -> None:
@@ -128,8 +134,7 @@ class _Analysis:
 
     def _is_owned(self, edge: Edge) -> bool:
         roots = self.roots[edge]
-        others = [e for e in self.unit.outputs if e != edge and self.roots[e] & roots]
-        return not (roots & self.escaped) and not others
+        return not (roots & self.escaped) and all(self._holders[root] == 1 for root in roots)
 
     def _life(self, position: int, bound: BoundNode) -> NodeLife:
         dying = tuple(dict.fromkeys(e for e in bound.reads if e in self.roots and self.last_use[e] == position))
@@ -140,7 +145,7 @@ class _Analysis:
         )
         reuse, guarded = self._reuse(position, bound, dying)
         drops = tuple(e for e in (*dying, *unused) if not is_small(e, self.graph))
-        copies = frozenset(e for e in bound.keeps if e in self.fed)
+        copies = frozenset(e for e in bound.keeps if e in self.fed) if bound.keeps else _NONE
         return NodeLife(reuse, guarded, drops, copies)
 
     def _reuse(self, position: int, bound: BoundNode, dying: tuple[Edge, ...]) -> tuple[Edge | None, bool]:

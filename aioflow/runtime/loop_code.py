@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
-from aioflow.runtime.codegen import Form, Line, NodeWriter, compiled
+from aioflow.runtime.codegen import PARAMETERS, Form, Line, NodeWriter, compiled, failed_node, text_of
 from aioflow.runtime.executor import StepWork
+from aioflow.runtime.functions import cut
 from aioflow.runtime.liveness import analyse, is_small
 from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.units import Unit
@@ -78,9 +79,10 @@ class LoopCode:
         lifetimes = analyse(self._unit, graph, frozenset(), read)
         names = {e: f"m{i}" for i, e in enumerate(parts.variables)}
         names |= {e: f"i{i}" for i, e in enumerate(parts.invariants)}
-        self._writer = NodeWriter(self._unit, graph, constants, lifetimes, names)
+        self._sections = {"tests": range(tested), "body": range(tested, len(nodes))}
+        self._cuts = cut(self._unit, list(self._sections.values()), (parts.predicate, *parts.leaving))
+        self._writer = NodeWriter(self._unit, graph, constants, lifetimes, names, self._cuts)
         self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
-        self._lines: list[Line] = []
 
     @property
     def kept(self) -> frozenset[int]:
@@ -101,7 +103,7 @@ class LoopCode:
                 return self._function(Form.PROBED)(values, self._reporter(step.probe), step, work)
             return self._function(Form.LOOP)(values, step or _UNSTOPPABLE, work)
         except Exception as error:
-            failed = self._failed_node(error)
+            failed = failed_node(error, self._compiled.values(), self._unit.nodes)
             if failed is None:
                 raise
             failure = kernel_error(error, failed.node)
@@ -109,31 +111,52 @@ class LoopCode:
 
     def source(self, form: Form) -> str:
         """The Python text of that form."""
-        return "\n".join(line.text for line in self._text(form)) + "\n"
+        parts = [lines for group in self._functions(form).values() for lines in group]
+        return "\n".join(text_of(lines) for lines in (*parts, self._main(form)))
 
     def _function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
         found = self._compiled.get(form)
         if found is None:
-            self._lines = self._text(form)
-            found = self._compiled[form] = compiled(self._lines, "loop", "loop", self._writer.scope, self._unit.nodes)
+            main, parts = self._main(form), self._functions(form)
+            found = self._compiled[form] = compiled(main, "loop", self._writer.scope, self._unit.nodes, parts)
         return found
 
-    def _text(self, form: Form) -> list[Line]:
+    def _functions(self, form: Form) -> dict[str, list[list[Line]]]:
+        """The functions that the loop is cut into."""
+        if self._cuts is None:
+            return {}
+        every = zip(self._sections.items(), self._cuts.sections, strict=True)
+        return {name: [self._writer.function(name, form, piece) for piece in pieces] for (name, _), pieces in every}
+
+    def _main(self, form: Form) -> list[Line]:
         parts, writer = self._parts, self._writer
-        tested = len(parts.condition)
-        parameters = "values, probe, step, work" if form is Form.PROBED else "values, step, work"
         return [
-            Line(f"def loop({parameters}):"),
-            Line(f"    {''.join(f'{writer.name(e)}, ' for e in self._unit.inputs)} = values"),
+            Line(f"def loop({', '.join(('values', *PARAMETERS[form]))}):"),
+            Line(f"    {self._taken()}"),
             Line("    values.clear()"),
             Line("    while True:"),
-            *writer.lines(form, 0, tested, 2),
+            *self._section("tests", form),
             Line(f"        if not {writer.name(parts.predicate)}:"),
             Line(f"            return ({''.join(f'{writer.name(e)}, ' for e in parts.leaving)})"),
             Line("        if step.requested: step.halt()"),
-            *writer.lines(form, tested, len(self._unit.nodes), 2),
+            *self._section("body", form),
             *self._pass_on(),
         ]
+
+    def _taken(self) -> str:
+        """What names the values that the loop begins with."""
+        if self._cuts is None:
+            return f"{''.join(f'{self._writer.name(e)}, ' for e in self._unit.inputs)} = values"
+        self._writer.scope["blank"] = [None] * (len(self._cuts.slots) - len(self._unit.inputs))
+        return "s = [*blank, *values]"
+
+    def _section(self, name: str, form: Form) -> list[Line]:
+        """The nodes before the predicate is tested, or those behind it."""
+        if self._cuts is None:
+            nodes = self._sections[name]
+            return list(self._writer.lines(form, nodes.start, nodes.stop, 2))
+        call = f"part({', '.join(('s', *PARAMETERS[form]))})"
+        return [Line(f"        for part in {name}:"), Line(f"            {call}")]
 
     def _pass_on(self) -> list[Line]:
         """The next iteration begins with what this one made, and nothing else holds that."""
@@ -147,14 +170,6 @@ class LoopCode:
         if made:
             lines.append(Line(f"        {''.join(f'{writer.name(e)} = ' for e in made)}None"))
         return lines
-
-    def _failed_node(self, error: BaseException) -> BoundNode | None:
-        codes = {function.__code__ for function in self._compiled.values()}
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code not in codes:
-            trace = trace.tb_next
-        index = None if trace is None else self._lines[trace.tb_lineno - 1].node
-        return None if index is None else self._unit.nodes[index]
 
     def _reporter(self, probe: Probe) -> Callable[[int, Sequence[Any]], None]:
         report = probe.begin()

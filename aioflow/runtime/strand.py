@@ -10,10 +10,12 @@ import numpy as np
 
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
-from aioflow.runtime.codegen import Form, StrandCode
+from aioflow.runtime.codegen import Form
 from aioflow.runtime.elasticity import begins_again, elastic_nodes
 from aioflow.runtime.executor import work_here
 from aioflow.runtime.step import Probe, Step
+from aioflow.runtime.strand_code import StrandCode
+from aioflow.work.collector import full_collections_postponed
 from aioflow.work.stopping import Brief, Elsewhere, doing
 
 __all__ = ["Capture", "CostEstimate", "Strand", "magnitude"]
@@ -74,13 +76,16 @@ class Strand:
         self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic or b.claims for b in self.nodes))
         self._sized, self._texts = map(tuple, sized)
         self._varies = bool(self._sized or self._texts)
+        self._inline = Form.BRIEF if self._brief else Form.FAST
         self._fast: Callable[..., tuple[Any, ...]] | None = None
         self._capture = None if self._sends else capture
         self._captured: Callable[..., tuple[Any, ...]] | None = None
 
     def is_brief(self, values: Sequence[Any]) -> bool:
         """Whether `try_inline` surely runs the strand to its end."""
-        return not self._brief and self.cost.expect(self._magnitude(values) if self._varies else 0) <= self._budget
+        if self._brief or (self._fast is None and self.code.is_long):
+            return False
+        return self.cost.expect(self._magnitude(values) if self._varies else 0) <= self._budget
 
     def try_inline(self, values: Sequence[Any], step: Step | None = None) -> tuple[Any, ...] | None:
         """Run now if the strand is expected to stay within the budget; None where it is not.
@@ -97,7 +102,9 @@ class Strand:
             return None
         fast = self._fast
         if fast is None:
-            fast = self._fast = self.code.function(Form.BRIEF if self._brief else Form.FAST)
+            if self.code.is_long:
+                return None  # a thread makes it
+            fast = self._fast = self.code.function(self._inline)
         started = perf_counter()
         try:
             if self._brief:
@@ -135,7 +142,9 @@ class Strand:
         work = work_here(step)
         work.limit = self._limit
         work.acted()
-        code = self.code.function(Form.STOPPABLE if step.probe is None else Form.PROBED)
+        code = self._made(Form.STOPPABLE if step.probe is None else Form.PROBED)
+        if self._fast is None and self.code.is_long and self.cost.expect(self._magnitude(values)) <= self._budget:
+            self._fast = self._made(self._inline)
         started, worked = perf_counter(), thread_time()  # now that there is code, which is made once
         try:
             with np.errstate(all="ignore"):
@@ -150,6 +159,12 @@ class Strand:
             explained = self._explain(error)
             raise explained from explained.__cause__
         return result, _inline_seconds(perf_counter() - started, thread_time() - worked)
+
+    def _made(self, form: Form) -> Callable[..., tuple[Any, ...]]:
+        if not self.code.is_long:
+            return self.code.function(form)
+        with full_collections_postponed():
+            return self.code.function(form)
 
     def _as_captured(self) -> Callable[..., tuple[Any, ...]] | None:
         if self._capture is not None:  # asked once, in the device's thread

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from aioflow.errors import ClosedSessionError
 from aioflow.work.forking import renew_in_child
@@ -16,6 +18,7 @@ from aioflow.work.forking import renew_in_child
 __all__ = ["SyncRunner", "loop_runs_here"]
 
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
+_KEPT: Final[WeakSet[SyncRunner]] = WeakSet()
 
 
 def loop_runs_here() -> bool:
@@ -40,6 +43,7 @@ class SyncRunner:
         """In a child the loop is the parent's, as is what it waits with. It would close itself when it is collected,
         and take the parent's sockets out of that.
         """
+        _KEPT.discard(self)
         if self._runner is not None:
             with suppress(RuntimeError):  # it has been closed
                 loop = self._runner.get_loop()
@@ -62,7 +66,19 @@ class SyncRunner:
                 raise ClosedSessionError.refusing()
             if self._runner is None:
                 self._runner = asyncio.Runner()
+                _KEPT.add(self)
             return _run(self._runner, coroutine)
+
+    def leave(self) -> None:
+        """The process ends: close the loop, unless somebody runs something. One that is collected after its sockets
+        complains.
+        """
+        if self._runner is not None and self._lock.acquire(blocking=False):
+            try:
+                self._runner.get_loop().close()
+                self._runner = None  # whoever closes the session after this has nothing left to do
+            finally:
+                self._lock.release()
 
     def refuse(self) -> bool:
         """Run no more; whether there is something to close."""
@@ -89,6 +105,13 @@ class SyncRunner:
             self._runner = None
 
 
+@atexit.register
+def _leave() -> None:
+    for kept in list(_KEPT):
+        with suppress(Exception):  # whoever has not closed it hears nothing of it
+            kept.leave()
+
+
 def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine, with the context variables of the caller.
 
@@ -96,11 +119,29 @@ def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
     sees, with the task and the result in it, and of an array that takes milliseconds.
     """
     outcome: list[Any] = []
+    putting = _put(coroutine, outcome)
     try:
-        runner.run(_put(coroutine, outcome), context=copy_context())
+        runner.run(putting, context=copy_context())
+    except BaseException:
+        _end(runner.get_loop(), putting)
+        raise
     finally:
         coroutine.close()  # it has not begun if the task was cancelled before its first turn
     return outcome.pop()
+
+
+def _end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Cancel the task of a coroutine that the loop has left: what a signal handler raises ends the loop alone."""
+    left = [task for task in asyncio.all_tasks(loop) if task.get_coro() is coroutine]
+    for task in left:
+        task.cancel()
+    loop.call_soon(loop.stop)
+    loop.run_forever()  # it may have been told to stop, by a task that had ended, and would do so in the next run
+    for task in left:
+        with suppress(asyncio.CancelledError, Exception):  # its caller hears of the interruption
+            loop.run_until_complete(task)
+    if not left:
+        coroutine.close()  # there was no task yet
 
 
 async def _put(coroutine: Coroutine[Any, Any, Any], outcome: list[Any]) -> None:

@@ -116,6 +116,7 @@ class Worker:
         self.pins: dict[str, str] = {}
         self._handles = itertools.count(1)
         self._executables: dict[int, Executable | PartExecutable] = {}
+        self._owners: dict[int, int] = {}  # the session of each
         self._states: dict[int, dict[str, Any]] = {}
         self._running: dict[Step, None] = {}
 
@@ -151,15 +152,21 @@ class Worker:
         executable = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
         with acting():
             handle = next(self._handles)
-            self._executables[handle] = executable
+            self._executables[handle], self._owners[handle] = executable, session
         return handle
 
     async def deregister(self, handle: int) -> None:
         """Forget a part; a step of it that is running goes on."""
+        self._forget(handle)
+
+    def _forget(self, handle: int) -> None:
         self._executables.pop(handle, None)
+        self._owners.pop(handle, None)
 
     def forget_session(self, session: int) -> None:
-        """Drop the kernel state of a session that has ended."""
+        """Drop the parts and the kernel state of a session that has ended; steps that are running go on."""
+        for handle in [handle for handle, owner in list(self._owners.items()) if owner == session]:
+            self._forget(handle)
         self._states.pop(session, None)
 
     def background(self, session: int) -> Background:

@@ -42,7 +42,7 @@ from aioflow.work.threads import in_thread
 
 __all__ = ["save"]
 
-Signatures: TypeAlias = "Mapping[str, Signature | tuple[Mapping[str, Any], Mapping[str, Any]]] | Signature"
+Signatures: TypeAlias = Mapping[str, Signature | tuple[Mapping[str, Any], Mapping[str, Any]]] | Signature
 
 
 @dataclass(frozen=True, slots=True)

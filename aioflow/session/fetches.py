@@ -218,7 +218,7 @@ def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
         DTypeError: one is neither a tensor of the graph nor the name of one.
         InvalidArgumentError: one may not be fed, or is given twice.
     """
-    fed: list[Tensor] = []
+    fed: dict[Tensor, None] = {}
     for key in feeds:
         try:
             tensor = graph.as_graph_element(key, allow_operation=False)
@@ -232,8 +232,8 @@ def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
             raise InvalidArgumentError(
                 f"{tensor.name!r} is fed twice", expected="one value per tensor", actual=repr(key)
             )
-        fed.append(tensor)
-    return fed
+        fed[tensor] = None
+    return list(fed)
 
 
 def _not_a_feed(key: Any, error: InvalidArgumentError) -> DTypeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -22,6 +23,7 @@ from aioflow.config import SessionConfig
 from aioflow.errors import NotFoundError
 from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
 from aioflow.ops.transfer import check_compression
 from aioflow.runtime.cluster import Cluster, Home
@@ -75,9 +77,17 @@ class Planner:
         """
         while True:
             pins = self._known_pins()
-            plan = self._plan(request, replace(self._options, meeting=meeting), asks, pins)
+            plan = self._plan(request, replace(self._options_for(request), meeting=meeting), asks, pins)
             if not self.chooses or self._pin(plan, pins):
                 return plan
+
+    def _options_for(self, request: StepRequest) -> CompileOptions:
+        """The session's options, and where its switches do not say otherwise those of the graph."""
+        own, graph = self._options.optimizations, _graph_of(request)
+        asked = None if graph is None else graph.optimizations
+        if own is False or not asked:
+            return self._options
+        return replace(self._options, optimizations=asked if own is True else {**asked, **own})
 
     def _view(self, pins: Mapping[str, str]) -> ClusterView:
         cluster = self._cluster
@@ -120,12 +130,10 @@ class Planner:
 
     def _open_home(self, node: Node, request: StepRequest) -> Home | None:
         """The resource that a node stands for, if the user leaves open on which of several devices it is."""
-        ends = (*request.feeds, *request.fetches)
-        graph = ends[0].graph if ends else request.targets[0].graph
-        try:
-            asked = graph.get_operation_by_name(node.name).device
-        except NotFoundError:
-            asked = ""  # the compiler has made it
+        graph, asked = _graph_of(request), ""
+        if graph is not None:
+            with suppress(NotFoundError):  # the compiler has made it
+                asked = graph.get_operation_by_name(node.name).device
         spec = DeviceSpec.from_string(asked)
         if sum(spec.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) == 1:
             return None  # where none does, soft placement chooses
@@ -152,7 +160,7 @@ class Planner:
             return kept
 
         view = self._view(self._known_pins())
-        compile_step(request, view, replace(self._options, choose=as_it_is))
+        compile_step(request, view, replace(self._options_for(request), choose=as_it_is))
         if worth_replacing(held[-1], again.predicted_seconds):
             return again
         return replace(current, predicted_seconds=held[-1])
@@ -213,6 +221,15 @@ class Planner:
             for pins, node in placed:
                 pins.setdefault(node.name, node.device)
             return True
+
+
+def _graph_of(request: StepRequest) -> Graph | None:
+    """None where nothing is asked for."""
+    for end in (*request.feeds, *request.fetches):
+        return end.graph
+    for target in request.targets:
+        return target.graph
+    return None
 
 
 def _is_shared(node: Node) -> bool:

@@ -24,13 +24,14 @@ from aioflow.ops import nest
 from aioflow.runtime.cluster import Cluster, RegisteredStep
 from aioflow.session.fetches import FetchMapper, convert_feeds, fed_tensors, feed_converter, fetch_key
 from aioflow.session.planner import Meeting, Planner
+from aioflow.work.collector import full_collections_postponed, garbage_was_left
 from aioflow.work.stopping import Brief, Elsewhere, doing
 from aioflow.work.threads import in_thread
 
 __all__ = ["PreparedStep", "StepCache", "described", "names_of", "planned"]
 
 _LOGGER: Final = logging.getLogger("aioflow.placement")
-_COMPILING: Final = 0.02  # seconds that it may take on the loop
+_COMPILING: Final = 0.005  # seconds that it may take on the loop
 _NAMED: Final = 3  # fetches and targets that messages name
 _SAMPLES: Final = 5  # traced steps before a signature is placed again
 _GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
@@ -149,9 +150,14 @@ class StepCache:
     async def drop(self) -> None:
         """Forget all steps, and have the workers forget them: they are to be planned anew."""
         dropped = list(self.steps.values())
+        self.close()
+        await _deregister(dropped)
+
+    def close(self) -> None:
+        """Forget all steps."""
+        if self.steps:
+            garbage_was_left()
         self.steps.clear()
-        for prepared in dropped:
-            await prepared.registered.deregister()
 
     async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         """The step of a signature: compile it, unless it is known, or somebody is compiling it already."""
@@ -184,8 +190,9 @@ class StepCache:
         """Drop what is out of date, and the oldest of too many."""
         while len(self.steps) > self._config.plan_cache_size:
             stale.append(self.steps.pop(next(iter(self.steps))))
-        for prepared in stale:
-            await prepared.registered.deregister()
+        if stale:
+            garbage_was_left()
+        await _deregister(stale)
 
     async def _compile(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         mutations = self._graph.mutations
@@ -202,7 +209,8 @@ class StepCache:
 
     async def place_again(self, prepared: PreparedStep) -> None:
         """Replace the plan of a step by a better one, if measured costs say that there is one worth it."""
-        made = await in_thread(self._planner.plan_again, prepared.request, prepared.made, effects=False)
+        again = full_collections_postponed()(self._planner.plan_again)
+        made = await in_thread(again, prepared.request, prepared.made, effects=False)
         if made.parts is prepared.made.parts:
             prepared.made = made
             return
@@ -215,6 +223,11 @@ class StepCache:
         await before.deregister()
         if self._config.log_device_placement:
             _log_placement(made)
+
+
+async def _deregister(steps: Sequence[PreparedStep]) -> None:
+    for prepared in steps:
+        await prepared.registered.deregister()
 
 
 async def planned(
@@ -235,7 +248,7 @@ async def _planned(planner: Planner, request: StepRequest, nodes: int, asks: boo
     if not worth_a_thread(nodes):
         with suppress(Elsewhere):
             return doing(Brief(seconds=_COMPILING), planner.plan, request, asks, meeting)
-    return await in_thread(planner.plan, request, asks, meeting, effects=False)
+    return await in_thread(full_collections_postponed()(planner.plan), request, asks, meeting, effects=False)
 
 
 class _GrowthWatch:

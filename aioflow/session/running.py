@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from aioflow.config import RunOptions, SessionConfig, TraceLevel
+from aioflow.errors import ClosedSessionError
 from aioflow.runtime.cluster import Cluster
 from aioflow.runtime.spans import Spans, process_spans
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
@@ -24,11 +25,13 @@ class Running:
 
     Attributes:
         steps: Those in flight, each with its event loop.
+        is_over: Whether the session is closed. A step may have been prepared meanwhile, and is not begun.
         spans: Where they are reported, unless the process says so; or None.
     """
 
     def __init__(self, cluster: Cluster, planner: Planner, cache: StepCache, config: SessionConfig) -> None:
         self.steps: dict[Step, asyncio.AbstractEventLoop] = {}
+        self.is_over = False
         self.spans: Spans | None = None
         self._cluster = cluster
         self._planner = planner
@@ -38,6 +41,8 @@ class Running:
 
     async def at_once(self, prepared: PreparedStep, values: list[Any]) -> Any:
         """What a step that asks for nothing special gives: run right here, if it is expected to be short."""
+        if self.is_over:
+            raise ClosedSessionError.refusing()
         started = perf_counter()
         done = prepared.run_inline(values)
         if done is None:
@@ -66,6 +71,8 @@ class Running:
         run_metadata: RunMetadata | None = None,
     ) -> list[Any]:
         """Run a step by its plan; returns its fetches in order. Raises OpError."""
+        if self.is_over:
+            raise ClosedSessionError.refusing()
         asked = options is not None and options.trace_level is TraceLevel.FULL
         trace = TraceProbe() if prepared.sampling.begin() or asked else None
         step = Step(self.probe(trace), self._cluster.next_step(), prepared.describe)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+import aioflow
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import RunOptions, SessionConfig
@@ -50,7 +51,6 @@ from aioflow.work.forking import check_process, generation, not_forked, renew_in
 from aioflow.work.stopping import Elsewhere
 
 if TYPE_CHECKING:
-    from aioflow.net.credentials import Credentials
     from aioflow.net.loop_thread import LoopThread
 
 __all__ = ["Session"]
@@ -82,7 +82,7 @@ class Session(Blocking, Batching, Reporting):
         graph: Graph | None = None,
         config: SessionConfig | None = None,
         *,
-        credentials: Credentials | None = None,
+        credentials: aioflow.distributed.Credentials | None = None,
     ) -> None:
         _check_arguments(target, graph, config)
         self.graph = graph if graph is not None else default_graph()
@@ -202,13 +202,13 @@ class Session(Blocking, Batching, Reporting):
 
     def _refuse_steps(self) -> bool:
         """Whether there is anything left to close: in a child it is all the parent's."""
-        self._closed = True
+        self._closed = self._running.is_over = True
         if self._process != generation():
             return False
         for step, loop in list(self._steps.items()):
             with suppress(RuntimeError):  # a loop that was closed in the middle of a step
                 loop.call_soon_threadsafe(step.stop_for_close)
-        self._cache.steps.clear()
+        self._cache.close()
         self._background.stop()
         self._cluster.forget(self._id)
         return True
@@ -432,7 +432,7 @@ def _check_options(options: Any, run_metadata: Any) -> None:
 
 
 def _reach(
-    target: str | Worker, config: SessionConfig, credentials: Credentials | None
+    target: str | Worker, config: SessionConfig, credentials: aioflow.distributed.Credentials | None
 ) -> tuple[Cluster, SyncRunner | LoopThread]:
     """The workers that a target names, and who runs coroutines on them for callers that have no event loop."""
     if isinstance(target, Worker):

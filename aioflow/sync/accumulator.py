@@ -72,6 +72,11 @@ class AccumulatorCore:
         with self._lock:
             self.step = max(self.step, step)
 
+    def go_back(self, step: int) -> None:
+        """Have gradients of `step` count again, if what was taken of it has changed nothing."""
+        with self._lock:
+            self.step = min(self.step, step)
+
     def set_limit(self, limit: int) -> list[Ticket]:
         """Have nobody wait for more gradients than this, until a restart or another limit."""
         with self._lock:

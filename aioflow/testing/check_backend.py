@@ -200,6 +200,11 @@ _KERNELS: Final[tuple[tuple[str, Sequence[Any], dict[str, Any], Any], ...]] = (
 )
 
 
+async def kernels_follow_their_ops(backend: Backend, device: BackendDevice) -> None:
+    """Every kernel that was registered has the inputs and attributes of its op."""
+    KERNELS.load()
+
+
 async def kernels_compute(backend: Backend, device: BackendDevice) -> None:
     """Kernels from every family give NumPy's results."""
     for op, inputs, attrs, expected in _KERNELS:
@@ -275,6 +280,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     runs_in_order,
     errors_come_back,
     cancellation_waits,
+    kernels_follow_their_ops,
     kernels_compute,
     takes_host_values,
     closes_twice,

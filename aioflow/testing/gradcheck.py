@@ -83,5 +83,6 @@ async def _differences(
             moved = [a.copy() for a in arrays]
             moved[position][index] += step
             sides.append(await loss(moved))
+            await asyncio.sleep(0)  # a graph with state is bound anew by each, which takes long where it is large
         result[index] = (sides[0] - sides[1]) / (2 * delta)
     return result

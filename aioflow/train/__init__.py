@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from aioflow.train import experimental as experimental
 from aioflow.work.later import homes as _homes
 from aioflow.work.later import load_later as _load_later
 
@@ -60,6 +61,7 @@ if _TYPE_CHECKING:
     from aioflow.train.example import Int64List as Int64List
     from aioflow.train.example import SequenceExample as SequenceExample
     from aioflow.train.ftrl import FtrlOptimizer as FtrlOptimizer
+    from aioflow.train.gradient_accumulation import GradientAccumulationOptimizer as GradientAccumulationOptimizer
     from aioflow.train.gradient_descent import GradientDescentOptimizer as GradientDescentOptimizer
     from aioflow.train.gradient_descent import ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer
     from aioflow.train.graph_io import read_graph as read_graph
@@ -114,6 +116,7 @@ __all__ = [
     "FloatList",
     "FtrlOptimizer",
     "GlobalStepWaiterHook",
+    "GradientAccumulationOptimizer",
     "GradientDescentOptimizer",
     "GreedyLoadBalancingStrategy",
     "InputSource",
@@ -235,6 +238,7 @@ _load_later(
                 "BytesList Example Feature FeatureList FeatureLists Features FloatList Int64List SequenceExample"
             ),
             "aioflow.train.ftrl": "FtrlOptimizer",
+            "aioflow.train.gradient_accumulation": "GradientAccumulationOptimizer",
             "aioflow.train.gradient_descent": "GradientDescentOptimizer ProximalGradientDescentOptimizer",
             "aioflow.train.graph_io": "read_graph write_graph",
             "aioflow.train.input": (

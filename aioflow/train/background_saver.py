@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+import aioflow
 from aioflow.errors import FailedPreconditionError
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.sync.background import Background
 from aioflow.train.saver import PendingCheckpoint, Saver, StepNumber
-
-if TYPE_CHECKING:
-    from aioflow.session.session import Session
 
 __all__ = ["BackgroundSaver"]
 
@@ -44,7 +41,7 @@ class BackgroundSaver:
 
     async def save(
         self,
-        sess: Session,
+        sess: aioflow.Session,
         save_path: str | Path,
         global_step: StepNumber = None,
         latest_filename: str | None = None,

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import aioflow
 from aioflow.errors import OpError
 from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec
@@ -22,9 +23,6 @@ from aioflow.ops.core import placeholder
 from aioflow.ops.variables.variable import Variable
 from aioflow.runtime.worker import WorkerState
 from aioflow.train.coordinator import Coordinator
-
-if TYPE_CHECKING:
-    from aioflow.session.session import Session
 
 __all__ = ["Attendance", "Health", "LivingReplicas", "Watch", "tasks_without"]
 
@@ -94,11 +92,11 @@ class LivingReplicas:
         """The number at the moment, an int32 scalar."""
         return self._count.read_value()
 
-    async def set(self, session: Session, living: int, more: int) -> None:
+    async def set(self, session: aioflow.Session, living: int, more: int) -> None:
         """So many live from now on, and those who wait for a token get so many more."""
         await session.run(self._change, {self._now: living, self._more: more})
 
-    async def progress(self, session: Session) -> tuple[int, int]:
+    async def progress(self, session: aioflow.Session) -> tuple[int, int]:
         """The present step, and how many replicas wait for a token."""
         step, waiting = await session.run(self._progress)
         return int(step), int(waiting)
@@ -111,7 +109,7 @@ class Watch:
         health: Says of each replica how it is.
     """
 
-    def __init__(self, replicas: LivingReplicas, session: Session, health: Health) -> None:
+    def __init__(self, replicas: LivingReplicas, session: aioflow.Session, health: Health) -> None:
         self._replicas = replicas
         self._session = session
         self._health = health

@@ -21,6 +21,7 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.core import group, tuple_
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
+from aioflow.ops.variables import optimizer_updates as _updates  # noqa: F401  # of the ops that optimizers make
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.slots import create_slot, filled_slot
@@ -43,11 +44,14 @@ class Optimizer:
     Attributes:
         GATE_NONE, GATE_OP, GATE_GRAPH: Whether a gradient may be used as soon as it is computed, only with the other
             gradients of its node, or only when all gradients are computed.
+        may_skip: Whether a step may change no variable, and leave the global step as it is.
     """
 
     GATE_NONE = 0
     GATE_OP = 1
     GATE_GRAPH = 2
+
+    may_skip = False
 
     def __init__(self, use_locking: bool, name: str) -> None:
         if not name:
@@ -148,7 +152,7 @@ class Optimizer:
             InvalidArgumentError: there are no pairs, or none has a gradient.
             DTypeError: one is not a variable, or does not have the gradient's dtype.
         """
-        pairs = [(_as_gradient(g, v), v) for g, v in grads_and_vars]
+        pairs = [(as_gradient(g, v), v) for g, v in grads_and_vars]
         if not pairs:
             raise InvalidArgumentError("no variables are given", expected="(gradient, variable) pairs", actual="none")
         updated = [v for g, v in pairs if g is not None]
@@ -320,7 +324,8 @@ def _check_dtypes(items: Iterable[Any], what: str) -> None:
             )
 
 
-def _as_gradient(gradient: Any, variable: Any) -> Gradient | None:
+def as_gradient(gradient: Any, variable: Any) -> Gradient | None:
+    """What a user gives as the gradient of a variable, as a tensor or IndexedSlices of its dtype. Raises DTypeError."""
     if not hasattr(variable, "handle"):
         raise DTypeError("only variables can be updated", expected="a Variable", actual=repr(variable))
     if gradient is None:

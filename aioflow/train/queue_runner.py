@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import aioflow
 from aioflow.errors import InvalidArgumentError, OpError, OutOfRangeError, UnimplementedError
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.default_graph import default_graph
@@ -15,9 +16,6 @@ from aioflow.graph.default_session import check_session, session_for
 from aioflow.graph.graph import GraphKeys, Operation
 from aioflow.ops.queues.queues import QueueBase
 from aioflow.train.coordinator import Coordinator, current_coordinator
-
-if TYPE_CHECKING:
-    from aioflow.session.session import Session
 
 __all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
 
@@ -60,7 +58,7 @@ class QueueRunner:
         types = (OutOfRangeError,) if queue_closed_exception_types is None else tuple(queue_closed_exception_types)
         self._closed_types = types
         self._exceptions: list[BaseException] = []
-        self._filling: WeakKeyDictionary[Session, list[asyncio.Task[None]]] = WeakKeyDictionary()
+        self._filling: WeakKeyDictionary[aioflow.Session, list[asyncio.Task[None]]] = WeakKeyDictionary()
 
     @property
     def queue(self) -> QueueBase:
@@ -98,7 +96,7 @@ class QueueRunner:
         return self._queue.name
 
     def create_threads(
-        self, sess: Session, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
+        self, sess: aioflow.Session, coord: Coordinator | None = None, daemon: bool = False, start: bool = True
     ) -> list[asyncio.Task[None]]:
         """Start the tasks (not threads) in the coordinator's task group, and return them.
 
@@ -169,7 +167,7 @@ def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS)
 
 
 def start_queue_runners(
-    sess: Session | None = None,
+    sess: aioflow.Session | None = None,
     coord: Coordinator | None = None,
     daemon: bool = True,
     start: bool = True,

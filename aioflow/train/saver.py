@@ -15,10 +15,11 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+import aioflow
 from aioflow.checks.numbers import check_number
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.argument_kinds import check_kind, check_list
@@ -44,9 +45,6 @@ from aioflow.train.saver_def import restored_variables
 from aioflow.train.saver_nodes import Form, SaverNodes
 from aioflow.train.unlisted import remove_unlisted, until_listed
 from aioflow.work.threads import in_thread
-
-if TYPE_CHECKING:
-    from aioflow.session.session import Session
 
 __all__ = ["PendingCheckpoint", "Saver", "StepNumber"]
 
@@ -246,7 +244,7 @@ class Saver:
 
     async def save(
         self,
-        sess: Session,
+        sess: aioflow.Session,
         save_path: str | Path,
         global_step: StepNumber = None,
         latest_filename: str | None = None,
@@ -294,7 +292,7 @@ class Saver:
 
     async def snapshot(
         self,
-        sess: Session,
+        sess: aioflow.Session,
         save_path: str | Path,
         global_step: StepNumber = None,
         latest_filename: str | None = None,
@@ -377,7 +375,7 @@ class Saver:
 
     # -- restoring --------------------------------------------------------------------------------------------------
 
-    async def restore(self, sess: Session, save_path: str | Path) -> None:
+    async def restore(self, sess: aioflow.Session, save_path: str | Path) -> None:
         """Give the variables the values of a checkpoint. Where this fails, no variable has changed.
 
         Args:

@@ -10,6 +10,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.apply import constant, make, make_list, make_op
 from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
+from aioflow.ops.io import checkpoints as _checkpoints  # noqa: F401  # of the ops that are made here
 from aioflow.ops.lookup.mutable import SavedColumn
 from aioflow.train.saved_variables import Saved, check_saved
 

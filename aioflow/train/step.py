@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import aioflow
 from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
@@ -13,13 +12,10 @@ from aioflow.ops.variables.getting import get_variable
 from aioflow.ops.variables.initializers import zeros_initializer
 from aioflow.ops.variables.variable import Variable
 
-if TYPE_CHECKING:
-    from aioflow.session.session import Session
-
 __all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_or_create_global_step", "global_step"]
 
 
-async def global_step(sess: Session, global_step_tensor: Variable | Tensor) -> int:
+async def global_step(sess: aioflow.Session, global_step_tensor: Variable | Tensor) -> int:
     """The value of the global step in `sess`."""
     return int(await sess.run(global_step_tensor))
 

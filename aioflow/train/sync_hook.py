@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import aioflow
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.runtime.worker import WorkerState
@@ -13,9 +14,6 @@ from aioflow.train.coordinator import Coordinator, current_coordinator
 from aioflow.train.elastic import Health, LivingReplicas, Watch, tasks_without
 from aioflow.train.monitored.session_run_hook import SessionRunHook
 from aioflow.train.queue_runner import QueueRunner
-
-if TYPE_CHECKING:
-    from aioflow.session.session import Session
 
 __all__ = ["Preparation", "SyncReplicasHook"]
 
@@ -64,7 +62,7 @@ class SyncReplicasHook(SessionRunHook):
         if self._preparation is None:
             self._preparation = self._prepare()
 
-    async def after_create_session(self, session: Session, coord: Coordinator | None) -> None:
+    async def after_create_session(self, session: aioflow.Session, coord: Coordinator | None) -> None:
         """Prepare the session; the chief's runner, and what watches the replicas, become tasks of `coord`.
 
         Raises:
@@ -92,7 +90,7 @@ class SyncReplicasHook(SessionRunHook):
         if watch is not None and owner is not None:
             owner.start(watch.run(owner), attendant=True)
 
-    def _watch(self, nodes: Preparation, session: Session) -> Watch | None:
+    def _watch(self, nodes: Preparation, session: aioflow.Session) -> Watch | None:
         if nodes.replicas is None:
             return None
 

@@ -13,14 +13,13 @@ from typing import Any
 from aioflow.checks.numbers import check_whole
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, constant, make, make_op
 from aioflow.ops.control.branches_and_loops import cond
 from aioflow.ops.core import group, no_op, tuple_
 from aioflow.ops.queues.queues import FIFOQueue
-from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
+from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slices
 from aioflow.ops.variables.collections import global_variables, report_uninitialized_variables
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.elastic import Health, LivingReplicas
@@ -29,11 +28,12 @@ from aioflow.train.optimizer import Optimizer, cast_to
 from aioflow.train.queue_runner import QueueRunner
 from aioflow.train.sync_gradients import Accumulator, Gathered, RollCall, gather_the_first
 from aioflow.train.sync_hook import Preparation, SyncReplicasHook
+from aioflow.train.wrapping import WrappingOptimizer
 
 __all__ = ["SyncReplicasOptimizer"]
 
 
-class SyncReplicasOptimizer(Optimizer):
+class SyncReplicasOptimizer(WrappingOptimizer):
     """Averages the gradients of several replicas, and has another optimizer apply them in one go.
 
     Each replica builds the same graph, with its variables on parameter servers, and runs what `apply_gradients` gives.
@@ -74,8 +74,7 @@ class SyncReplicasOptimizer(Optimizer):
         worker_index: int | None = None,
         elastic: bool = False,
     ) -> None:
-        super().__init__(use_locking, name)
-        check_kind(opt, Optimizer, "the optimizer that applies the gradients", "an Optimizer")
+        super().__init__(opt, use_locking, name)
         check_whole(replicas_to_aggregate, "replicas_to_aggregate", 1)
         total = replicas_to_aggregate if total_num_replicas is None else total_num_replicas
         check_whole(total, "total_num_replicas", 1)
@@ -83,7 +82,6 @@ class SyncReplicasOptimizer(Optimizer):
             _check_worker(worker_index, replicas_to_aggregate, total)
         if elastic:
             _check_elastic(worker_index, replicas_to_aggregate, total)
-        self._opt = opt
         self._needed = replicas_to_aggregate
         self._replicas = total
         self._worker = worker_index
@@ -96,10 +94,6 @@ class SyncReplicasOptimizer(Optimizer):
         self._runner: QueueRunner | None = None
 
     # -- building -----------------------------------------------------------------------------------------------------
-
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient | None, Variable]]:
-        """What the optimizer inside computes: the gradients of this replica."""
-        return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self,
@@ -196,6 +190,10 @@ class SyncReplicasOptimizer(Optimizer):
         graph = update.graph
         with graph.control_dependencies([update]):
             next_step = self._step().read_value()
+            # What was taken may have changed nothing: then gradients of the same step are wanted once more.
+            again = cast_to(next_step, dtypes.int64)
+            ready = _beside(accumulators, lambda accumulator: accumulator.go_back(again)) if self._opt.may_skip else []
+        with graph.control_dependencies([update, *ready]):
             tokens = max(self._needed, self._replicas) if self._living is None else self._living.read()
             sync = _enqueue(self._queues, next_step, tokens)
         if self._averages is not None:
@@ -286,20 +284,6 @@ class SyncReplicasOptimizer(Optimizer):
         if self._global_step is None:
             raise _too_early()
         return self._global_step
-
-    # -- the optimizer inside -----------------------------------------------------------------------------------------
-
-    def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The variable that the optimizer inside keeps under `name` for `var`, or None."""
-        return self._opt.get_slot(var, name)
-
-    def get_slot_names(self) -> list[str]:
-        """Names of its slots."""
-        return self._opt.get_slot_names()
-
-    def variables(self) -> list[Variable]:
-        """Its variables in the default graph."""
-        return self._opt.variables()
 
 
 def _too_early() -> InvalidArgumentError:

@@ -11,7 +11,7 @@ context is a copy, and the task keeps what it was started in.
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterator
@@ -34,13 +34,12 @@ class _Thread(threading.local):
 _THREAD = _Thread()
 
 
-_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop
-
-
 def _here() -> object:
     """Stands for the running task, or for the event loop between its tasks, or for a thread without one."""
-    loop = _running_loop()
-    if loop is None:
+    asyncio = sys.modules.get("asyncio")  # whoever runs a loop has it; who makes graphs need not wait for it
+    running_loop = getattr(asyncio, "_get_running_loop", None)
+    loop = None if running_loop is None else running_loop()
+    if asyncio is None or loop is None:
         return _THREAD.mark
     return weakref.ref(asyncio.current_task(loop) or loop)
 

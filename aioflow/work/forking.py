@@ -8,9 +8,11 @@ longer than a step registers here; what cannot be made anew refuses by `check_pr
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import _bootstrap
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -58,18 +60,85 @@ def _tell() -> None:
         known.after_fork()
 
 
-_FORKS: Final = threading.RLock()
+class _Imports:
+    """The blocks that forks wait for: one at a time, since packages with cycles of imports, as NumPy, cannot be
+    imported by several threads at once. But whoever is importing already does not wait for its turn: another thread may
+    be in a block, and wait for the module whose lock is held here.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.RLock()
+        self._lock = threading.RLock()  # taken as such: an interrupt would leave a condition locked
+        self._changed = threading.Condition(self._lock)
+        self._threads: dict[object, int] = {}  # of each block
+        self._aside: dict[object, int] = {}  # the blocks of the thread that forks
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """A block."""
+        mark = object()
+        with nullcontext() if _is_importing() else self._turn:
+            try:
+                with self._lock:
+                    self._threads[mark] = threading.get_ident()
+                yield
+            finally:
+                with self._lock:
+                    self._threads.pop(mark, None)
+                    self._changed.notify_all()
+
+    def is_here(self) -> bool:
+        """Whether this thread is in a block."""
+        return threading.get_ident() in list(self._threads.values())
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is in a block, and let none begin one. Blocks of this thread do not count, nor do
+        they for another one that wants to fork.
+        """
+        self._lock.acquire()
+        here = threading.get_ident()
+        aside = {mark: thread for mark, thread in self._threads.items() if thread == here}
+        for mark in aside:
+            del self._threads[mark]
+        self._changed.notify_all()
+        try:
+            self._changed.wait_for(lambda: not self._threads)
+        finally:
+            self._aside = aside
+
+    def after_fork(self) -> None:
+        """In both processes."""
+        self._threads.update(self._aside)
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """As `after_fork`. Who had the turn, and no block yet, is the parent's."""
+        self._turn = threading.RLock()
+        self.after_fork()
+
+
+def _is_importing() -> bool:
+    """Whether this thread is in the middle of an import, and so holds a module's lock."""
+    imports, frame = vars(_bootstrap), sys._getframe(1)
+    while frame.f_globals is not imports:
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return True
+
+
+_IMPORTS: Final = _Imports()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_FORKS.acquire, after_in_parent=_FORKS.release, after_in_child=_FORKS.release)
+    os.register_at_fork(
+        before=_IMPORTS.before_fork, after_in_parent=_IMPORTS.after_fork, after_in_child=_IMPORTS.after_fork_in_child
+    )
 
 
-@contextmanager
-def not_forked() -> Iterator[None]:
+def not_forked() -> AbstractContextManager[None]:
     """While the block runs, other threads that fork wait. For imports: Python's lock of a module that was half imported
     stays locked in a child, and whoever imports it there waits forever.
     """
-    with _FORKS:
-        yield
+    return _IMPORTS.block()
 
 
 class Locked:

@@ -6,14 +6,17 @@ To type checkers the package imports them under `if TYPE_CHECKING:`, so a name t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NoReturn
 
 from aioflow.errors import UnimplementedError
 from aioflow.work.forking import not_forked
 
 __all__ = ["Later", "homes", "load_later", "not_installed"]
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Later:
@@ -21,31 +24,35 @@ class Later:
 
     Args:
         package: Its name.
-        homes: For each name the module that has it, or the module that it is.
+        homes: For each name the module that has it, or the module that it is; "module:name" where it has another name
+            there.
         extra: The package, and the extra of ours that brings it, without which there are no such names.
 
     Attributes:
-        refuse: Is called with a name that is not there, and raises AttributeError.
+        answers: The module whose `refuse` raises AttributeError for a name that is in no such package, with what may
+            have been meant.
     """
+
+    answers: ClassVar[str] = ""
 
     def __init__(self, package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
         self._package = package
         self._homes = homes
         self._extra = extra
-        self.refuse: Callable[[str], NoReturn] = self._refuse
 
     def __call__(self, name: str) -> Any:
         home = self._homes.get(name)
         if home is None:
-            self.refuse(name)
+            self._refuse(name)
+        where, _, own = home.partition(":")
         try:
             with not_forked():
-                module = import_module(home)
+                module = import_module(where)
         except ModuleNotFoundError as error:
             if self._extra is None or (error.name or "").partition(".")[0] != self._extra:
                 raise
             raise not_installed(f"{self._package}.{name}", self._extra, error) from error
-        value = module if home == f"{self._package}.{name}" else getattr(module, name)
+        value = module if home == f"{self._package}.{name}" else getattr(module, own or name)
         setattr(sys.modules[self._package], name, value)  # nobody asks here again
         return value
 
@@ -54,15 +61,24 @@ class Later:
         return sorted({*vars(sys.modules[self._package]), *self._homes})
 
     def _refuse(self, name: str) -> NoReturn:
+        if self.answers and not name.startswith("_"):
+            import_module(self.answers).refuse(self._package, name)
         raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
 
 
 def homes(modules: Mapping[str, str]) -> dict[str, str]:
-    """For each name its module, from the names of each module, separated by spaces."""
-    return {name: module for module, names in modules.items() for name in names.split()}
+    """For each name where it is, from the names of each module, separated by spaces; "name=own" where it has another
+    name there.
+    """
+    found = {}
+    for module, names in modules.items():
+        for each in names.split():
+            name, _, own = each.partition("=")
+            found[name] = f"{module}:{own}" if own else module
+    return found
 
 
-def load_later(package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
+def load_later(package: str, homes: Mapping[str, str] = _NONE, extra: str | None = None) -> None:
     """Let the package, which is being imported, have these names, each from the module that it stands with.
 
     Where `extra` is not installed, a package that an extra of ours of the same name brings, asking for one of the names

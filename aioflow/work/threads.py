@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from aioflow.work.forking import generation, renew_in_child
 from aioflow.work.stopping import Stoppable, Stopped, Work, doing
 
-__all__ = ["GRACE", "Call", "LeftBehind", "Threads", "although_cancelled", "in_thread"]
+__all__ = ["GRACE", "Call", "LeftBehind", "Threads", "although_cancelled", "in_thread", "is_loops_thread", "step_back"]
 
 T = TypeVar("T")
 
@@ -332,11 +332,23 @@ def _waiting_threads() -> Threads:
 
 @cache
 def _quiet_threads() -> Threads:
-    return Threads("-quiet", 4, _step_back)
+    return Threads("-quiet", 4, step_back)
 
 
-def _step_back() -> None:
-    """Linux alone has priorities of threads that need no privilege; there is no way back from a lower one."""
+def is_loops_thread() -> bool:
+    """Whether an event loop is running in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def step_back() -> None:
+    """Leave the processors to all other threads from now on, and so does what this one starts.
+
+    Linux alone has priorities of threads that need no privilege; there is no way back from a lower one.
+    """
     if sys.platform == "linux":
         with suppress(OSError):
             thread = threading.get_native_id()

@@ -22,7 +22,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
     "CoreTypeChoice",
@@ -33,6 +33,7 @@ __all__ = [
     "chosen_timeout",
     "describe",
     "loaded_blas",
+    "symbol",
 ]
 
 VARIABLE: Final = "OPENBLAS_CORETYPE"
@@ -252,13 +253,11 @@ def _ask(library: str) -> LoadedBlas | None:
         return None
 
     def call(name: str, result: type[c_char_p] | type[c_int]) -> object:
-        # NumPy's wheels put scipy_ before the names, and builds with 64-bit integers put 64_ behind them.
-        for symbol in (f"{before}openblas_{name}{after}" for before in ("scipy_", "") for after in ("64_", "")):
-            function = getattr(handle, symbol, None)
-            if function is not None:
-                function.argtypes, function.restype = [], result
-                return function()
-        return None
+        function = symbol(handle, f"openblas_{name}")
+        if function is None:
+            return None
+        function.argtypes, function.restype = [], result
+        return function()
 
     core, config, threads = call("get_corename", c_char_p), call("get_config", c_char_p), call("get_num_threads", c_int)
     return LoadedBlas(
@@ -269,9 +268,21 @@ def _ask(library: str) -> LoadedBlas | None:
     )
 
 
+def symbol(library: Any, name: str) -> Any:
+    """A function of an OpenBLAS that ctypes has loaded, or None where it has none of that name."""
+    # NumPy's wheels put scipy_ before the names, and builds with 64-bit integers put 64_ behind them.
+    for spelling in (f"{before}{name}{after}" for before in ("scipy_", "") for after in ("64_", "")):
+        function = getattr(library, spelling, None)
+        if function is not None:
+            return function
+    return None
+
+
 def describe() -> dict[str, str]:
     """What `aioflow doctor` prints about this backend (entry point group `aioflow.doctor`)."""
     import numpy  # not at the top: see the module's docstring
+
+    from aioflow_numpy.compiled.code import describe as compiler
 
     choice = chosen()
     lines = {"numpy": numpy.__version__}
@@ -289,4 +300,4 @@ def describe() -> dict[str, str]:
     for number, blas in enumerate(running):
         name = "blas" if number == 0 else f"blas {number + 1}"
         lines[name] = f"{blas.config}; runs {blas.core_type} on {blas.threads} threads"
-    return lines
+    return lines | compiler()

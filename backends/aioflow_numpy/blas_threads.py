@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy  # noqa: F401  # which loads the BLAS that is looked for below
 
-from aioflow_numpy.blas import loaded_blas
+from aioflow_numpy.blas import loaded_blas, symbol
 
 __all__ = ["alone", "blas_threads"]
 
@@ -84,12 +84,10 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], object]]:
     """OpenBLAS's (get, set) of its thread count; with another BLAS it is always 1."""
     for blas in loaded_blas()[:1]:
         library = ctypes.PyDLL(blas.library)  # calls keep the interpreter's lock: giving it back takes longer than they
-        # NumPy's wheels put scipy_ before the names, and builds with 64-bit integers put 64_ behind them.
-        for name in (f"{before}openblas_%s_num_threads{after}" for before in ("scipy_", "") for after in ("64_", "")):
-            if hasattr(library, name % "get") and hasattr(library, name % "set"):
-                get, put = getattr(library, name % "get"), getattr(library, name % "set")
-                get.restype, put.restype = ctypes.c_int, None  # with argtypes a call takes twice as long
-                return get, put
+        get, put = symbol(library, "openblas_get_num_threads"), symbol(library, "openblas_set_num_threads")
+        if get is not None and put is not None:
+            get.restype, put.restype = ctypes.c_int, None  # with argtypes a call takes twice as long
+            return get, put
     return (lambda: 1), (lambda count: None)
 
 

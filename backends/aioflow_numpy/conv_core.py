@@ -1,8 +1,9 @@
 """Convolution of one group of NHWC channels as matrix products, in its three directions.
 
 The BLAS does the arithmetic; what is left to decide is how the operands reach it. A pointwise filter needs no copy.
-Else patches are copied out a cache-sized block at a time. The gradient of the input at stride 1 is a convolution
-itself; at another stride, patches of the gradient are multiplied out and added where they came from.
+Else patches are copied out, those of a small image at once and others a cache-sized block at a time. The gradient of
+the input at stride 1 is a convolution itself; at another stride, patches of the gradient are multiplied out and added
+where they came from.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import sys
 import numpy as np
 
 from aioflow.work.stopping import batches
-from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, window_rows
+from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, whole, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, transposed_windows
-from aioflow_numpy.products import matmul_here
+from aioflow_numpy.products import matmul, matmul_here
 from aioflow_numpy.threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 per core.
 _BLOCK_BYTES = 1 << 20
+_WHOLE_BYTES = 1 << 22  # of all patches: of so many, threads that wait awake share the copying, and then the product
 _UNCOPIED = sys.maxsize  # where nothing is copied a block may be as large as a thread's share
-_MIN_PRODUCT = 1 << 20  # multiply-adds of a block: a smaller one costs less than handing it to a thread
+_MIN_PRODUCT = 1 << 23  # multiply-adds of a block: a smaller one costs less than handing it to a thread
 _FEW_ELEMENTS = 16  # in kw * c: copying runs shorter than this is slower than copying by taps
 _LINES_PAY = 2  # times kw * c over co: from there on, kh sums of co cost less than copying kh times kw * c
 
@@ -29,6 +31,9 @@ _LINES_PAY = 2  # times kw * c over co: from there on, kh sums of co cost less t
 def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     """Convolves x [n, h, w, c] with w [kh, kw, c, co] into `out` [n*oh*ow, co], whose rows may be a slice's."""
     matrix = w.reshape(-1, w.shape[3])
+    if g.pointwise and _is_one_matrix(x, g):
+        matmul(x.reshape(-1, g.c), matrix, out)
+        return
 
     def by_pixels(block: Block) -> None:
         matmul_here(_read(x, g, block).reshape(-1, g.c), matrix, out[block.rows])
@@ -42,10 +47,13 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     def by_lines(block: Block) -> None:
         _add_lines(line_rows(x, g, block), matrix.reshape(g.kh, -1, matrix.shape[1]), g, out[block.rows])
 
-    if g.pointwise:
-        for_each(by_pixels, _plan(g, matrix, _UNCOPIED))
-    elif _few(g):
+    if _few(g) and not g.pointwise:
         for_each(by_taps, _plan(g, matrix, 2 * _BLOCK_BYTES))
+    elif g.rows * len(matrix) * matrix.itemsize <= _WHOLE_BYTES:
+        # Threads that copied their own windows would each read the whole filter, which is larger where windows are few.
+        matmul(window_rows(x, g, whole(g)), matrix, out)
+    elif g.pointwise:
+        for_each(by_pixels, _plan(g, matrix, _UNCOPIED))
     elif _slides(g) and g.kw * g.c > _LINES_PAY * matrix.shape[1]:
         for_each(by_lines, _plan(g, matrix, g.kh * _BLOCK_BYTES))
     else:
@@ -93,6 +101,12 @@ def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
         forward(dy.reshape(g.n, g.oh, g.ow, -1), flipped, transposed, out)
     else:
         _scatter_patches(w, dy, g, out.reshape(g.n, g.h, g.w, g.c))
+
+
+def _is_one_matrix(x: Array, g: Windows) -> bool:
+    """Whether the pixels of x are the rows of a matrix that needs no copy, and each of them is a window."""
+    lines = x.strides[0] == g.h * x.strides[1] or g.n == 1
+    return (g.oh, g.ow) == (g.h, g.w) and lines and x.strides[1] == g.w * x.strides[2]
 
 
 def _few(g: Windows) -> bool:

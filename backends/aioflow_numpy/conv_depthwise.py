@@ -1,6 +1,7 @@
 """Depthwise convolution of NHWC images: no sum over channels, so no matrix product, but one multiply-add per tap.
 
-`einsum` does that in one pass over memory where ufuncs take two. At stride 1 a line of an image is one long run of
+`einsum` does that in one pass over memory where ufuncs take two, and machine code (`compiled_depthwise`), once it is
+there, keeps the sums in registers. At stride 1 a line of an image is one long run of
 w * c elements, for which the filter's tap is repeated along it: NumPy's inner loop is long even where channels are few.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from aioflow.work.stopping import batches
+from aioflow_numpy.compiled_depthwise import compiled_depthwise
 from aioflow_numpy.conv_patches import Block, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, strided, transposed_windows
@@ -17,18 +19,36 @@ from aioflow_numpy.threads import for_each, thread_count
 
 # Larger than a core's L2, for the reason given in `pooling`.
 _MAX_BLOCK_BYTES = 2 << 20
-_MIN_BLOCK_BYTES = 128 << 10
+_MIN_BLOCK_BYTES = 512 << 10
+_COMPILED_BLOCK = 1 << 23  # multiplications of a block in machine code: some 0.3 ms
 
 
 def forward(x: Array, w: Array, g: Windows) -> Array:
     """Convolves x [n, h, w, c] with w [kh, kw, c, m] into [n, oh, ow, c*m]."""
+    compiled = compiled_depthwise(g, x.dtype, _by_numpy) if w.shape[3] == 1 else None
+    if compiled is None:
+        return _by_numpy(x, w, g)
+    if not compiled.is_ready:
+        compiled.worked()
+        return _by_numpy(x, w, g)
+    image, taps = (np.require(each, requirements=("C", "A")) for each in (x, w))
+    out = np.empty((g.n, g.oh, g.ow, g.c), x.dtype)
+    for_each(lambda lines: compiled.convolve(image, taps, out, lines), _in_parts(g))
+    return out
+
+
+def _by_numpy(x: Array, w: Array, g: Windows) -> Array:
     multiplier = w.shape[3]
     out = np.empty((g.n, g.oh, g.ow, g.c, multiplier), x.dtype)
     runs = _runs(w, g)
 
     def convolve(block: Block) -> None:
         taps = _taps(padded_block(x, g, block), g, block.lines.stop - block.lines.start)
-        total = scratch("total", (*taps.shape[:3], taps.shape[5]), x.dtype)
+        shape = (*taps.shape[:3], taps.shape[5])
+        if multiplier == 1:
+            einsum("nhwijr,ijr->nhwr", taps, runs[0], out=out[block.samples, block.lines].reshape(shape))
+            return
+        total = scratch("total", shape, x.dtype)
         for m in range(multiplier):
             einsum("nhwijr,ijr->nhwr", taps, runs[m], out=total)
             target = out[block.samples, block.lines, :, :, m]
@@ -95,14 +115,24 @@ def _scatter(w: Array, dy: Array, g: Windows) -> Array:
     return out
 
 
+def _in_parts(g: Windows) -> list[slice]:
+    """The lines of windows of all images, in parts for machine code."""
+    lines = g.n * g.oh
+    least = max(1, _COMPILED_BLOCK // (g.ow * g.c * g.kh * g.kw))
+    count = max(1, lines // least)
+    return [slice(lines * k // count, lines * (k + 1) // count) for k in range(count)]
+
+
 def _plan(g: Windows, like: Array) -> list[Block]:
     pixel = g.c * like.dtype.itemsize
     return plan(g, max(1, _MAX_BLOCK_BYTES // pixel), max(1, _MIN_BLOCK_BYTES // pixel))
 
 
 def _runs(w: Array, g: Windows) -> Array:
-    """The taps [m, kh, kw, run], repeated along a line where a run is a line."""
-    return np.tile(w.transpose(3, 0, 1, 2), (1, 1, 1, g.ow if g.sw == 1 else 1))
+    """The taps [m, kh, kw, run], repeated along a line where a run is a line. In one piece: `einsum` adds in an order
+    that depends on where its operands lie.
+    """
+    return np.ascontiguousarray(np.tile(w.transpose(3, 0, 1, 2), (1, 1, 1, g.ow if g.sw == 1 else 1)))
 
 
 def _taps(image: Array, g: Windows, lines: int, writeable: bool = False) -> Array:

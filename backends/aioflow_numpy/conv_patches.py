@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aioflow_numpy.compiled_patches import PATCHES
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Windows, overlap, strided
 from aioflow_numpy.threads import thread_count
@@ -42,8 +43,22 @@ def plan(g: Windows, max_rows: int, min_rows: int) -> list[Block]:
     ]
 
 
+def whole(g: Windows) -> Block:
+    """All windows as one block."""
+    return Block(slice(0, g.n), slice(0, g.oh), slice(0, g.rows))
+
+
 def window_rows(x: Array, g: Windows, block: Block) -> Array:
     """The patches [windows, kh*kw*c] of the block: scratch memory."""
+    windows = block.rows.stop - block.rows.start
+    patches = scratch("patches", (windows, g.kh * g.kw * g.c), x.dtype)
+    first = block.samples.start * g.oh + block.lines.start
+    if not PATCHES.copy(x, g, first, first + windows // g.ow, patches):
+        _copy_windows(x, g, block, patches)
+    return patches
+
+
+def _copy_windows(x: Array, g: Windows, block: Block, patches: Array) -> None:
     image = padded_block(x, g, block)
     samples, line, pixel, size = image.strides
     taken = strided(
@@ -51,9 +66,7 @@ def window_rows(x: Array, g: Windows, block: Block) -> Array:
         (len(image), block.lines.stop - block.lines.start, g.ow, g.kh, g.kw, g.c),
         (samples, line * g.sh, pixel * g.sw, line * g.dh, pixel * g.dw, size),
     )
-    patches = scratch("patches", taken.shape, x.dtype)
-    np.copyto(patches, taken)
-    return patches.reshape(-1, g.kh * g.kw * g.c)
+    np.copyto(patches.reshape(taken.shape), taken)
 
 
 def line_rows(x: Array, g: Windows, block: Block) -> Array:

@@ -26,21 +26,27 @@ class _Slots(threading.local):
 _slots = _Slots()
 
 
+def room(slot: str, size: int) -> Array:
+    """So many bytes or more, for which the same holds as for `scratch`."""
+    buffer = _slots.buffers.get(slot)
+    if buffer is None or len(buffer) < size:
+        buffer = aligned(size)
+        if size <= _MAX_KEPT_BYTES:
+            _slots.buffers[slot] = buffer
+    return buffer
+
+
 def scratch(slot: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An uninitialised C-contiguous array that is valid until the same thread asks for the same slot again.
 
     Kernels are synchronous, so a thread is never inside two of them; a kernel must not let a scratch array escape.
     """
     needed = math.prod(shape) * dtype.itemsize
-    buffer = _slots.buffers.get(slot)
-    if buffer is None or buffer.nbytes < needed:
-        buffer = _aligned(needed)
-        if needed <= _MAX_KEPT_BYTES:
-            _slots.buffers[slot] = buffer
-    return buffer[:needed].view(dtype).reshape(shape)
+    return room(slot, needed)[:needed].view(dtype).reshape(shape)
 
 
-def _aligned(nbytes: int) -> Array:
+def aligned(nbytes: int) -> Array:
+    """So many bytes of new memory that begin with a cache line."""
     raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + nbytes]

@@ -8,8 +8,8 @@ as for NHWC. float16 and bfloat16 are summed in float32, and integers wrap. Noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, from_nhwc, 
 from aioflow_numpy.conv_shapes import output_size as output_size
 
 Shape = tuple[int, ...]
+
+_REMEMBERED = 256  # shapes of a net's layers: working out the windows takes as long as a small product
 
 
 def conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str) -> Array:
@@ -144,6 +146,7 @@ def depthwise_conv2d_backprop_filter(
     return numbers.narrow(result)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _dense_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: Padding, dilations: Pair) -> Windows:
     g = windows(shape, _kernel(filter_shape), strides, padding, dilations)
     per_group, outputs = filter_shape[2], filter_shape[3]
@@ -157,6 +160,7 @@ def _dense_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: Pa
     return g
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _depthwise_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: Padding, dilations: Pair) -> Windows:
     g = windows(shape, _kernel(filter_shape), strides, padding, dilations)
     if filter_shape[2] != g.c:
@@ -187,14 +191,11 @@ def _as_depthwise(w: Array, g: Windows) -> Array:
     return w.reshape(g.kh, g.kw, g.c, w.shape[3] // g.c)
 
 
-def _groups(g: Windows, filter_shape: Shape) -> Iterator[tuple[Windows, slice, slice]]:
-    """Yields (the group's windows, its slice of input channels, its slice of output channels)."""
+@lru_cache(maxsize=_REMEMBERED)
+def _groups(g: Windows, filter_shape: Shape) -> list[tuple[Windows, slice, slice]]:
+    """For each group its windows, its slice of input channels, and that of output channels."""
     inputs = filter_shape[2]
     count = g.c // inputs
     outputs = filter_shape[3] // count
-    for k in range(count):
-        yield (
-            replace(g, c=inputs),
-            slice(k * inputs, (k + 1) * inputs),
-            slice(k * outputs, (k + 1) * outputs),
-        )
+    group = replace(g, c=inputs)
+    return [(group, slice(k * inputs, (k + 1) * inputs), slice(k * outputs, (k + 1) * outputs)) for k in range(count)]

@@ -8,7 +8,7 @@ from typing import Any
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.fused import PRODUCTS, chain_of, epilogue_of, naming, product_binding
 from aioflow.kernels.registry import KERNELS, Binding, binder
-from aioflow_numpy.fused_blocks import BLOCKWISE, BlockChain
+from aioflow_numpy.fused_blocks import BlockChain
 
 __all__: list[str] = []
 
@@ -16,11 +16,13 @@ __all__: list[str] = []
 @binder("_ElementwiseChain", device="CPU", fresh=True, takes_out=True)
 def elementwise_chain(binding: Binding) -> Callable[..., Any]:
     """Small arrays go through the members one after another, as they would in a strand."""
-    blocks = BlockChain(chain_of(binding))
+    blocks = BlockChain(chain_of(binding), binding.constants)
     chain = blocks.chain
-    small = BLOCKWISE // max(t.size for t in binding.input_dtypes)
+    small = blocks.least // max(t.size for t in binding.input_dtypes)
     counts = [num_elements(dims) for dims in binding.input_dims]
-    unknown = [i for i, count in enumerate(counts) if count is None or count >= small]
+    if any(count is not None and count >= small for count in counts):
+        return blocks.run
+    unknown = [i for i, count in enumerate(counts) if count is None]
     if len(unknown) == 1:
         (only,) = unknown
 
@@ -48,11 +50,11 @@ def fused_product(binding: Binding) -> Callable[..., Any]:
     epilogue = epilogue_of(binding)
     if epilogue is None:
         return lambda left, right, args: product(left, right)
-    blocks = BlockChain(epilogue)
+    blocks = BlockChain(epilogue, (None, *binding.constants[2:]))
 
     def body(left: Any, right: Any, args: Sequence[Any]) -> Any:
         made = product(left, right)
         inputs = (made, *args)
-        return blocks.run(inputs, made) if made.nbytes >= BLOCKWISE else blocks.chain(inputs)
+        return blocks.run(inputs, made) if made.nbytes >= blocks.least else blocks.chain(inputs)
 
     return body

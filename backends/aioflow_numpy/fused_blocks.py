@@ -21,15 +21,23 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.opdef import OPS
 from aioflow.kernels.convert import broadcast_shape
-from aioflow.kernels.fused import Chain, Member
+from aioflow.kernels.fused import Chain
+from aioflow.work.stopping import checkpoint
+from aioflow_numpy.at_once import AtOnce, Shapes
+from aioflow_numpy.block_functions import BlockFunction, block_function, line_of, lined
+from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of
+from aioflow_numpy.compiled_blocks import CompiledBlock
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array
 from aioflow_numpy.threads import for_each, thread_count
 
-__all__ = ["BLOCKWISE", "BlockChain"]
+__all__ = ["BlockChain"]
 
-BLOCKWISE: Final = 128 * 1024  # bytes of an array, from which on blocks pay
+# Bytes of an array, from which on blocks pay; and from which on one block pays, if there is machine code to come.
+_PAYS: Final = 128 * 1024
+_PAYS_IN_CODE: Final = 16 * 1024
 _BLOCK: Final = 768 * 1024  # bytes of a block for one thread
 _SHARED_BLOCK: Final = 1 << 20  # and where threads share the blocks
 _WORTH_THREADS: Final = 2 << 20  # bytes of the result, from which on waking another thread pays
@@ -37,6 +45,7 @@ _WORTH_THREADS: Final = 2 << 20  # bytes of the result, from which on waking ano
 # loops cost 1.4 (at 512 elements) to twice as much per element (at 64), so rows are joined to one line where that pays.
 _LINE: Final = 8192
 _SHORT: Final = 1024  # elements of a row that are few enough to join rows
+_FEW: Final = 1 << 16  # elements of an array that are few enough to have an array of equal numbers beside it
 _MANY: Final = 16  # lines of an array that are enough to make one of what is repeated
 
 Shape = tuple[int, ...]
@@ -53,10 +62,11 @@ class _Plan:
         repeat: How many times an operand over the last axis alone is repeated.
         early: The members that are computed beforehand, on whole arrays: they are smaller than the result.
         cut: Values that are cut into blocks; the others are read by every block.
-        lined: (member, operand) of the scalars that are read as a line of equal elements.
+        dtypes: Of the inputs, and of the members that are computed beforehand.
         step, shared_step: Rows of a block, for one thread and where threads share the blocks.
-        block: Computes a block; see `_block_function`.
-        scratch: The dtypes of the scratch arrays that it needs.
+        plain: Computes a block.
+        compiled: The same in machine code, if it may be compiled.
+        at_once: What runs it without further ado, where all is one block.
     """
 
     shape: Shape
@@ -65,21 +75,36 @@ class _Plan:
     repeat: int
     early: tuple[int, ...]
     cut: frozenset[int]
-    lined: tuple[tuple[int, int], ...]
+    dtypes: tuple[np.dtype[Any], ...]
     step: int
     shared_step: int
-    block: Callable[..., None]
-    scratch: tuple[np.dtype[Any], ...]
+    plain: BlockFunction
+    compiled: CompiledBlock | None
+    at_once: AtOnce | None
 
 
 class BlockChain:
-    """A chain with the blocks that it is run in; the chain itself runs whole arrays."""
+    """A chain with the blocks that it is run in; the chain itself runs whole arrays.
 
-    def __init__(self, chain: Chain) -> None:
+    Args:
+        chain: The chain.
+        constants: For each input the value, if it is the same in every call, otherwise None; () where none is.
+
+    Attributes:
+        chain: The chain.
+        least: Bytes of an array from which on `run` pays.
+    """
+
+    def __init__(self, chain: Chain, constants: Sequence[Any] = ()) -> None:
         self.chain = chain
+        has_code = any(isinstance(each, Piece) for each in pieces_of(chain, ()))
+        self.least = _PAYS_IN_CODE if has_code else _PAYS
+        self._constants = dict(_lying_well(chain, constants))
+        self._asked = [i for i in range(chain.inputs) if i not in self._constants]
         self.dtype: np.dtype[Any] = chain.members[-1].dtype.np_dtype
         self._itemsize = max(member.dtype.size for member in chain.members)
         self._plan = lru_cache(maxsize=16)(self._work_out)
+        self._block = lru_cache(maxsize=16)(self._compiled_block)
 
     def run(self, inputs: Sequence[Any], out: Array | None = None, threads: bool = True) -> Any:
         """The result, in `out` where it can be: one of the inputs, or new memory, of the result's shape and dtype.
@@ -87,23 +112,40 @@ class BlockChain:
         Raises:
             OpError: a member failed; the error has its node and line.
         """
-        place = next((i for i, value in enumerate(inputs) if value is out), None)
-        plan = self._plan(tuple(value.shape for value in inputs), place)
-        if plan is None or not all(inputs[i].flags.c_contiguous for i in plan.cut if i < self.chain.inputs):
+        place = None if out is None else self._place_of(out, inputs)
+        plan = self._plan(tuple([inputs[i].shape for i in self._asked]), place)
+        if plan is None:
             return self.chain(inputs)
+        if plan.at_once is not None:
+            made = plan.at_once.run(inputs, out)
+            if made is not None:
+                return made
+        if not all(inputs[i].flags.c_contiguous for i in plan.cut if i < self.chain.inputs):
+            return self.chain(inputs)
+        return self._in_blocks(plan, inputs, out, place, threads)
+
+    def _place_of(self, out: Array, inputs: Sequence[Any]) -> int | None:
+        for i in self._asked:
+            if inputs[i] is out:
+                return i
+        return None
+
+    def _in_blocks(
+        self, plan: _Plan, inputs: Sequence[Any], out: Array | None, place: int | None, threads: bool
+    ) -> Array:
         if out is None or (place is None and not self._fits(out, plan.shape)):
             out = np.empty(plan.shape, self.dtype)
-        values = self._operands(plan, inputs)
+        function, values = self._ready(plan, inputs, out)
         target = out.reshape(plan.rows, *plan.tail)
         if plan.rows <= plan.step:
-            plan.block(*(value for _, value in values), *_room(plan, plan.rows), target)
+            function.call(*(value for _, value in values), *_room(plan, function, plan.rows), target)
             return out
 
         def work(start: int) -> None:
             stop = min(start + step, plan.rows)
             views = [value[start:stop] if is_cut else value for is_cut, value in values]
             with np.errstate(all="ignore"):  # of this thread, which may be a helper
-                plan.block(*views, *_room(plan, stop - start), target[start:stop])
+                function.call(*views, *_room(plan, function, stop - start), target[start:stop])
 
         shared = threads and out.nbytes >= _WORTH_THREADS and thread_count() > 1
         step = plan.shared_step if shared else plan.step
@@ -111,14 +153,26 @@ class BlockChain:
             for_each(work, range(0, plan.rows, step))
         else:
             for start in range(0, plan.rows, step):
+                checkpoint()
                 work(start)
         return out
+
+    def _ready(self, plan: _Plan, inputs: Sequence[Any], out: Array) -> tuple[BlockFunction, list[tuple[bool, Array]]]:
+        """What computes a block, and what it reads, each with whether it is cut."""
+        compiled = plan.compiled
+        function = None if compiled is None else compiled.function
+        if function is not None and out.dtype == self.dtype and out.flags.behaved:
+            values = self._operands(plan, inputs, function)
+            if all(_is_plain(v, dtype) for (_, v), dtype in zip(values, plan.dtypes, strict=False)):  # lines come last
+                return function, values
+        elif compiled is not None:
+            compiled.worked(out.nbytes)
+        return plan.plain, self._operands(plan, inputs, plan.plain)
 
     def _fits(self, out: Array, shape: Shape) -> bool:
         return out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous
 
-    def _operands(self, plan: _Plan, inputs: Sequence[Any]) -> list[tuple[bool, Array]]:
-        """What the block function reads, each with whether it is cut."""
+    def _operands(self, plan: _Plan, inputs: Sequence[Any], function: BlockFunction) -> list[tuple[bool, Array]]:
         members = self.chain.members
         known = [*inputs, *([None] * len(members))]
         for at in plan.early:
@@ -129,26 +183,34 @@ class BlockChain:
                 found.append((True, known[i].reshape(plan.rows, *plan.tail)))
             else:
                 found.append((False, _spread(np.asarray(known[i]), plan.repeat)))
-        for at, operand in plan.lined:
-            value = np.asarray(known[members[at].operands[operand]])
-            found.append((False, _line(value.tobytes(), value.dtype, _LINE)))
+        for at, operand in function.lined:
+            found.append((False, line_of(np.asarray(known[members[at].operands[operand]]), _LINE)))
         return found
 
-    def _work_out(self, shapes: tuple[Shape, ...], place: int | None) -> _Plan | None:
-        """The plan for inputs of these shapes, where the result goes into input number `place`."""
+    def _work_out(self, asked: tuple[Shape, ...], place: int | None) -> _Plan | None:
+        """The plan for inputs that have these shapes, if they are no constants, where the result goes into input number
+        `place`.
+        """
         chain = self.chain
-        known = list(shapes)
+        by_input = {i: constant.shape for i, constant in self._constants.items()}
+        by_input |= dict(zip(self._asked, asked, strict=True))
+        known = [by_input[i] for i in range(chain.inputs)]
         for member in chain.members:
             operands = [known[i] for i in member.operands]
             try:
                 known.append(broadcast_shape(*operands))
             except InvalidArgumentError:
                 return None  # whole arrays will say which member it was
+            if OPS.get(member.op).is_of_one_shape and not _one_shape(operands):
+                return None  # nor are these broadcast
             if not _STRICT.get(member.op, _any_shapes)(operands):
                 return None
         shape = known[-1]
         count = chain.inputs
         early = tuple(at for at in range(len(chain.members)) if known[count + at] != shape)
+        there = {*range(count), *(count + at for at in early)}
+        if not all(there.issuperset(chain.members[at].operands) for at in early):
+            return None  # one that nobody reads is larger than the result
         cut = frozenset(i for i, s in enumerate(known) if s == shape)
         used = [known[i] for at, m in enumerate(chain.members) if at not in early for i in m.operands if i not in cut]
         covered = max((len(_stripped(s)) for s in used), default=0)
@@ -159,16 +221,62 @@ class BlockChain:
         if covered == 1 and tail[0] <= min(_SHORT, _LINE) and math.prod(shape) >= _MANY * _LINE:
             repeat = math.gcd(rows, 1 << (_LINE // tail[0]).bit_length() - 1)
             rows, tail = rows // repeat, (repeat * tail[0],)
-        lined = tuple(_lined(chain, early, known, cut))
-        block, room = _block_function(chain, early, lined, place)
         size = math.prod(tail) * self._itemsize
         step, shared_step = (_even(rows, max(1, most // size)) for most in (_BLOCK, _SHARED_BLOCK))
-        return _Plan(shape, rows, tail, repeat, early, cut, lined, step, shared_step, block, room)
+        extents = ((i, Extent.ONE if math.prod(s) == 1 else Extent.ROW) for i, s in enumerate(known) if i not in cut)
+        by_line = tuple(lined(chain, early, known, cut))
+        block = self._block(early, tuple(extents), by_line, _LINE, place)
+        whole = shape[len(shape) - covered :]  # machine code reads numbers and whole rows, and would read past others
+        compiled = block if all(math.prod(s) == 1 or _stripped(s) == _stripped(whole) for s in used) else None
+        dtypes = tuple(t.np_dtype for t in (*chain.dtypes, *(chain.members[at].dtype for at in early)))
+        at_once = None
+        if rows <= step and repeat == 1 and not early and (place is None or chain.dtypes[place].np_dtype == self.dtype):
+            at_once = self._at_once(
+                Shapes(chain, self._constants, known[:count], shape, place), by_line, block, compiled
+            )
+        return _Plan(shape, rows, tail, repeat, early, cut, dtypes, step, shared_step, block.plain, compiled, at_once)
+
+    def _at_once(
+        self, shapes: Shapes, by_line: Sequence[tuple[int, int]], block: CompiledBlock, compiled: CompiledBlock | None
+    ) -> AtOnce:
+        is_whole, plain = math.prod(shapes.result) <= _FEW, block.plain
+        if is_whole:
+            order = range(len(self.chain.members))
+            plain = block_function(self.chain, order, (), by_line, _LINE, shapes.place, shapes.result)
+        return AtOnce(shapes, plain, compiled, _LINE, is_whole)
+
+    def _compiled_block(
+        self,
+        early: tuple[int, ...],
+        extents: tuple[tuple[int, Extent], ...],
+        by_line: tuple[tuple[int, int], ...],
+        line: int,
+        place: int | None,
+    ) -> CompiledBlock:
+        """One for all sizes of the arrays."""
+        order = [at for at in range(len(self.chain.members)) if at not in early]
+        plain = block_function(self.chain, order, early, by_line, line, place)
+        return CompiledBlock(self.chain, early, dict(extents), line, place, plain)
 
 
-def _room(plan: _Plan, rows: int) -> list[Array]:
+def _lying_well(chain: Chain, constants: Sequence[Any]) -> Iterator[tuple[int, Array]]:
+    """The inputs that are constants, and lie in memory as machine code takes them."""
+    for i, constant in enumerate(constants):
+        if constant is not None:
+            value = np.asarray(constant)
+            if _is_plain(value, chain.dtypes[i].np_dtype):
+                yield i, value
+
+
+def _room(plan: _Plan, function: BlockFunction, rows: int) -> list[Array]:
     """The scratch arrays of this thread for a block of so many rows."""
-    return [scratch(f"chain{i}", (rows, *plan.tail), dtype) for i, dtype in enumerate(plan.scratch)]
+    return [scratch(f"chain{i}", (rows, *plan.tail), dtype) for i, dtype in enumerate(function.scratch)]
+
+
+def _is_plain(value: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether it lies in memory as machine code takes it."""
+    flags = value.flags
+    return value.dtype == dtype and flags.c_contiguous and flags.aligned
 
 
 def _even(total: int, most: int) -> int:
@@ -185,18 +293,12 @@ def _stripped(shape: Shape) -> Shape:
 def _spread(value: Array, repeat: int) -> Array:
     """What every block reads, in the shape of a row."""
     shape = _stripped(value.shape)
-    row = value.reshape(shape)
+    row = np.ascontiguousarray(value).reshape(shape)
     if repeat == 1 or not shape:
         return row
     line = np.empty((repeat, *shape), row.dtype)
     line[...] = row
     return line.reshape(-1)
-
-
-@lru_cache(maxsize=64)
-def _line(number: bytes, dtype: np.dtype[Any], length: int) -> Array:
-    """A line of the number with these bytes."""
-    return np.full(length, np.frombuffer(number, dtype)[0])
 
 
 def _any_shapes(operands: Sequence[Shape]) -> bool:
@@ -214,138 +316,3 @@ def _bias_shape(operands: Sequence[Shape]) -> bool:
 
 # Ops that want more of their operands than that they broadcast.
 _STRICT: Final[Mapping[str, Callable[[Sequence[Shape]], bool]]] = {"Select": _one_shape, "BiasAdd": _bias_shape}
-
-
-# -- the block function ------------------------------------------------------------------------------------------------
-
-_AGAINST_SCALAR: Final[Mapping[str, np.ufunc]] = {"Maximum": np.maximum, "Minimum": np.minimum}
-_LIMITS: Final[Mapping[str, tuple[int, ...]]] = {"Relu": (0,), "Relu6": (0, 6)}
-
-
-def _lined(
-    chain: Chain, early: Sequence[int], known: Sequence[Shape], cut: frozenset[int]
-) -> Iterator[tuple[int, int]]:
-    """The scalars that floats are compared with: NumPy vectorises the maximum of two arrays, not that of an array and
-    a number, which takes five times as long.
-    """
-    for at, member in enumerate(chain.members):
-        if at in early or member.op not in _AGAINST_SCALAR or not member.dtype.is_floating:
-            continue
-        scalars = [i for i, v in enumerate(member.operands) if math.prod(known[v]) == 1 and v not in cut]
-        if len(scalars) == 1:
-            yield at, scalars[0]
-
-
-def _block_call(member: Member, lined: Sequence[int]) -> Callable[..., Any]:
-    """What a block calls for a member whose operands `lined` are lines."""
-    if lined:
-        return _by_lines(_AGAINST_SCALAR[member.op], lined[0])
-    if member.op == "BiasAdd":  # `_bias_shape` has looked at the shapes, which those of a block are not
-        return np.add
-    limits = _LIMITS.get(member.op)
-    if limits is not None and member.dtype.is_floating:
-        return _limited(*(np.full(_LINE, limit, member.dtype.np_dtype) for limit in limits))
-    return member.call
-
-
-def _by_lines(compare: np.ufunc, which: int) -> Callable[..., None]:
-    """`compare` where operand `which` is a line of equal elements; the order decides between 0 and -0."""
-
-    def call(x: Array, y: Array, out: Array) -> None:
-        line, values = (x, y) if which == 0 else (y, x)
-        for source, target, width in _in_lines(values, out):
-            if which == 0:
-                compare(line[:width], source, out=target)
-            else:
-                compare(source, line[:width], out=target)
-
-    return call
-
-
-def _limited(low: Array, high: Array | None = None) -> Callable[..., None]:
-    """At least `low`, and then at most `high`: as Relu and Relu6, for which the order decides between 0 and -0."""
-
-    def call(x: Array, out: Array) -> None:
-        for source, target, width in _in_lines(x, out):
-            np.maximum(source, low[:width], out=target)
-            if high is not None:
-                np.minimum(target, high[:width], out=target)
-
-    return call
-
-
-def _in_lines(source: Array, target: Array) -> Iterator[tuple[Array, Array, int]]:
-    """Two blocks in C order as matrices of whole lines, and what is left; each with the width of its lines."""
-    source, target = source.reshape(-1), target.reshape(-1)
-    whole = source.size - source.size % _LINE
-    if whole:
-        yield source[:whole].reshape(-1, _LINE), target[:whole].reshape(-1, _LINE), _LINE
-    if whole != source.size:
-        yield source[whole:], target[whole:], source.size - whole
-
-
-class _Room:
-    """Where a block's values lie: the block of the result and scratch arrays, each free or held by a value."""
-
-    def __init__(self, out: np.dtype[Any], held_by: int | None) -> None:
-        self._dtypes: dict[str, np.dtype[Any]] = {"out": out}
-        self._free = [] if held_by is not None else ["out"]
-        self._held = {} if held_by is None else {held_by: "out"}
-
-    @property
-    def scratch(self) -> tuple[np.dtype[Any], ...]:
-        """The dtypes of the scratch arrays: s0, s1, …"""
-        return tuple(self._dtypes.values())[1:]
-
-    def release(self, value: int) -> None:
-        """The value is not read any more."""
-        if value in self._held:
-            self._free.append(self._held.pop(value))
-
-    def hold(self, value: int, dtype: np.dtype[Any]) -> str:
-        """A place for the value: the one that was released last, which may be its operand's."""
-        found = next((name for name in reversed(self._free) if self._dtypes[name] == dtype), None)
-        if found is None:
-            found = f"s{len(self._dtypes) - 1}"
-            self._dtypes[found] = dtype
-        else:
-            self._free.remove(found)
-        self._held[value] = found
-        return found
-
-
-def _block_function(
-    chain: Chain, early: Sequence[int], lined: Sequence[tuple[int, int]], place: int | None
-) -> tuple[Callable[..., None], tuple[np.dtype[Any], ...]]:
-    """The members on one block as a function, and the dtypes of the scratch arrays that it takes.
-
-    Its parameters are the values known beforehand, the lines, the scratch arrays, and where the result goes, which is
-    the block of input number `place`, or of no input.
-    """
-    names = {i: f"a{i}" for i in (*range(chain.inputs), *(chain.inputs + at for at in early))}
-    parameters = [*names.values(), *(f"l{at}_{operand}" for at, operand in lined)]
-    last, room = chain.last_uses(), _Room(chain.members[-1].dtype.np_dtype, place)
-    scope: dict[str, Any] = {}
-    lines: list[str] = []
-    for at, member in enumerate(chain.members):
-        if at in early:
-            continue
-        value = chain.inputs + at
-        by_line = [i for i in range(len(member.operands)) if (at, i) in lined]
-        scope[f"k{at}"] = _block_call(member, by_line)
-        arguments = [f"l{at}_{i}" if i in by_line else names[v] for i, v in enumerate(member.operands)]
-        for operand in dict.fromkeys(member.operands):
-            if last[operand] == at:
-                room.release(operand)
-        final = at == len(chain.members) - 1
-        if member.kernel.takes_out:
-            names[value] = "out" if final else room.hold(value, member.dtype.np_dtype)
-            lines.append(f"    k{at}({', '.join(arguments)}, out={names[value]})")
-        else:
-            names[value] = "out[...]" if final else f"v{at}"
-            lines.append(f"    {names[value]} = k{at}({', '.join(arguments)})")
-    parameters += [*(f"s{i}" for i in range(len(room.scratch))), "out"]
-    text = "\n".join([f"def block({', '.join(parameters)}):", *lines]) + "\n"
-    exec(compile(text, "<aioflow block>", "exec"), scope)
-    function: Callable[..., None] = scope["block"]
-    return function, room.scratch

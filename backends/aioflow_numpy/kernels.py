@@ -18,6 +18,7 @@ from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn import activations as nn
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
+from aioflow_numpy import compiled_updates as _compiled_updates  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import volume_kernels as _volume_kernels  # noqa: F401
@@ -183,7 +184,14 @@ _ZEROS = np.zeros(2048)
 _BLOCKS = {np.dtype(t): _ZEROS.astype(t) for t in (np.float32, np.float64)}
 
 
-@binder("Relu", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True)
+@binder(
+    "Relu",
+    device="CPU",
+    dtypes={"T": "float32 float64"},
+    fresh=True,
+    takes_out=True,
+    exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0",
+)
 def relu(binding: Binding) -> Callable[..., Any]:
     """NumPy 2.4 vectorises the maximum of two arrays, not that of an array and a number: compare with zeros."""
     dtype = binding.output_dtypes[0].np_dtype
@@ -209,7 +217,7 @@ def relu(binding: Binding) -> Callable[..., Any]:
 _MANY, _FEW_CHANNELS, _LINE = 1 << 18, 64, 2048
 
 
-@binder("BiasAdd", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True)
+@binder("BiasAdd", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True, exact_c="{0} + {1}")
 def bias_add(binding: Binding) -> Callable[..., Any]:
     """With few channels NumPy's inner loop is as short as they are: repeat the bias along a line of many pixels."""
     plain = nn.bias_add(binding)

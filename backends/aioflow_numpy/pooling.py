@@ -7,11 +7,13 @@ one channel with the channels counted as images. Nothing here writes to an argum
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from aioflow.work.stopping import batches
+from aioflow_numpy.compiled_pools import Order, compiled_pool
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, shape_to_nhwc, windows
@@ -109,6 +111,12 @@ def avg_pool_grad(
 
 
 def _fold(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Any) -> None:
+    compiled = compiled_pool(ufunc, images.dtype, _fold_by_numpy, _order)
+    if compiled is None or not compiled.run(images, g, out, identity):
+        _fold_by_numpy(ufunc, images, g, out, identity)
+
+
+def _fold_by_numpy(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Any) -> None:
     rows, columns = _taps(g)
 
     def fold(samples: slice) -> None:
@@ -122,17 +130,37 @@ def _fold(ufunc: np.ufunc, images: Array, g: Windows, out: Array, identity: Any)
     for_each(fold, _blocks(g, images.dtype))
 
 
+def _order(g: Windows) -> Order:
+    """In what order `_fold_axis` folds."""
+    rows, columns = _taps(g)
+    return _order_along(rows, g.oh), _order_along(columns, g.ow)
+
+
+def _order_along(taps: list[Tap], outputs: int) -> list[list[int]]:
+    whole, rest = _whole_first(taps, outputs)
+    found: list[list[int]] = [[] if whole else [-1] for _ in range(outputs)]
+    for given, taken in (*whole, *rest):
+        for place, at in zip(found[given], range(taken.start, taken.stop, taken.step or 1), strict=True):
+            place.append(at)
+    return found
+
+
+def _whole_first(taps: list[Tap], outputs: int) -> tuple[list[Tap], list[Tap]]:
+    """The taps that are inside the image for all windows, and the others."""
+    whole = [tap for tap in taps if tap[0].stop - tap[0].start == outputs]
+    return whole, [tap for tap in taps if tap[0].stop - tap[0].start != outputs]
+
+
 def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, identity: Any) -> None:
     """Folds axis 1 of `source` [a, size, run] into `out` [a, windows, run]."""
-    whole = [taken for given, taken in taps if given.stop - given.start == out.shape[1]]
-    rest = [(given, taken) for given, taken in taps if given.stop - given.start != out.shape[1]]
+    whole, rest = _whole_first(taps, out.shape[1])
     if len(whole) >= 2:
-        ufunc(source[:, whole[0]], source[:, whole[1]], out=out)
+        ufunc(source[:, whole[0][1]], source[:, whole[1][1]], out=out)
     elif whole:
-        np.copyto(out, source[:, whole[0]])
+        np.copyto(out, source[:, whole[0][1]])
     else:
         out.fill(identity)
-    for taken in batches(whole[2:], 1):
+    for _, taken in batches(whole[2:], 1):
         ufunc(out, source[:, taken], out=out)
     for given, taken in batches(rest, 1):
         ufunc(out[:, given], source[:, taken], out=out[:, given])
@@ -155,11 +183,9 @@ def _route(x: Array, y: Array, dy: Array, g: Windows, out: Array) -> None:
             hit[given] &= free[given]
             free[given] ^= hit[given]
             # 0 or 1 times the bits of dy: unlike a product of floats this keeps infinities and NaN out of the losers.
-            np.copyto(gain[given], hit[given])
-            if apart:
-                np.multiply(gain[given], dy.view(bits)[given], out=out.view(bits)[taken])
-            else:
-                np.multiply(gain[given], dy.view(bits)[given], out=gain[given])
+            target = out.view(bits)[taken] if apart else gain[given]
+            np.multiply(hit[given], dy.view(bits)[given], out=target, dtype=bits)
+            if not apart:
                 out[taken] += gain.view(x.dtype)[given]
 
 
@@ -219,8 +245,11 @@ def _covers(taps: list[Tap], size: int) -> bool:
     return covered == size
 
 
+@lru_cache(maxsize=256)
 def _counts(g: Windows, dtype: np.dtype[Any]) -> Array:
-    """How many elements of each window lie inside the image, at least 1: [oh, ow, 1], or one number where all agree."""
+    """How many elements of each window lie inside the image, at least 1: [oh, ow, 1], or one number where all agree.
+    Not to be written to.
+    """
     rows, columns = _taps(g)
     counts = np.outer(_axis_counts(rows, g.oh), _axis_counts(columns, g.ow)).astype(dtype)
     np.maximum(counts, 1, out=counts)

@@ -6,7 +6,8 @@ share. OpenBLAS's threads wait for one another several times within a product. W
 time may cost a slice of the scheduler's: measured on two cores with a load of three, a training step of a small network
 took 33 to 68 ms, and 7 ms with a BLAS of one thread. Blocks need nothing of each other, and a thread that is free takes
 the next one, so what a busy core costs is that core. A product that one thread does in less than half a millisecond is
-not worth waking another thread.
+not worth waking another thread; one that waits awake (`crew`) takes its part of smaller ones, too. Into how many parts
+a product is cut depends on its shape and the number of threads alone, so nobody sees in the bits who has computed it.
 
 What is small: OpenBLAS (0.3.27 to 0.3.31, which NumPy 2 comes with) by itself stays in one thread up to 2**18
 multiplications of two matrices and 58,000 of complex ones, and like its older versions up to 9,215 of a matrix and a
@@ -23,11 +24,15 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.kernels.convert import broadcast_shape
+from aioflow.work.stopping import checkpoint
+from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.blas_threads import alone
 from aioflow_numpy.conv_shapes import Array
-from aioflow_numpy.threads import for_each, thread_count
+from aioflow_numpy.crew import CREW
+from aioflow_numpy.deep_products import Multiply, bounds_of, is_deep, summed_up
+from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 
-__all__ = ["dot", "einsum", "in_one_thread", "matmul", "matmul_here"]
+__all__ = ["dot", "einsum", "in_one_thread", "in_parts", "matmul", "matmul_here"]
 
 # Multiplications: of two matrices, and where one of the two is a vector; of any dtype, and of what is not complex.
 _SMALL: Final = 2**15
@@ -35,20 +40,22 @@ _SMALL_REAL: Final = 2**18
 _SMALL_BY_VECTOR: Final = 2**11
 _SMALL_REAL_BY_VECTOR: Final = 2**13
 _SMALL_SYSTEM: Final = 128  # elements of each operand in linear algebra
-_BLOCK: Final = 2**23  # multiplications of a block, at least
+_BLOCK: Final = 2**23  # multiplications of a block, at least, where a thread has to be woken for it
+_PART: Final = 2**20  # and of a part for a thread that is awake
+_FEW: Final = 4  # such parts: with more, a thread that has to do them all alone takes longer than for the whole
 _LONG: Final = 2**28  # multiplications that take some milliseconds, after which the step may be asked to stop
 _EVEN: Final = 4  # parts of a stack for each block: so many that the blocks are nearly equal
 
 
-def matmul(a: Array, b: Array) -> Array:
-    """As `numpy.matmul`, for operands of one dtype; a large product is done by several threads."""
+def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
+    """As `numpy.matmul`, for operands of one dtype; a large product is done by several threads. `out` is a matrix's."""
     if a.ndim != 2 or b.ndim != 2:
         return _stacked(a, b)
     (rows, inner), columns = a.shape, b.shape[1]
     if _is_small(rows, inner, columns, a):
-        product: Array = np.matmul(a, b)
+        product: Array = np.matmul(a, b, out)
         return product
-    return _large(a, b, (), rows * inner * columns)
+    return in_parts(a, b, out, partial(alone, np.matmul))
 
 
 def matmul_here(a: Array, b: Array, out: Array) -> Array:
@@ -114,6 +121,47 @@ def _stacked(a: Array, b: Array) -> Array:
         product: Array = np.matmul(a, b)
         return product
     return _large(a, b, stack, work)
+
+
+def in_parts(a: Array, b: Array, out: Array | None, multiply: Multiply, gemm: Gemm | None = None) -> Array:
+    """The product of two matrices, in parts that do not depend on who computes them.
+
+    Args:
+        multiply: By this thread alone.
+        gemm: The same for the crew, to the last bit; None for the BLAS's.
+    """
+    (rows, inner), columns = a.shape, b.shape[1]
+    if is_deep(a, b, out):
+        return summed_up(a, b, out, multiply, gemm)
+    work, size = rows * inner * columns, max(rows, columns)
+    count = max(work // _BLOCK, min(work // _PART, _FEW))
+    count = min(count, size // 2)  # a single row would be a vector, of which the BLAS has another product
+    if count > 1:
+        count = min(count, thread_count())
+    product = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
+    if count < 2:
+        multiply(a, b, product)
+        return product
+    by_rows = rows >= columns
+    bounds = bounds_of(size, count)
+    checkpoint()
+    is_large = work >= 2 * _BLOCK
+    if CREW.multiply(a, b, product, bounds, by_rows, count - 1 if is_large else 1, wake_helpers, gemm):
+        return product
+
+    def compute(number: int) -> None:
+        part = slice(bounds[number], bounds[number + 1])
+        if by_rows:
+            multiply(a[part], b, product[part])
+        else:
+            multiply(a, b[:, part], product[:, part])
+
+    if is_large:
+        for_each(compute, range(count))
+    else:
+        for number in range(count):
+            compute(number)
+    return product
 
 
 def _large(a: Array, b: Array, stack: tuple[int, ...], work: int) -> Array:

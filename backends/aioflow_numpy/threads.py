@@ -16,14 +16,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from aioflow.runtime.executor import kernel_threads
-from aioflow.work.forking import in_child
+from aioflow.work.forking import Locked, in_child
+from aioflow.work.slices import ask_for_long_slice
 from aioflow.work.stopping import checkpoint, current_work, doing
 from aioflow_numpy.blas_threads import blas_threads
+from aioflow_numpy.crew import CREW
 from aioflow_numpy.placing import roam, wake_elsewhere
 
 T = TypeVar("T")
@@ -42,10 +44,11 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
         return
     pending = deque(items)
     jobs = _helpers()
-    processors = wake_elsewhere(_threads)
+    processors = wake_elsewhere(thread.native_id for thread in _threads if thread.native_id is not None)
     shares = [_Share(work, pending, processors) for _ in range(min(thread_count(), len(items)) - 1)]
     for share in shares:
         jobs.put(share)
+    CREW.call()
     try:
         _drain(work, pending)
     finally:
@@ -53,6 +56,22 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
         errors = [error for share in shares if (error := share.wait()) is not None]
     if errors:
         raise errors[0]
+
+
+def wake_helpers(count: int) -> bool:
+    """Have so many helpers that sleep wait awake for products (`crew`); False where there can be none now."""
+    try:
+        jobs = _helpers()
+    except RuntimeError:  # there may be no more threads, or the process is ending: one goes without
+        return False
+    processors = wake_elsewhere(thread.native_id for thread in _threads if thread.native_id is not None)
+    for _ in range(min(count, len(_threads))):
+        jobs.put(_Share(_idle, deque(), processors))
+    return True
+
+
+def _idle(item: object) -> None:
+    """What there is to do for nothing."""
 
 
 def thread_count() -> int:
@@ -109,26 +128,42 @@ class _Share:
 
 
 _threads: list[threading.Thread] = []  # the helpers
+_STARTING: Final = Locked()
+
+
+def _helpers() -> SimpleQueue[_Share]:
+    """The queue that the helpers take from. They are daemons: nothing that has not been waited for is left in them."""
+    with _STARTING.lock:  # two threads that want the first ones at once must not begin two sets of them
+        return _started()
 
 
 @functools.cache
-def _helpers() -> SimpleQueue[_Share]:
-    """The queue that the helpers take from. They are daemons: nothing that has not been waited for is left in them."""
+def _started() -> SimpleQueue[_Share]:
     jobs: SimpleQueue[_Share] = SimpleQueue()
 
-    def help_out() -> None:
+    count = max(1, (os.cpu_count() or 2) - 1)
+    CREW.gather(count)
+
+    def help_out(number: int) -> None:
+        ask_for_long_slice()
         with np.errstate(all="ignore"):  # as in every thread that runs kernels
             while True:
                 jobs.get().run()
+                CREW.stay(number, lambda: not jobs.empty())
 
-    for i in range(max(1, (os.cpu_count() or 2) - 1)):
-        thread = threading.Thread(target=help_out, name=f"aioflow-blocks-{i}", daemon=True)
-        thread.start()
+    for i in range(count):
+        thread = threading.Thread(target=help_out, args=(i,), name=f"aioflow-blocks-{i}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there may be no more threads
+            if not _threads:
+                raise
+            break
         _threads.append(thread)
     return jobs
 
 
 @in_child
 def _forget_helpers() -> None:
-    _helpers.cache_clear()
+    _started.cache_clear()
     _threads.clear()

@@ -12,7 +12,9 @@ from typing import Final
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_onednn.filters import Filters
 
-__all__ = ["Block", "blocks", "by_samples"]
+__all__ = ["LEAST", "Block", "blocks", "by_samples"]
+
+LEAST: Final = 2**24  # multiplications of a block: below, waking a thread takes as long
 
 _LONG: Final = 2**28  # multiplications of a block, at most, about: the step may be asked to stop after each
 _CHANNELS: Final = 16  # of which oneDNN likes to make whole numbers

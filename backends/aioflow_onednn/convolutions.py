@@ -1,10 +1,12 @@
 """Convolutions of float32 by oneDNN: dense, grouped and depthwise, with both gradients.
 
-Images are NHWC. A convolution is cut into blocks, each of which runs in one of our threads.
+Images are NHWC. A gradient is cut into blocks, each of which runs in one of our threads; `Forward` says who computes a
+convolution itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -12,107 +14,50 @@ import numpy as np
 
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
-from aioflow_numpy.products import dot
 from aioflow_numpy.threads import for_each, thread_count
+from aioflow_onednn import conv_blocks
 from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
-from aioflow_onednn.conv_blocks import Block, blocks, by_samples
-from aioflow_onednn.filters import Filters, PackedFilter, packings
+from aioflow_onednn.conv_blocks import Block, by_samples
+from aioflow_onednn.filters import Filters, packings
 from aioflow_onednn.library import Activation, Library, library
-from aioflow_onednn.primitives import Array, Finish, Layout, Packing, Primitive, address, described, dims_of
+from aioflow_onednn.primitives import Array, Layout, Packing, Primitive, address, described, dims_of
 
-__all__ = ["Activated", "backprop_filter", "backprop_input", "fits", "forward"]
+__all__ = ["Prepared", "adds_as_well", "backprop_filter", "backprop_input", "fits", "forward"]
 
-_BLOCK: Final = 2**24  # multiplications of a block, at least: below, waking a thread takes as long
+_FAR_APART: Final = 2**12  # strides and dilations, above which oneDNN may refuse
 _KEPT: Final = 1024  # prepared convolutions
-_FAR: Final = 1e38  # from infinity, with room for the rounding of sums
 _BYTE: Final = np.dtype(np.uint8)
-_FLOAT: Final = np.dtype(np.float32)
+_TRIED: Final = 4093  # numbers, which come again and again, and never at the same place of a line
 
 
 def fits(g: Windows) -> bool:
     """Whether each window reads something of the image, and none is larger than oneDNN is sure to take."""
     below, beside = _after(g)
+    if max(g.sh, g.sw, g.dh, g.dw) > _FAR_APART:
+        return False
     return max(g.top, below) < (g.kh - 1) * g.dh + 1 and max(g.left, beside) < (g.kw - 1) * g.dw + 1
 
 
-class Activated:
-    """An activation that oneDNN may do itself: where no number can be NaN, which it would take for a zero.
-
-    No sum in a convolution is larger than the root of the sum of squares of the image, times that of the filter
-    (Cauchy and Schwarz), plus the bias. Where that is far from infinity, nothing overflows, so that nothing is NaN.
-    """
-
-    def __init__(self, activation: Activation, filter_norm: float, bias: Array | None) -> None:
-        self.activation = activation
-        most = 0.0 if bias is None or not bias.size else float(np.abs(bias).max())
-        self._bound = max(0.0, (_FAR - most) / max(filter_norm, 1.0)) ** 2
-
-    def holds_for(self, x: Array) -> bool:
-        """Whether the activation may be left to oneDNN with this image, which is contiguous."""
-        flat = x.reshape(-1)
-        return float(dot(flat, flat)) < self._bound  # not where it is NaN, or too large for a float32
-
-
-class _Prepared:
+class Prepared:
     """A primitive with the packing of its filter."""
 
     def __init__(self, dnnl: Library, primitive: Primitive, plain: Layout, filter_: Argument) -> None:
-        self.run = primitive.run
+        self.primitive, self.run = primitive, primitive.run
         self.packing = Packing(dnnl, plain, primitive, filter_)
 
 
-_Plan: TypeAlias = list[tuple[Block, _Prepared]]
-
-
-def forward(
-    x: Array,
-    kernel: Array | PackedFilter,
-    g: Windows,
-    filters: Filters,
-    bias: Array | None = None,
-    finish: Finish | None = None,
-    activated: Activated | None = None,
-) -> Array:
-    """The convolution [n, oh, ow, outputs] of x [n, h, w, c], which is contiguous.
-
-    Args:
-        bias: [outputs], contiguous.
-        finish: What follows, done with each block while it is in the cache.
-        activated: The same as a part of the primitive, for images that it holds for.
-    """
-    out = np.empty((g.n, g.oh, g.ow, filters.outputs), np.float32)
-    activation = activated.activation if activated and activated.holds_for(x) else None
-    plan = _forward_plan(g, filters, bias is not None, activation, thread_count(), _BLOCK)
-    packed = packings(kernel, ((prepared, block.outputs.start) for block, prepared in plan))
-
-    def convolve(number: int) -> None:
-        block, prepared = plan[number]
-        image, target = x[block.samples, block.source], out[block.samples, block.lines]
-        whole = block.outputs.stop - block.outputs.start == filters.outputs
-        # oneDNN is slow where there are gaps between the pixels of a result.
-        made = target if whole else scratch("channels", (*target.shape[:3], block.filters.outputs), _FLOAT)
-        addresses = [address(image), address(packed[prepared, block.outputs.start]), address(made)]
-        if bias is not None:
-            addresses.append(address(bias[block.outputs]))
-        prepared.run(*addresses)
-        if finish is not None and activation is None:
-            finish(made)
-        if not whole:
-            target[..., block.outputs] = made
-
-    for_each(convolve, range(len(plan)))
-    return out
+_Plan: TypeAlias = list[tuple[Block, Prepared]]
 
 
 def backprop_input(kernel: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     """The gradient [n, h, w, c] of the image, from dy [n, oh, ow, outputs], which is contiguous."""
     out = np.empty((g.n, g.h, g.w, g.c), np.float32)
-    plan = _by_input_plan(g, filters, thread_count(), _BLOCK)
+    plan = _by_input_plan(g, filters, thread_count(), conv_blocks.LEAST)
     packed = packings(kernel, ((prepared, 0) for _, prepared in plan))
 
     def convolve(number: int) -> None:
         block, prepared = plan[number]
-        prepared.run(address(out[block.samples]), address(packed[prepared, 0]), address(dy[block.samples]))
+        prepared.run(address(out[block.samples]), packed[prepared, 0].at, address(dy[block.samples]))
 
     for_each(convolve, range(len(plan)))
     return out
@@ -123,7 +68,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     dy [n, oh, ow, outputs]. The gradients of the blocks are summed in their order.
     """
     size = filters.size(g)
-    plan = _by_filter_plan(g, filters, thread_count(), _BLOCK)
+    plan = _by_filter_plan(g, filters, thread_count(), conv_blocks.LEAST)
     sums: list[Array] = [np.empty(0)] * len(plan)
 
     def convolve(number: int) -> None:
@@ -143,14 +88,6 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
 
 
 # Plans are kept for the sizes that a net has: to make one takes longer than a small convolution.
-
-
-@lru_cache(maxsize=_KEPT)
-def _forward_plan(
-    g: Windows, filters: Filters, has_bias: bool, activation: Activation | None, threads: int, least: int
-) -> _Plan:
-    parts = blocks(g, filters, threads, least)
-    return [(each, _forward(each.windows, each.filters, has_bias, activation)) for each in parts]
 
 
 @lru_cache(maxsize=_KEPT)
@@ -182,31 +119,78 @@ def _geometry(g: Windows) -> tuple[object, ...]:
 
 
 def _forward_descriptor(
-    dnnl: Library, g: Windows, filters: Filters, has_bias: bool = False, activation: Activation | None = None
+    dnnl: Library,
+    g: Windows,
+    filters: Filters,
+    has_bias: bool = False,
+    activation: Activation | None = None,
+    threads: int = 1,
 ) -> int:
     image, result = _images(g, filters)
     biases = [Layout((filters.outputs,), (1,))] if has_bias else []
     layouts = (image, filters.free(g), result, *biases)
-    with dnnl.attributes_with(activation) as attributes, described(dnnl, layouts) as (source, weights, target, *bias):
+    with (
+        described(dnnl, layouts) as (source, weights, target, *bias),
+        dnnl.attributes_with(activation, target) as attributes,
+    ):
         return dnnl.made(
             "convolution_forward_primitive_desc_create",
             *(dnnl.engine, PropKind.FORWARD_INFERENCE, Algorithm.CONVOLUTION_DIRECT),
             *(source, weights, bias[0] if bias else None, target, *_geometry(g), attributes),
+            threads=threads,
         )
 
 
 @lru_cache(maxsize=_KEPT)
-def _forward(g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> _Prepared:
+def adds_as_well(g: Windows, filters: Filters, has_bias: bool, activation: Activation) -> bool:
+    """Whether oneDNN computes a convolution by the same means where it adds something to it; others may be slow."""
+    dnnl = library()
+    found = [_forward_descriptor(dnnl, g, filters, has_bias, each) for each in (None, activation)]
+    names = [dnnl.implementation(each) for each in found]
+    for each in found:
+        dnnl.call("primitive_desc_destroy", each)
+    return names[0] == names[1]
+
+
+@lru_cache(maxsize=_KEPT)
+def forward(
+    g: Windows, filters: Filters, has_bias: bool = False, activation: Activation | None = None, threads: int = 1
+) -> Prepared:
+    """The convolution itself, of (image, packed filter, result, bias, what is added), by so many threads of OpenMP, or
+    by one where they would give other bits.
+    """
     dnnl = library()
     arguments = {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST}
     if has_bias:
         arguments[Argument.BIAS] = Query.BIAS
-    primitive = Primitive(dnnl, _forward_descriptor(dnnl, g, filters, has_bias, activation), arguments)
-    return _Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
+    if activation is not None and activation.adds:
+        arguments[Argument.ADDED] = Query.ADDED
+    primitive = Primitive(
+        dnnl, _forward_descriptor(dnnl, g, filters, has_bias, activation, threads), arguments, threads
+    )
+    made = Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
+    if threads == 1 or not primitive.may_vary:
+        return made
+    alone = forward(g, filters, has_bias, activation)
+    return made if _agree(made, alone, g, filters, arguments) else alone
+
+
+def _agree(one: Prepared, other: Prepared, g: Windows, filters: Filters, arguments: Collection[Argument]) -> bool:
+    """Whether two convolutions give the same bits; for an image and filters of which it is to be seen."""
+    some = np.random.default_rng(0).standard_normal(_TRIED, np.float32)
+    shape = (g.n, g.oh, g.ow, filters.outputs)
+    image, kernel = np.resize(some, (g.n, g.h, g.w, g.c)), np.resize(some, (g.kh, g.kw, filters.inputs, shape[3]))
+    others = [np.resize(some, shape) for argument in arguments if argument in (Argument.BIAS, Argument.ADDED)]
+    made: list[Array] = []
+    for each in (one, other):
+        made.append(np.empty(shape, np.float32))
+        packed = packings(kernel, [(each, 0)])[each, 0]
+        each.run(address(image), packed.at, address(made[-1]), *map(address, others))
+    return made[0].tobytes() == made[1].tobytes()
 
 
 @lru_cache(maxsize=_KEPT)
-def _by_input(g: Windows, filters: Filters) -> _Prepared:
+def _by_input(g: Windows, filters: Filters) -> Prepared:
     dnnl = library()
     image, result = _images(g, filters)
     arguments = {
@@ -215,11 +199,11 @@ def _by_input(g: Windows, filters: Filters) -> _Prepared:
         Argument.DIFF_DST: Query.DIFF_DST,
     }
     primitive = _backward(dnnl, "data", g, filters, (image, filters.free(g), result), (), arguments)
-    return _Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
+    return Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
 
 
 @lru_cache(maxsize=_KEPT)
-def _by_filter(g: Windows, filters: Filters) -> _Prepared:
+def _by_filter(g: Windows, filters: Filters) -> Prepared:
     dnnl = library()
     image, result = _images(g, filters)
     arguments = {
@@ -228,7 +212,7 @@ def _by_filter(g: Windows, filters: Filters) -> _Prepared:
         Argument.DIFF_DST: Query.DIFF_DST,
     }
     primitive = _backward(dnnl, "weights", g, filters, (image, filters.free(g)), (result,), arguments)
-    return _Prepared(dnnl, primitive, filters.layout(g), Argument.DIFF_WEIGHTS)
+    return Prepared(dnnl, primitive, filters.layout(g), Argument.DIFF_WEIGHTS)
 
 
 def _backward(

@@ -15,4 +15,5 @@ def register() -> None:
         library()
     except (NotFoundError, FailedPreconditionError):
         return
-    import aioflow_onednn.kernels  # noqa: F401  # importing registers them
+    import aioflow_onednn.kernels
+    import aioflow_onednn.layer_kernels  # noqa: F401  # importing registers them

@@ -17,9 +17,9 @@ import numpy as np
 
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
-from aioflow_onednn.primitives import Array, Layout, Packing, address, plain
+from aioflow_onednn.primitives import Array, Layout, Packing, Placed, plain
 
-__all__ = ["Filters", "PackedFilter", "User", "packings"]
+__all__ = ["Filters", "PackedFilter", "User", "packing", "packings"]
 
 _USERS: Final = 64  # copies of a filter that are kept; most primitives have chosen one layout
 _BYTE: Final = np.dtype(np.uint8)
@@ -72,43 +72,47 @@ User: TypeAlias = "tuple[_Prepared, int]"  # and the first of the outputs that i
 
 
 class PackedFilter:
-    """A filter in the layouts that primitives have chosen for it, each made when it is first asked for.
-
-    Attributes:
-        norm: At least the root of the sum of squares of the weights of any one output.
-    """
+    """A filter in the layouts that primitives have chosen for it, each made when it is first asked for."""
 
     def __init__(self, kernel: Array) -> None:
         self._kernel = kernel
-        self.norm = math.sqrt(np.square(kernel, dtype=np.float64).sum())
-        self._packed: OrderedDict[User, Array] = OrderedDict()
+        self._packed: OrderedDict[User, Placed] = OrderedDict()
 
-    def of(self, user: User) -> Array:
+    def norm(self) -> float:
+        """At least the root of the sum of squares of the weights of any one output. Reads the whole filter."""
+        return math.sqrt(np.square(self._kernel, dtype=np.float64).sum())
+
+    def of(self, user: User) -> Placed:
         """The filter for a primitive."""
         found = self._packed.get(user)
         if found is None:
-            found = _packed(user, plain(self._kernel), _fresh, dict(self._packed))
+            found = _packed(user, Placed(plain(self._kernel)), _fresh, dict(self._packed))
             self._packed[user] = found
             if len(self._packed) > _USERS:
                 self._packed.popitem(last=False)
         return found
 
 
-def packings(kernel: Array | PackedFilter, users: Iterable[User]) -> dict[User, Array]:
+def packing(kernel: Array | PackedFilter, user: User) -> Placed:
+    """As `packings`, for one primitive."""
+    return kernel.of(user) if isinstance(kernel, PackedFilter) else packings(kernel, (user,))[user]
+
+
+def packings(kernel: Array | PackedFilter, users: Iterable[User]) -> dict[User, Placed]:
     """The filter as each primitive takes it: kept ones, or copies in this thread's scratch memory."""
-    packed: dict[User, Array] = {}
+    packed: dict[User, Placed] = {}
     if isinstance(kernel, PackedFilter):
         for user in users:
             packed[user] = kernel.of(user)
         return packed
-    kernel = plain(kernel)
+    unpacked = Placed(plain(kernel))
     for user in users:
         if user not in packed:
-            packed[user] = _packed(user, kernel, partial(_lent, len(packed)), packed)
+            packed[user] = _packed(user, unpacked, partial(_lent, len(packed)), packed)
     return packed
 
 
-def _packed(user: User, kernel: Array, memory: Callable[[int], Array], packed: Mapping[User, Array]) -> Array:
+def _packed(user: User, kernel: Placed, memory: Callable[[int], Array], packed: Mapping[User, Placed]) -> Placed:
     """The contiguous filter, or those of its outputs that the primitive makes, in the layout that this has chosen: one
     of those `packed`, or in new memory.
     """
@@ -118,8 +122,8 @@ def _packed(user: User, kernel: Array, memory: Callable[[int], Array], packed: M
     for (other, begin), found in packed.items():
         if begin == first and prepared.packing.is_as(other.packing):
             return found
-    made = memory(prepared.packing.size)
-    prepared.packing.to(address(kernel[..., first:]), address(made))
+    made = Placed(memory(prepared.packing.size))
+    prepared.packing.to(Placed(kernel.array[..., first:]).at, made.at)
     return made
 
 

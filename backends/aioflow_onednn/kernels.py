@@ -7,147 +7,92 @@ empty arrays, and where a session wants reproducible results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from aioflow.graph.shapes import num_elements
 from aioflow.kernels.convert import as_ints
-from aioflow.kernels.fused import PRODUCTS, epilogue_of, product_binding
+from aioflow.kernels.fused import PRODUCTS, naming, product_binding
+from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Convolution
-from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, Converter, binder
-from aioflow.ops.fused import ORIGINS
+from aioflow.kernels.registry import Binding, Body
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
-from aioflow_numpy.fused_blocks import BlockChain
-from aioflow_onednn import convolutions, products
-from aioflow_onednn.codes import Algorithm
+from aioflow_onednn import convolutions, half_products, products
+from aioflow_onednn.epilogues import activated_of, finish_of, without_bias
 from aioflow_onednn.filters import Filters, PackedFilter
-from aioflow_onednn.library import Activation
-from aioflow_onednn.primitives import Array, Finish
+from aioflow_onednn.forward import Forward
+from aioflow_onednn.parts import ConvPart
+from aioflow_onednn.primitives import Array, Placed
 from aioflow_onednn.primitives import plain as in_one_piece
+from aioflow_onednn.registration import faster as _faster
+from aioflow_onednn.sequences import join
 
 __all__: list[str] = []
 
 Shape: TypeAlias = tuple[int, ...]
-Maker: TypeAlias = Callable[[Binding, Body], Body]
+T = TypeVar("T")
 
-_PRIORITY: Final = 1
-_WORTHWHILE: Final = 2**16  # multiplications of a convolution
-# What oneDNN does with a result before it writes it; the same bits, but for NaN (`convolutions.Activated`).
-_ACTIVATIONS: Final = {
-    "Relu": Activation(Algorithm.ELTWISE_RELU),
-    "Relu6": Activation(Algorithm.ELTWISE_CLIP, 0.0, 6.0),
-}
-_OF_INPUTS: Final = ("input_dtypes", "input_dims", "constants")
+_WORTHWHILE: Final = 2**14  # multiplications of a convolution
 _REMEMBERED: Final = 16  # shapes for each node
-
-
-def _faster(op: str, host: Mapping[str, Converter] | None = None) -> Callable[[Maker], Maker]:
-    """Register what makes the body of a node of float32, given the body of the kernel below."""
-
-    def register(make: Maker) -> Maker:
-        @binder(op, device=HOST, dtypes={"T": "float32"}, host=host, fresh=True, priority=_PRIORITY)
-        def bind(binding: Binding) -> Body:
-            plain = KERNELS.get(op, HOST, binding.attrs, below=_PRIORITY).bind(binding)
-            return plain if binding.reproducible else make(binding, plain)
-
-        return make
-
-    return register
 
 
 @_faster("MatMul")
 def matmul(binding: Binding, plain: Body) -> Body:
-    operands = _operands(binding)
+    if not products.are_quicker():
+        return plain
+    return _product(binding, plain, products.matmul, products.COLUMNS, products.WORTHWHILE)
+
+
+@_faster("MatMul", dtype="bfloat16")
+def matmul_of_halves(binding: Binding, plain: Body) -> Body:
+    if not half_products.are_quicker():
+        return plain
+    return _product(binding, plain, half_products.matmul, 1, half_products.WORTHWHILE)
+
+
+def _product(binding: Binding, plain: Body, multiply: Callable[[Any, Any], Any], fewest: int, worthwhile: int) -> Body:
+    """A product of two matrices. The kernel below does it where there are fewer columns than that, or it is not worth
+    while, and where the matrices do not fit, it says so.
+    """
+    transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
+    a_dims, b_dims = binding.input_dims[:2]
+    if a_dims is not None and b_dims is not None and len(a_dims) == len(b_dims) == 2:  # then no call need look
+        size, columns = num_elements(a_dims), b_dims[not transpose_b]
+        if columns is not None and (columns < fewest or (size is not None and size * columns < worthwhile)):
+            return plain
 
     def body(a: Any, b: Any) -> Any:
-        found = operands(a, b)
-        return plain(a, b) if found is None else products.matmul(*found)
-
-    return body
-
-
-@_faster("_FusedMatMul")
-def fused_matmul(binding: Binding, plain: Body) -> Body:
-    """A bias goes with the product, and what follows is done with each part of it while that is in the cache."""
-    if not _is_usual(binding):
-        return plain
-    operands, finish = _operands(binding), _finish(binding)
-
-    def body(a: Any, b: Any, args: Sequence[Array]) -> Any:
-        found = operands(a, b)
-        if found is None or not _are_biases(args, found[1].shape[1]):
-            return plain(a, b, args)
-        return products.matmul(*found, in_one_piece(args[0]) if args else None, finish)
-
-    return body
-
-
-def _operands(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any] | None]:
-    """The two matrices to multiply, or None where the kernel below is as quick, or says what is wrong with them."""
-    transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
-
-    def operands(a: Any, b: Any) -> tuple[Any, Any] | None:
         left, right = a.T if transpose_a else a, b.T if transpose_b else b
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-            return None
-        return None if left.size * right.shape[1] < products.WORTHWHILE else (left, right)
+            return plain(a, b)
+        columns = right.shape[1]
+        small = columns < fewest or left.size * columns < worthwhile
+        return plain(a, b) if small else multiply(left, right)
 
-    return operands
-
-
-def _are_biases(args: Sequence[Array], size: int) -> bool:
-    return all(bias.shape == (size,) for bias in args)
-
-
-def _is_usual(binding: Binding) -> bool:
-    """Whether what follows the product is as the optimizer writes it: at most one bias, and that first."""
-    ops = binding.attrs["fused_ops"]
-    return binding.attrs["num_args"] == ("BiasAdd" in ops[:1]) and "BiasAdd" not in ops[1:]
-
-
-def _finish(binding: Binding) -> Finish | None:
-    """What follows the product of a fused node and its bias, if it has one."""
-    attrs = dict(binding.attrs)
-    if attrs["num_args"]:
-        attrs |= {"num_args": 0, "fused_ops": attrs["fused_ops"][1:]}
-        attrs |= {name: [attrs[name][0], *attrs[name][2:]] for name in ORIGINS}
-    epilogue = epilogue_of(replace(binding, attrs=attrs, **{name: getattr(binding, name)[:2] for name in _OF_INPUTS}))
-    if epilogue is None:
-        return None
-    blocks = BlockChain(epilogue)
-
-    def finish(block: Array) -> None:
-        made = blocks.run((block,), block, threads=False)
-        if made is not block:
-            block[...] = made
-
-    return finish
-
-
-def _activated(binding: Binding, kernel: PackedFilter) -> convolutions.Activated | None:
-    """What follows the product of a fused node, where oneDNN has it and all but the image is constant."""
-    ops, biases = binding.attrs["fused_ops"], binding.constants[2:]
-    activation = _ACTIVATIONS.get(ops[-1]) if len(ops) == len(biases) + 1 else None
-    if activation is None or any(bias is None for bias in biases):
-        return None
-    return convolutions.Activated(activation, kernel.norm, biases[0] if biases else None)
+    return body
 
 
 def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int) -> tuple[Any, ...]:
     return strides, pads, dilations
 
 
-class _Windows:
-    """The windows of a node's convolution, and how its filters lie, for the shapes of its image and filter."""
+class _Windows(Generic[T]):
+    """What a node's convolution needs for the shapes of its image and filter.
 
-    def __init__(self, binding: Binding) -> None:
+    Args:
+        make: Makes it of the windows, and of how the filters lie.
+        fused: The fused node that the convolution is part of, if it is, which knows whose errors they are.
+    """
+
+    def __init__(self, binding: Binding, make: Callable[[Windows, Filters], T], fused: Binding | None = None) -> None:
+        self._make = make
         self._shared = Convolution(binding, _known)
         self._depthwise = self._shared.depthwise
         self.data_format: str = binding.attrs["data_format"]
-        self.of = lru_cache(maxsize=_REMEMBERED)(self._of)
+        self.of = lru_cache(maxsize=_REMEMBERED)(self._of if fused is None else naming(fused, self._of))
 
-    def _of(self, image: Shape, kernel: Shape) -> tuple[Windows, Filters] | None:
+    def _of(self, image: Shape, kernel: Shape) -> T | None:
         """None where the kernel below is the better one, which checks the shapes, too. Raises InvalidArgumentError."""
         (strides, pads, dilations), _ = self._shared.of(image, kernel)
         shape = shape_to_nhwc(image, self.data_format)
@@ -157,7 +102,7 @@ class _Windows:
         filters = Filters(g.c, 1, g.c * kernel[3]) if self._depthwise else Filters(g.c // kernel[2], *kernel[2:])
         if g.rows * filters.size(g) < _WORTHWHILE or not convolutions.fits(g):
             return None
-        return g, filters
+        return self._make(g, filters)
 
     def image(self, array: Array) -> Array:
         """As NHWC, and contiguous."""
@@ -171,7 +116,7 @@ class _Windows:
 @_faster("Conv2D")
 @_faster("DepthwiseConv2dNative")
 def conv(binding: Binding, plain: Body) -> Body:
-    known = _Windows(binding)
+    known = _Windows(binding, Forward)
     constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])  # copied by the first step
 
     def body(image: Array, kernel: Array) -> Array:
@@ -179,39 +124,51 @@ def conv(binding: Binding, plain: Body) -> Body:
         if found is None:
             made: Array = plain(image, kernel)
             return made
-        g, filters = found
-        return known.result(convolutions.forward(known.image(image), constant or kernel, g, filters))
+        return known.result(found(known.image(image), constant or kernel))
 
-    return body
+    if constant is None or known.data_format != "NHWC":
+        return body
+    return Joinable(body, ConvPart(known.of, constant), join)
 
 
 @_faster("_FusedConv2D")
 @_faster("_FusedDepthwiseConv2dNative")
 def fused_conv(binding: Binding, plain: Body) -> Body:
     """As `fused_matmul`."""
-    if not _is_usual(binding):
+    rest = without_bias(binding)
+    if rest is None or (rest.attrs["num_args"] and binding.attrs["data_format"] != "NHWC"):
         return plain
-    known, finish = _Windows(product_binding(binding, PRODUCTS[binding.op_type])), _finish(binding)
+    finish = finish_of(rest)
     constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])
-    activated = None if constant is None else _activated(binding, constant)
+    activated = activated_of(rest, constant, binding.constants[2:3])
+    count = binding.attrs["num_args"]
+
+    def ready(g: Windows, filters: Filters) -> tuple[Forward, list[Shape]]:
+        made = Forward(g, filters, count > 0, finish, activated)
+        return made, [(filters.outputs,), made.shape][:count]
+
+    known = _Windows(product_binding(binding, PRODUCTS[binding.op_type]), ready, binding)
+    [fixed] = binding.constants[2:3] or (None,)
+    held = None if fixed is None else Placed(in_one_piece(fixed))
 
     def body(image: Array, kernel: Array, args: Sequence[Array]) -> Array:
         found = known.of(image.shape, kernel.shape)
-        if found is None or not _are_biases(args, found[1].outputs):
+        if found is None or [each.shape for each in args] != found[1]:
             made: Array = plain(image, kernel, args)
             return made
-        g, filters = found
-        bias = in_one_piece(args[0]) if args else None
-        made = convolutions.forward(known.image(image), constant or kernel, g, filters, bias, finish, activated)
-        return known.result(made)
+        bias = Placed(in_one_piece(args[0])) if args and held is None else held
+        others = [in_one_piece(each) for each in args[1:]]
+        return known.result(found[0](known.image(image), constant or kernel, bias, *others))
 
-    return body
+    if constant is None or known.data_format != "NHWC":
+        return body
+    return Joinable(body, ConvPart(lambda *shapes: (known.of(*shapes) or (None,))[0], constant), join)
 
 
 @_faster("Conv2DBackpropInput", host={"input_sizes": as_ints})
 @_faster("DepthwiseConv2dNativeBackpropInput", host={"input_sizes": as_ints})
 def conv_by_input(binding: Binding, plain: Body) -> Body:
-    known = _Windows(binding)
+    known = _Windows(binding, _geometry)
 
     def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
         found = known.of(input_sizes, kernel.shape)
@@ -227,7 +184,7 @@ def conv_by_input(binding: Binding, plain: Body) -> Body:
 @_faster("Conv2DBackpropFilter", host={"filter_sizes": as_ints})
 @_faster("DepthwiseConv2dNativeBackpropFilter", host={"filter_sizes": as_ints})
 def conv_by_filter(binding: Binding, plain: Body) -> Body:
-    known = _Windows(binding)
+    known = _Windows(binding, _geometry)
 
     def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
         found = known.of(image.shape, filter_sizes)
@@ -238,6 +195,10 @@ def conv_by_filter(binding: Binding, plain: Body) -> Body:
         return convolutions.backprop_filter(known.image(image), gradient, *found).reshape(filter_sizes)
 
     return body
+
+
+def _geometry(g: Windows, filters: Filters) -> tuple[Windows, Filters]:
+    return g, filters
 
 
 def _is_of(gradient: Array, g: Windows, filters: Filters) -> bool:

@@ -9,27 +9,34 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from aioflow.errors import FailedPreconditionError, InternalError, NotFoundError, ResourceExhaustedError
+from aioflow.installed import files_called
+from aioflow_numpy.addresses import address_of
 from aioflow_onednn.codes import Algorithm, CpuRuntime, Query, Status
 
-__all__ = ["SETTING", "Activation", "Library", "Version", "describe", "library"]
+__all__ = ["SETTING", "Activation", "Library", "Step", "Version", "describe", "library"]
 
 SETTING: Final = "AIOFLOW_ONEDNN"
 _SONAME: Final = "libdnnl.so.3"
+_OPENMP: Final = "libgomp.so.1"
+_WAIT: Final = "GOMP_SPINCOUNT"
+_TURNS: Final = "4000"  # of a loop, some 40 µs: longer than Python takes from one layer to the next
 _WHEEL: Final = "onednn-cpu-gomp"
 _CPU: Final = 1  # dnnl_cpu
 _IN_ORDER: Final = 1  # dnnl_stream_default_flags
+_IMPLEMENTATION: Final = 8  # dnnl_query_impl_info_str
+_SOFT: Final = 1  # omp_pause_soft: threads end, settings stay
 _MANY: Final = 12  # DNNL_MAX_NDIMS
 
 Dims = c_int64 * _MANY
+Step: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]  # a function and its arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +69,16 @@ class Argument(ctypes.Structure):
     _fields_ = (("code", c_int), ("memory", c_void_p))
 
 
+# Of dnnl_cpu_isa_t: dnnl_cpu_isa_avx512_core beyond dnnl_cpu_isa_avx2, and dnnl_cpu_isa_avx512_core_bf16 beyond that.
+_AVX512: Final = 0x20
+_BF16: Final = 0x80
 _HANDLE: Final = POINTER(c_void_p)
 _DIMS: Final = POINTER(c_int64)
 # The functions that are used, each with its arguments' types; every one returns a status.
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "engine_create": (_HANDLE, c_int, c_size_t),
     "stream_create": (_HANDLE, c_void_p, c_uint),
+    "stream_destroy": (c_void_p,),
     "memory_desc_create_with_strides": (_HANDLE, c_int, _DIMS, c_int, _DIMS),
     "memory_desc_create_with_tag": (_HANDLE, c_int, _DIMS, c_int, c_int),
     "memory_desc_destroy": (c_void_p,),
@@ -80,13 +91,54 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "primitive_attr_set_post_ops": (c_void_p, c_void_p),
     "post_ops_create": (_HANDLE,),
     "post_ops_append_eltwise": (c_void_p, c_int, c_float, c_float),
+    "post_ops_append_binary": (c_void_p, c_int, c_void_p),
     "post_ops_destroy": (c_void_p,),
     "primitive_create": (_HANDLE, c_void_p),
     "primitive_execute": (c_void_p, c_void_p, c_int, POINTER(Argument)),
     "primitive_destroy": (c_void_p,),
     "primitive_desc_destroy": (c_void_p,),
+    "primitive_desc_query": (c_void_p, c_int, c_int, c_void_p),
+    "sgemm": (
+        *(c_char, c_char, c_int64, c_int64, c_int64),
+        *(c_float, c_void_p, c_int64, c_void_p, c_int64),
+        *(c_float, c_void_p, c_int64),
+    ),
     "matmul_primitive_desc_create": (_HANDLE, *(c_void_p,) * 6),
     "reorder_primitive_desc_create": (_HANDLE, *(c_void_p,) * 5),
+    "pooling_forward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int, c_int),
+        *(c_void_p,) * 2,
+        *(_DIMS,) * 5,
+        c_void_p,
+    ),
+    "pooling_backward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int),
+        *(c_void_p,) * 2,
+        *(_DIMS,) * 5,
+        *(c_void_p,) * 2,
+    ),
+    "softmax_forward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int, c_int),
+        *(c_void_p,) * 2,
+        *(c_int, c_void_p),
+    ),
+    "batch_normalization_forward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int),
+        *(c_void_p,) * 2,
+        *(c_float, c_uint, c_void_p),
+    ),
+    "batch_normalization_backward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int),
+        *(c_void_p,) * 3,
+        *(c_float, c_uint),
+        *(c_void_p,) * 2,
+    ),
+    "lrn_forward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int, c_int),
+        *(c_void_p,) * 2,
+        *(c_int64, c_float, c_float, c_float),
+        c_void_p,
+    ),
     "convolution_forward_primitive_desc_create": (
         *(_HANDLE, c_void_p, c_int, c_int),
         *(c_void_p,) * 4,
@@ -111,11 +163,17 @@ _SHORT: Final = frozenset({"memory_set_data_handle"})
 
 
 class Activation(NamedTuple):
-    """What a primitive does with each number of its result: an algorithm, and its two parameters."""
+    """What a primitive does with each number of its result.
 
-    algorithm: Algorithm
+    Attributes:
+        algorithm, alpha, beta: What is done last, and its two parameters; None for nothing.
+        adds: Whether a number of another array is added before.
+    """
+
+    algorithm: Algorithm | None
     alpha: float = 0.0
     beta: float = 0.0
+    adds: bool = False
 
 
 class Library:
@@ -124,6 +182,9 @@ class Library:
     Attributes:
         path: Where it was found.
         version: Of the library.
+        has_wide_vectors: Whether it computes with vectors of 512 bits.
+        has_bfloat16: Whether it has instructions for bfloat16.
+        has_team: Whether OpenMP's threads may be used: they sleep after a moment's wait, and can be ended.
         engine: The processor.
         attributes: Of every primitive: the scratchpad is the caller's, so that a primitive may run in any thread, and
             in several at once.
@@ -135,33 +196,38 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._library, self._short = ctypes.CDLL(path), ctypes.PyDLL(path)
+        with _openmp_waits_for_a_moment() as is_so:
+            self._library, self._short = ctypes.CDLL(path), ctypes.PyDLL(path)
         self.version = self._asked_version()
         if self.version.major != 3:
             raise FailedPreconditionError(f"{path} is oneDNN {self.version}", expected="oneDNN 3", actual=self.version)
         self._functions = {name: self._function(name, types) for name, types in _SIGNATURES.items()}
+        instructions = self._library.dnnl_get_effective_cpu_isa()
+        self.has_wide_vectors, self.has_bfloat16 = bool(instructions & _AVX512), bool(instructions & _BF16)
         self._threads, self._set_threads = self._openmp()
-        self._streams = threading.local()
+        self._ended_by = self._pause()
+        self.has_team = is_so and self.version.runtime == CpuRuntime.OPENMP and self._ended_by is not None
+        self._own = threading.local()
         self._execute = self._functions["primitive_execute"]
         self.engine = self.made("engine_create", _CPU, 0)
         self.attributes = self._new_attributes()
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: Any, threads: int = 1) -> None:
         """Call a function of the library. Raises InternalError, or ResourceExhaustedError, where it fails."""
-        status = self._alone(self._functions[name], *arguments)
+        status = self._by(threads, self._functions[name], *arguments)
         if status:
             self.fail(name, status)
 
-    def made(self, name: str, *arguments: Any) -> int:
+    def made(self, name: str, *arguments: Any, threads: int = 1) -> int:
         """The handle of what a function makes. Raises as `call`."""
         handle = c_void_p()
-        self.call(name, byref(handle), *arguments)
+        self.call(name, byref(handle), *arguments, threads=threads)
         return handle.value or 0
 
     def is_made(self, name: str, *arguments: Any) -> int | None:
         """As `made`, or None where the library has no implementation."""
         handle = c_void_p()
-        status = self._alone(self._functions[name], byref(handle), *arguments)
+        status = self._by(1, self._functions[name], byref(handle), *arguments)
         if status in (Status.UNIMPLEMENTED, Status.LAST_IMPL_REACHED):
             return None
         if status:
@@ -169,14 +235,19 @@ class Library:
         return handle.value or 0
 
     @contextmanager
-    def attributes_with(self, activation: Activation | None) -> Iterator[int]:
-        """`attributes` of a primitive that ends with an activation, for as long as the block runs."""
+    def attributes_with(self, activation: Activation | None, result: int) -> Iterator[int]:
+        """`attributes` of a primitive that ends with an activation, for as long as the block runs. What is added lies
+        in memory as the result does.
+        """
         if activation is None:
             yield self.attributes
             return
         attributes, post_ops = self._new_attributes(), self.made("post_ops_create")
         try:
-            self.call("post_ops_append_eltwise", post_ops, *activation)
+            if activation.adds:
+                self.call("post_ops_append_binary", post_ops, Algorithm.BINARY_ADD, result)
+            if activation.algorithm is not None:
+                self.call("post_ops_append_eltwise", post_ops, *activation[:3])
             self.call("primitive_attr_set_post_ops", attributes, post_ops)  # which copies them
             yield attributes
         finally:
@@ -192,9 +263,21 @@ class Library:
         """The bare function, which returns a status, for calls that must be quick."""
         return self._functions[name]
 
+    def thread_functions(self) -> tuple[int, int]:
+        """The addresses of the functions that get and set how many threads the calling thread has; 0 without OpenMP."""
+        if self.version.runtime == CpuRuntime.SEQUENTIAL:
+            return 0, 0
+        return address_of(self._threads), address_of(self._set_threads)
+
     def described(self, primitive_desc: int, query: Query) -> int:
         """The memory descriptor, which is the primitive descriptor's, of one of its arguments."""
         return int(self._query(primitive_desc, *query.value) or 0)
+
+    def implementation(self, primitive_desc: int) -> str:
+        """By what it is computed, as "jit:avx2" or "gemm:jit"."""
+        name = c_char_p()
+        self.call("primitive_desc_query", primitive_desc, _IMPLEMENTATION, 0, byref(name))
+        return (name.value or b"").decode("ascii", "replace")
 
     def size(self, memory_desc: int) -> int:
         """Bytes of a memory that is described so."""
@@ -204,36 +287,73 @@ class Library:
         """Whether two descriptors describe the same."""
         return bool(self._equal(one, other))
 
-    def execute(self, primitive: int, count: int, arguments: Any) -> None:
-        """Run a primitive in this thread alone.
+    def execute(self, primitive: int, count: int, arguments: Any, threads: int = 1) -> None:
+        """Run a primitive by as many threads as it was made for.
 
         Raises:
             InternalError, ResourceExhaustedError: as `call`.
         """
-        status = self._alone(self._execute, primitive, self.stream(), count, arguments)
+        before = self._threads()
+        if before != threads:
+            self._set_threads(threads)
+        try:
+            status = self._execute(primitive, self.stream(), count, arguments)
+        finally:
+            if before != threads:
+                self._set_threads(before)
         if status:
             self.fail("primitive_execute", status)
 
-    def _alone(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a function with one thread of OpenMP, which may be the user's, too: it has its threads again afterwards.
-
-        A primitive is run by as many as there are when its descriptor is made.
+    def step(self, primitive: int, stream: int, count: int, arguments: Any) -> Step:
+        """The step that runs a primitive, for `execute_all`. Before it comes the right `step_to` as many threads as
+        the primitive was made for.
         """
-        threads = self._threads()
-        if threads == 1:
+        return self._execute, (primitive, stream, count, arguments)
+
+    def step_to(self, threads: int) -> Step:
+        """The step after which primitives are run by so many threads."""
+        return self._set_threads, (threads,)
+
+    def execute_all(self, steps: Iterable[Step]) -> bool:
+        """Take steps one after another until one gives another thing than 0 or None, such as a status of the library.
+        Afterwards this thread has as many threads of OpenMP as before.
+
+        Returns:
+            Whether all were taken.
+        """
+        before = self._threads()
+        try:
+            for function, arguments in steps:
+                if function(*arguments):
+                    return False
+        finally:
+            self._set_threads(before)
+        return True
+
+    def _by(self, threads: int, function: Callable[..., int], *arguments: Any) -> int:
+        """Call a function with so many threads of OpenMP, which may be the user's, too: it has its own number again
+        afterwards. A primitive is run by as many as there are when its descriptor is made.
+        """
+        before = self._threads()
+        if before == threads:
             return function(*arguments)
         try:
-            self._set_threads(1)
+            self._set_threads(threads)
             return function(*arguments)
         finally:
-            self._set_threads(threads)
+            self._set_threads(before)
 
     def stream(self) -> int:
         """This thread's stream."""
-        found: int | None = getattr(self._streams, "own", None)
-        if found is None:
-            found = self._streams.own = self.made("stream_create", self.engine, _IN_ORDER)
+        try:
+            found: int = self._own.stream
+        except AttributeError:
+            found = self._own.stream = self.new_stream()
         return found
+
+    def new_stream(self) -> int:
+        """One for whoever runs primitives one after another, in whatever thread."""
+        return self.made("stream_create", self.engine, _IN_ORDER)
 
     def _function(self, name: str, types: tuple[Any, ...]) -> Any:
         function = getattr(self._short if name in _SHORT else self._library, f"dnnl_{name}")
@@ -269,6 +389,21 @@ class Library:
         get.argtypes, get.restype = (), c_int
         put.argtypes, put.restype = (c_int,), None
         return get, put
+
+    def _pause(self) -> Callable[[int], int] | None:
+        """What ends the threads that OpenMP has made for the calling thread, or None before OpenMP 5."""
+        try:
+            pause = self._library.omp_pause_resource_all
+        except AttributeError:
+            return None
+        pause.argtypes, pause.restype = (c_int,), c_int
+        found: Callable[[int], int] = pause
+        return found
+
+    def end_team(self) -> None:
+        """End the threads that OpenMP has made for the calling thread. A child of a fork would wait for them."""
+        if self._ended_by is not None:
+            self._ended_by(_SOFT)
 
     def fail(self, name: str, status: int) -> None:
         """Raise what a status means."""
@@ -308,6 +443,33 @@ def describe() -> dict[str, str]:
     return {"oneDNN": f"{found.version} ({found.path})"}
 
 
+@contextmanager
+def _openmp_waits_for_a_moment() -> Iterator[bool]:
+    """Have OpenMP's threads wait for a moment, and not for milliseconds, before they sleep, if the block loads OpenMP.
+
+    That is read once, from the environment. Gives whether it holds: not where somebody else has loaded it.
+    """
+    if _WAIT in os.environ:  # as the user wishes
+        yield True
+        return
+    if not sys.platform.startswith("linux") or _is_loaded(_OPENMP):
+        yield False
+        return
+    os.environ[_WAIT] = _TURNS
+    try:
+        yield True
+    finally:
+        del os.environ[_WAIT]
+
+
+def _is_loaded(name: str) -> bool:
+    try:
+        ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
+
+
 def _candidates() -> list[str]:
     if sys.platform != "linux":
         return []
@@ -315,10 +477,4 @@ def _candidates() -> list[str]:
 
 
 def _of_wheel() -> list[str]:
-    from importlib.metadata import PackageNotFoundError, files
-
-    try:
-        found = files(_WHEEL) or []
-    except PackageNotFoundError:
-        return []
-    return [str(Path(str(file.locate())).resolve()) for file in found if file.name == _SONAME]
+    return files_called(_SONAME, _WHEEL)

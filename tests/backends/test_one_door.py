@@ -23,8 +23,9 @@ def watched(folder: Path, *arguments: str) -> tuple[set[str], set[str]]:
     """Names of programs: those that ran, and of these the ones that woke OpenBLAS's threads."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(PROGRAM), *arguments],
-        # The shortest time for which the threads wait awake, since the next op is run when they sleep.
-        env=os.environ | {"OPENBLAS_THREAD_TIMEOUT": "4"},
+        # The shortest time for which the threads wait awake, since the next op is run when they sleep; and NumPy's
+        # kernels, since those of another package may do without OpenBLAS.
+        env=os.environ | {"OPENBLAS_THREAD_TIMEOUT": "4", "AIOFLOW_ONEDNN": "off"},
         cwd=folder,  # some op may write a file
         capture_output=True,
         text=True,

@@ -31,7 +31,7 @@ def test_a_sleeping_thread_is_kept_off_this_processor_until_it_runs() -> None:
     thread = threading.Thread(target=sleeper)
     thread.start()
     mine = os.sched_getaffinity(0)
-    allowed = wake_elsewhere([thread])
+    allowed = wake_elsewhere([thread.native_id or 0])
     wake.set()
     thread.join()
     assert checked.is_set()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow_numpy import products
+from aioflow_numpy import deep_products, products
 from aioflow_numpy.namespace import Namespace
 from aioflow_numpy.products import dot, einsum, matmul, matmul_here
 
@@ -19,6 +19,9 @@ SHAPES = [
     ((128, 128), (128, 200)),
     ((700, 300), (300, 90)),
     ((90, 300), (300, 701)),
+    ((2, 3000), (3000, 90)),
+    ((7, 4001), (4001, 129)),
+    ((40, 64), (64, 3000)),
     ((301, 1000), (1000, 299)),
     ((1, 5000), (5000, 4000)),
     ((4000, 5000), (5000, 1)),
@@ -48,10 +51,33 @@ def operands(a: tuple[int, ...], b: tuple[int, ...], dtype: str) -> tuple[Any, A
     return tuple((rng.standard_normal(s) + (1j if dtype[0] == "c" else 0)).astype(dtype) for s in (a, b))  # type: ignore[return-value]  # it is a pair
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((4, 600), (700, 500)),
+        ((4, 700), (600, 500)),
+        ((1, 600), (700, 500)),
+        ((100, 1200), (1500, 500)),
+        ((300, 600), (700, 500)),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_as_by_numpy(left: tuple[int, int], right: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="mismatch"):
+        matmul(np.ones(left, np.float32), np.ones(right, np.float32))
+
+
+def test_a_result_that_does_not_fit_is_not_written_to() -> None:
+    out = np.zeros((4, 501), np.float32)
+    with pytest.raises(ValueError, match="mismatch"):
+        matmul(np.ones((4, 600), np.float32), np.ones((600, 500), np.float32), out)
+    assert not out.any()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize(("left", "right"), SHAPES)
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "thread_count", lambda: 3)  # whatever the machine has
+    for module in (products, deep_products):
+        monkeypatch.setattr(module, "thread_count", lambda: 3)  # whatever the machine has
     a, b = operands(left, right, dtype)
     expected = np.matmul(a, b)
     orders = [(a, b)]
@@ -101,6 +127,17 @@ def test_a_large_product_is_cut_along_its_longest_side(monkeypatch: pytest.Monke
         cut.clear()
         matmul(np.ones(a), np.ones(b))
         assert cut == parts
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_matmul_writes_where_it_is_told(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_BLOCK", 2**18)
+    a, b = operands((rows, 64), (64, 48), "float32")
+    wide = np.zeros((rows, 60), np.float32)
+    products.matmul(a, b, wide[:, 4:52])
+    np.testing.assert_allclose(wide[:, 4:52], a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+    assert not wide[:, :4].any()
+    assert not wide[:, 52:].any()
 
 
 def test_matmul_here() -> None:

@@ -206,3 +206,26 @@ def test_a_graph_in_a_store_is_explained(capsys: pytest.CaptureFixture[str]) -> 
     url = write_graph(graph, "memory://explained/run", "graph.json")
     assert run(url, "--fetch", "y") == 0
     assert "predicted step" in capsys.readouterr().out
+
+
+def test_layers_with_channels_first_are_turned_around_at_both_ends_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As ONNX has them: a transpose before and behind each convolution is in the graph, and two are left of them."""
+    with af.Graph().as_default() as graph:
+
+        def layer(x: af.Tensor) -> af.Tensor:
+            made = af.nn.conv2d(af.transpose(x, [0, 2, 3, 1]), af.ones([3, 3, 8, 8]), padding="SAME")
+            return af.nn.relu(af.transpose(made, [0, 3, 1, 2]))
+
+        x = layer(af.placeholder("float32", [1, 8, 12, 12]))
+        for _ in range(3):
+            x += layer(x)
+        af.identity(x, name="made")
+    saved = write_graph(graph, tmp_path, "net.json")
+    assert run(saved, "--fetch", "made:0", "--unoptimized") == 0
+    assert re.search(r"^transposes +8 \(.*, …\)$", capsys.readouterr().out, re.MULTILINE)
+    assert run(saved, "--fetch", "made:0") == 0
+    found = re.search(r"^transposes +(\d+) ", capsys.readouterr().out, re.MULTILINE)
+    assert found is not None
+    assert int(found[1]) <= 2

@@ -26,6 +26,15 @@ def test_it_learns_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert sum(word in WORDS for word in written) > 0.6 * len(written)
 
 
+def test_it_learns_as_well_in_16_bits(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(" ".join(np.random.default_rng(0).choice(WORDS, 3000)))
+    small = ["--text", str(path), "--units", "24", "--batch", "16", "--steps", "16", "--seconds", "300"]
+    found = {p: char_model.main([*small, "--batches", "60", "--precision", p]) for p in ("float32", "bfloat16")}
+    assert found["bfloat16"] != found["float32"]
+    assert found["bfloat16"] == pytest.approx(found["float32"], rel=0.01)
+
+
 def test_batches_are_the_text_once() -> None:
     codes = np.arange(101, dtype=np.int32)
     found = list(char_model.batches(codes, rows=4, steps=5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError
+from aioflow.installed import EntryPoint
 from aioflow.runtime import device
 from aioflow.runtime.device import load_backend
 from aioflow.testing.check_backend import CHECKS, check_backend
@@ -57,19 +57,19 @@ def test_arrays_do_not_mix_with_those_of_the_host() -> None:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountedDevice]:
     """The first device of the backend, as if the entry point of its docstring were installed."""
-    real = metadata.entry_points
-    own = metadata.EntryPoint("counted", "examples.own_backend:CountedBackend", device.ENTRY_POINTS)
+    real = device.declared
+    own = EntryPoint("counted", "examples.own_backend:CountedBackend")
 
-    def with_own(**group: str) -> list[metadata.EntryPoint]:
-        return [*real(**group), *([own] if group == {"group": device.ENTRY_POINTS} else [])]
+    def with_own(group: str) -> list[Any]:
+        return [*real(group), *([own] if group == device.ENTRY_POINTS else [])]
 
-    monkeypatch.setattr(metadata, "entry_points", with_own)
-    device.backends.cache_clear()
+    monkeypatch.setattr(device, "declared", with_own)
+    device._loaded.cache_clear()
     load_backend.cache_clear()
     found = load_backend("counted").device(0)
     assert isinstance(found, CountedDevice)
     yield found
-    device.backends.cache_clear()
+    device._loaded.cache_clear()
     load_backend.cache_clear()
 
 

@@ -145,6 +145,16 @@ def test_an_array_that_fits_goes_through_without_a_copy() -> None:
     assert to_array(array) is array
 
 
+@pytest.mark.parametrize("dtype", [None, "float32", "float64"])
+def test_numbers_come_in_the_byte_order_of_the_processor(dtype: str | None) -> None:
+    """Libraries are given the address of an array, and know nothing of another order."""
+    numbers = np.array([1.0, 2.5, -3.0], np.dtype(np.float32).newbyteorder("S"))
+    found = to_array(numbers, None if dtype is None else as_dtype(dtype))
+    assert found.dtype.isnative
+    assert found.dtype == (dtype or "float32")
+    assert found.tolist() == [1.0, 2.5, -3.0]
+
+
 def test_long_values_are_shortened_in_the_error() -> None:
     with pytest.raises(DTypeError) as caught:
         to_array("x" * 1000, dtypes.float32)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from aioflow import errors
 from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore, Store
 from aioflow.sync.waiting import Ticket
+from tests.random_examples import examples
 
 
 def fifo(capacity: int = 2) -> QueueCore:
@@ -372,7 +373,7 @@ class PriorityMachine(QueueMachine):
 
 
 for _machine in (QueueMachine, ShuffleMachine, PriorityMachine):
-    _machine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+    _machine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 TestQueueMachine = QueueMachine.TestCase
 TestShuffleMachine = ShuffleMachine.TestCase
 TestPriorityMachine = PriorityMachine.TestCase

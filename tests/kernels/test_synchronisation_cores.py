@@ -385,6 +385,23 @@ def test_who_waits_for_more_gradients_than_will_come_is_content_with_less() -> N
     assert core.submit(after) == [], "a restart forgets the limit"
 
 
+def test_a_step_that_changed_nothing_is_taken_once_more() -> None:
+    core = AccumulatorCore("a", _add)
+    first, second, third = Take(1), Take(1), Take(1)
+    core.apply(0, frozenset({1}))
+    assert core.submit(first) == [first]
+    core.apply(0, frozenset({2}))
+    assert core.count == 0, "it is stale"
+    core.go_back(0)
+    core.apply(0, frozenset({3}))
+    assert core.submit(second) == [second]
+    core.go_back(1)
+    assert core.step == 1, "which the step has come to"
+    core.apply(1, frozenset({4}))
+    assert core.submit(third) == [third]
+    assert [ticket.value for ticket in (second, third)] == [({3}, 1), ({4}, 1)]
+
+
 class AccumulatorMachine(Lines):
     def __init__(self) -> None:
         super().__init__()

@@ -212,7 +212,7 @@ async def test_a_short_step_of_this_process_takes_no_message_and_no_turn_of_the_
     with af.Graph().as_default() as graph:
         divisor = af.placeholder(af.int32, [])
         quotient = af.floordiv(af.constant(6), divisor)
-    config = af.SessionConfig(inline_budget=60.0)  # short, even where the machine lets it wait
+    config = af.SessionConfig(inline_budget=60.0, yield_every=60.0)  # short, even where the machine lets it wait
     async with (
         cluster("ps", tcp=True, config=config) as (server,),
         af.Session(server.target, graph=graph, config=config) as session,

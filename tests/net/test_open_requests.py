@@ -160,8 +160,9 @@ async def test_requests_have_room_for_so_many_bytes(address: str) -> None:
         calls = [tg.create_task(calling.call("hold", {}, [value], timeout=SECONDS)) for _ in range(3)]
         while held < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        with pytest.raises(ResourceExhaustedError, match="too many open requests"):
+        with pytest.raises(ResourceExhaustedError, match="too many open requests") as raised:
             await calling.call("hold", {}, [value], timeout=SECONDS)
+        assert "File" not in "".join(raised.value.__notes__), "to say where takes longer than to be asked"
         gate.set()
         for call in calls:
             np.testing.assert_array_equal((await call).tensors[0], value)

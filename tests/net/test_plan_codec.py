@@ -123,8 +123,8 @@ def run(part: Part, feeds: list[Any]) -> list[Any]:
 
 
 def batched(inside: Any) -> tuple[Part, Any]:
-    """A part that calls a batch function in a batch function, and what is fed to it."""
-    with af.Graph().as_default(), af.Session() as session:
+    """A part that calls a batch function in a batch function, and what is fed to it. The test's graph holds both."""
+    with af.Session() as session:
         x = af.placeholder("float32", [None, 3])
         inner = af.nondifferentiable_batch_function(1, 4, 0)(inside)
         y = af.nondifferentiable_batch_function(1, 4, 0)(lambda a: inner(a * 2.0) + 1.0)(x)
@@ -408,6 +408,9 @@ PROGRAM: dict[str, Any] = {
         *({"operands": (0,)}, {"operands": (0, 2)}, {"operands": (0, -1)}, {"dtypes": (af.float32,)}, {"nodes": ()}),
         *({"ops": ("Neg", "AddV2")}, {"ops": ("Neg", "ReadFile")}, {"ops": ("Neg", "Conv2D"), "operands": (0, 1, 0)}),
         *({"ops": ("Neg", "Nothing")}, {"sources": ("x:y in z",)}),
+        # What makes less than there are elements, or in fewer bytes, would be read past its end.
+        *({"ops": ("L2Loss", "Square")}, {"ops": ("Neg", "Rank")}, {"dtypes": (af.float32, af.float16)}),
+        *({"ops": ("IsNan", "Square")}, {"dtypes": (af.float16, af.float32)}, {"dtypes": (af.float32, af.bool)}),
     ],
     ids=str,
 )

@@ -30,6 +30,7 @@ from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message, encode
 from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
+from aioflow.net.tcp import TcpComm
 from aioflow.net.transports import connect, listen
 from tests.processes import program_on_loop
 
@@ -329,8 +330,11 @@ async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_co
     options = CommOptions(limits=Limits(unread_bytes=1000))
     async with listen(ANY, unread, options) as listener, asyncio.TaskGroup() as tg:
         comm = await connect(listener.address)
-        sending = tg.create_task(push(comm, 1000, 4 * CHUNK_BYTES))
-        await asyncio.sleep(0.1)
+        assert isinstance(comm, TcpComm)
+        sending, still = tg.create_task(push(comm, 1000, 4 * CHUNK_BYTES)), 0
+        while still < 5:  # until nobody takes any more
+            await asyncio.sleep(0.02)
+            still = 0 if comm._writing else still + 1
         assert not sending.done()
         sending.cancel()
         await asyncio.wait([sending])

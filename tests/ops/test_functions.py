@@ -14,6 +14,8 @@ import pytest
 import aioflow as af
 from aioflow import errors
 from aioflow.graph.graphdef import FunctionArg, FunctionDef, FunctionRef, GraphDef, NodeDef
+from aioflow.ops.function.copying import inline
+from aioflow.ops.function.library import find_function
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
 from tests.dense import dense
@@ -674,3 +676,18 @@ def test_the_gradient_of_a_function_needs_one_gradient_an_output(extra: list[flo
     with pytest.raises(errors.InvalidArgumentError, match="'square'") as caught:
         af.raw_ops.SymbolicGradient(input=[3.0, *extra], f="square", Tout=[F32])
     assert caught.value.actual == f"{1 + len(extra)} inputs"
+
+
+def test_a_copy_of_a_loop_is_called_as_the_scope_that_it_is_made_in() -> None:
+    """Also where that is none."""
+    graph = af.get_default_graph()
+    body = lambda x: af.while_loop(lambda v: v > 1.0, lambda v: v / 2, [x])  # noqa: E731
+    x = af.placeholder(F32, [])
+    function = find_function(graph, af.function(body)(x).op.attrs["f"].name)
+    made = inline(function, [x])[0]
+    with af.name_scope("scope"):
+        made += inline(function, [x])[0]
+    frames = {op.get_attr("frame_name") for op in graph.get_operations() if op.type == "Enter"}
+    assert {b"while", b"scope/while"} <= frames
+    assert not [frame for frame in frames if frame.startswith(b"/")]
+    assert run((made, {x: 8.0}))[0] == [1.0, 1.0]

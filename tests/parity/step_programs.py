@@ -25,11 +25,11 @@ def plain(value: Any) -> Any:
 
 
 def theirs(tf: Any, program: Program) -> list[Any]:
-    """What TensorFlow gives for each step: its value, or the name of its error. A step that waits ends in 0.2 s."""
+    """What TensorFlow gives for each step: its value, or the name of its error. One that waits ends after a second."""
     found = []
     with tf.Graph().as_default():
         program_steps = program(tf)
-        config = tf.ConfigProto(operation_timeout_in_ms=200)
+        config = tf.ConfigProto(operation_timeout_in_ms=1000)
         with tf.Session(config=config) as session:
             for fetch, feeds in program_steps:
                 try:
@@ -46,7 +46,7 @@ def ours(program: Program) -> list[Any]:
         found = []
         with aioflow.Graph().as_default():
             program_steps = program(aioflow)
-            async with aioflow.Session(config=aioflow.SessionConfig(operation_timeout=0.2)) as session:
+            async with aioflow.Session(config=aioflow.SessionConfig(operation_timeout=1.0)) as session:
                 for fetch, feeds in program_steps:
                     try:
                         found.append(plain(await session.run(fetch, feeds)))

@@ -187,9 +187,11 @@ CASES = [
 
 @pytest.fixture
 def resources(tf: Any) -> Any:
+    had_them = tf.resource_variables_enabled()
     tf.enable_resource_variables()
     yield
-    tf.disable_resource_variables()
+    if not had_them:
+        tf.disable_resource_variables()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -17,6 +17,7 @@ from aioflow.runtime.bind import BoundNode, bind_graph
 from aioflow.runtime.branches import lift_branches
 from aioflow.runtime.device import host
 from aioflow.runtime.lift import lift_loops
+from tests.random_examples import examples
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
 
 PRIMITIVE = af.SessionConfig(executor="reference")
@@ -56,7 +57,7 @@ def assert_same(actual: list[Any], expected: list[Any]) -> None:
 
 @example(seed=65535, loops=False)  # the sides of a predicate by turns
 @example(seed=65560, loops=True)  # a predicate of unknown shape inside a branch
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
 async def test_lifted_equals_primitive(seed: int, loops: bool) -> None:
     with af.Graph().as_default():
@@ -71,7 +72,7 @@ async def test_lifted_equals_primitive(seed: int, loops: bool) -> None:
             np.testing.assert_array_equal(value, before[tensor], err_msg="a feed was written to")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
 async def test_the_same_nodes_run(seed: int, loops: bool) -> None:
     with af.Graph().as_default():

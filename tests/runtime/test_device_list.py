@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import Any
 
 import pytest
 
 from aioflow.config import SessionConfig
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
+from aioflow.installed import EntryPoint
 from aioflow.runtime import device
 from aioflow.runtime.device_list import DeviceAttributes, list_devices
 
@@ -49,14 +49,14 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, Any]]:
             raise NotFoundError(f"backend {name!r} cannot be imported")
         return table[name]
 
-    def points(group: str) -> list[metadata.EntryPoint]:
-        return [metadata.EntryPoint(name, "x:y", group) for name in table] if group == device.ENTRY_POINTS else []
+    def points(group: str) -> list[EntryPoint]:
+        return [EntryPoint(name, "x:y") for name in table] if group == device.ENTRY_POINTS else []
 
-    monkeypatch.setattr(metadata, "entry_points", points)
+    monkeypatch.setattr(device, "declared", points)
     monkeypatch.setattr(device, "load_backend", load)
-    device.backends.cache_clear()
+    device._loaded.cache_clear()
     yield table
-    device.backends.cache_clear()
+    device._loaded.cache_clear()
 
 
 def names(**counts: int) -> list[str]:

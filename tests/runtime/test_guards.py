@@ -19,9 +19,10 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import make, make_list
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.branches import lift_branches
-from aioflow.runtime.codegen import Form, StrandCode
+from aioflow.runtime.codegen import Form
 from aioflow.runtime.device import host
 from aioflow.runtime.frames import DEAD
+from aioflow.runtime.strand_code import StrandCode
 from aioflow.runtime.units import split
 from tests.runtime.test_branches import FORMS, PRIMITIVE, lifted, run
 

@@ -133,7 +133,7 @@ def test_nothing_of_the_loops_is_left(make: Any) -> None:
     bound = bind_graph(graph, host(), ResourceManager(), {})
     lifted, _ = lift_loops(graph, bound)
     assert not [n for n in lifted.nodes.values() if traits_of(n.op).steers]
-    assert sum(n.op == "_Loop" for n in lifted.nodes.values()) == 1
+    assert sum(n.op == "/Loop" for n in lifted.nodes.values()) == 1
 
 
 async def test_a_lifted_loop_stops_when_asked() -> None:

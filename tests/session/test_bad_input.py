@@ -5,6 +5,7 @@ After every error the session runs on and variables keep their values.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -119,6 +120,21 @@ async def test_an_uninitialised_variable(session: af.Session) -> None:
 async def test_use_after_close(session: af.Session) -> None:
     await session.close()
     await _error(session.run(af.constant(1.0)), errors.ClosedSessionError)
+
+
+async def test_a_close_while_a_step_is_prepared() -> None:
+    """It would wait in the queue for ever: nobody is left to stop it."""
+    queue = af.FIFOQueue(1, ["float32"], [()])
+    taken = queue.dequeue()
+    for _ in range(200):  # so many that they are arranged in a thread
+        taken = af.tanh(taken)
+    session = af.Session()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        waiting = group.create_task(_error(session.run(taken), errors.ClosedSessionError))
+        await asyncio.sleep(0)
+        await session.close()
+        await waiting
+    await _error(session.run(taken), errors.ClosedSessionError)
 
 
 async def test_a_finalized_graph_refuses_new_nodes() -> None:

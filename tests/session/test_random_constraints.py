@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import aioflow as af
 from aioflow.compiler.optimize.passes import ORDER_MEMORY, PASSES, RECOMPUTE, SCHEDULE_RECEIVES
 from aioflow.errors import InvalidArgumentError
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 
@@ -260,7 +261,7 @@ async def compare(seed: int, choices: dict[str, Any]) -> None:
     assert parts is None or parts == whole
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1_000_000), choices=CHOICES)
 def test_random_requests_change_nothing_but_where_things_run(seed: int, choices: dict[str, Any]) -> None:
     asyncio.run(compare(seed, choices))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import signal
 import sys
 import warnings
 from collections import OrderedDict, namedtuple
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.runtime.worker import Worker
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -121,6 +125,63 @@ def test_run_sync_makes_no_text_of_what_it_returns() -> None:
         for _ in range(2):
             session.run_sync(x + 1.0, {x: np.ones(3)})
     assert not shown
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_run_sync_leaves_no_task_that_has_not_begun(
+    made: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = af.placeholder("float32", [])
+    create_task = asyncio.BaseEventLoop.create_task
+
+    def interrupted(loop: asyncio.BaseEventLoop, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        if made:
+            create_task(loop, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    with af.Session() as session:
+        assert session.run_sync(x, {x: 1.0}) == 1.0
+        monkeypatch.setattr(asyncio.BaseEventLoop, "create_task", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.run_sync(x, {x: 2.0})
+        assert session.run_sync(x, {x: 3.0}) == 3.0
+        gc.collect()
+    assert caplog.messages == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no such signal here")
+def test_what_a_signal_handler_raises_stops_the_step(caplog: pytest.LogCaptureFixture) -> None:
+    ends: list[type[BaseException]] = []
+
+    async def wait() -> np.ndarray[Any, Any]:
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            await asyncio.Event().wait()
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+        raise AssertionError
+
+    def handle(number: int, frame: Any) -> None:
+        asyncio.get_running_loop().call_soon(interrupt)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    x = af.placeholder("float32", [])
+    waiting = af.py_coroutine(wait, [], af.float32, shapes=[])
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with af.Session() as session:
+            with pytest.raises(KeyboardInterrupt):
+                session.run_sync(waiting)
+            assert ends == [asyncio.CancelledError]
+            assert session.run_sync(x, {x: 3.0}) == 3.0
+            gc.collect()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert caplog.messages == []
 
 
 async def test_a_session_that_another_thread_used_can_be_closed_here() -> None:
@@ -343,3 +404,27 @@ async def test_memory_does_not_grow_over_100_000_runs() -> None:
 
         settled = await runs(10_000)
         assert await runs(100_000) - settled < 4 * 2**20
+
+
+async def test_a_closed_session_leaves_no_plans_with_the_worker_that_it_shared() -> None:
+    worker = Worker()
+    x = af.placeholder("float32", [])
+    result = x
+    for _ in range(200):  # so many that they are arranged in a thread
+        result = af.tanh(result)
+    async with af.Session(worker) as session:
+        await session.run(result, {x: 1.0})
+        assert worker.registered == 1
+    assert worker.registered == 0
+    session = af.Session(worker)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        refused = group.create_task(_refused(session.run(result, {x: 1.0})))
+        await asyncio.sleep(0)
+        await session.close()  # while the plan is made
+        await refused
+    assert worker.registered == 0
+
+
+async def _refused(step: Any) -> None:
+    with pytest.raises(af.errors.ClosedSessionError):
+        await step

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from aioflow import kernels
 from aioflow.errors import OpError, UnavailableError
 from aioflow.formats import checkpoint
+from aioflow.kernels.registry import KERNELS
 from aioflow.net import homes, links, outbox, remote_step, remote_worker, step_table, task_worker, worker_service
 from aioflow.net.calls import Calls
 from aioflow.net.channel import Channel
@@ -308,7 +308,7 @@ def search(plant: Plant, limit: int = LIMIT) -> Found | None:
 
 def main(words: Sequence[str]) -> None:
     """Print the table; of the faults that have one of the words in their names, if there are any."""
-    kernels.load()
+    KERNELS.load()
     print("| fault | found after | by | what it says |\n|---|---:|---|---|")
     for name, plant in PLANTS.items():
         if not words or any(word in name for word in words):

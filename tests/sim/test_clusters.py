@@ -53,8 +53,8 @@ def test_thousands_of_clusters_keep_their_promises(block: int) -> None:
 
 _DIGESTS = """
 import sys
-from aioflow import kernels
-kernels.load()
+from aioflow.kernels.registry import KERNELS
+KERNELS.load()
 from tests.sim.scenes import play
 from tests.sim.stories import SCENES
 ballast = [bytearray(1000 * int(sys.argv[1])) for _ in range(100)]  # objects lie elsewhere

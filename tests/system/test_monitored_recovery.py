@@ -1,4 +1,7 @@
-"""Monitored training whose parameter server is killed, stopped and started again: real processes."""
+"""Monitored training whose parameter server is killed, stopped and started again: real processes.
+
+How soon it goes on is measured by `benchmarks/recovery.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,6 @@ from aioflow.net.cluster_spec import free_addresses
 from tests.system.processes import worker_process
 
 COUNT = 120
-SECONDS = 3.0  # from the start of the new server to the first step
 
 
 class Records:
@@ -84,8 +85,6 @@ async def test_training_goes_on_and_no_record_is_lost_or_counted_twice(
                     await stack.enter_async_context(worker_process(cluster, "ps", allow_dirs=[tmp_path]))
                 else:
                     os.kill(ps.pid, signal.SIGCONT)
-                started = perf_counter()
-            assert perf_counter() - started < SECONDS
             while not session.should_stop():
                 await session.run(records.train)
     reader = af.train.load_checkpoint(tmp_path)

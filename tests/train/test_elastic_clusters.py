@@ -25,6 +25,11 @@ PATIENCE = 15.0  # virtual seconds, for whatever has to happen
 Build = Callable[[], af.train.Optimizer]
 
 
+def seeds(few: int, many: int) -> list[Any]:
+    """Some are tried with all tests, and the others by `tox -e sim`."""
+    return [*range(few), *(pytest.param(seed, marks=pytest.mark.sim) for seed in range(few, many))]
+
+
 def elastic(needed: int, total: int = WORKERS) -> Build:
     return lambda: af.train.SyncReplicasOptimizer(
         af.train.GradientDescentOptimizer(1.0), needed, total, elastic=True
@@ -143,7 +148,7 @@ def play(story: Callable[[SimNet], Any], seed: int) -> None:
 pytestmark = pytest.mark.blocks_loop("a simulation runs without a stop")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2, 5))
 @pytest.mark.parametrize("silent", [False, True], ids=["killed", "switched off"])
 @pytest.mark.parametrize("needed", [3, 2], ids=["all", "with a backup worker"])
 def test_training_goes_on_without_a_dead_worker_and_takes_it_in_again(needed: int, silent: bool, seed: int) -> None:
@@ -190,7 +195,7 @@ def test_training_begins_with_those_who_are_there_and_takes_in_who_comes(seed: i
     play(story, seed)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(6, 20))
 def test_training_goes_on_whatever_happens_to_replicas(seed: int) -> None:
     """They are killed, switched off, paused and cut off, and come back, at any time, more than one at once."""
 

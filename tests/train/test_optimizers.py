@@ -275,7 +275,9 @@ def held(values: Any) -> Any:
 def dense_update(name: Any, variables: Any, gradient: Any, settings: Any) -> None:
     rule = RULES[name]
     h = settings if rule.prepare is None else rule.prepare(np, settings)
-    resources.update_together(variables, lambda values, outs: training._dense(np, rule, h, gradient, values, outs))
+    resources.update_together(
+        variables, lambda values, outs: training._dense(training.in_passes, np, rule, h, gradient, values, outs)
+    )
 
 
 ADAM = {
@@ -367,9 +369,9 @@ def test_concurrent_updates_are_applied_one_after_the_other() -> None:
             resources.update_together(
                 ordered,
                 lambda values, outs: (
-                    training._dense(np, rule, settings, gradient, values[::-1], outs[::-1])[::-1]
+                    training._dense(training.in_passes, np, rule, settings, gradient, values[::-1], outs[::-1])[::-1]
                     if flip
-                    else training._dense(np, rule, settings, gradient, values, outs)
+                    else training._dense(training.in_passes, np, rule, settings, gradient, values, outs)
                 ),
             )
             seen = variables[0].read()

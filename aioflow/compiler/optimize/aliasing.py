@@ -14,6 +14,7 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ANY_DEVICE, KERNELS
+from aioflow.work.letting_go import let_go
 
 __all__ = ["Aliasing"]
 
@@ -33,6 +34,10 @@ class Aliasing:
             self._roots[node.name] = self._find_roots(node)
             if traits_of(node.op).multiplies and not graph.spec(node.inputs[0]).dtype.is_integer:
                 self._keep_apart(node)
+
+    def let_go(self) -> None:
+        """Forget all, some at a time."""
+        let_go(self._roots, self._apart, self._joined)
 
     def may_join(self, name: str, other: str) -> bool:
         """Whether the value of a node may be that of another one."""

@@ -18,6 +18,7 @@ from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.rewrite import Rewriting
 from aioflow.graph.arrays import Array
 from aioflow.graph.opdef import OPS
+from aioflow.work.letting_go import let_go
 
 __all__ = ["common_subexpressions"]
 
@@ -38,6 +39,7 @@ def common_subexpressions(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph
             if same is not node and rewriting.merge(node, same):
                 continue
         rewriting.put(node, None)
+    let_go(kept)
     return rewriting.finished()
 
 

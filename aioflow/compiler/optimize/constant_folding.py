@@ -24,7 +24,8 @@ from aioflow.graph.shapes import num_elements
 __all__ = ["MAX_BYTES", "constant_folding"]
 
 MAX_BYTES: Final = 10 * 2**20  # of what one node gives
-_ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not be larger than what it is computed from
+_ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not be much larger than what it is computed from:
+_GROWTH: Final = 8  # times, as where bytes become floats
 
 
 def constant_folding(graph: ClientGraph, evaluate: Evaluate, max_bytes: int = MAX_BYTES) -> ClientGraph:
@@ -58,7 +59,7 @@ def _may_be_folded(node: Node, inputs: Sequence[Array], rewriting: Rewriting, ma
 
 
 def _is_small(size: int, inputs: Sequence[Array], max_bytes: int) -> bool:
-    return size <= min(max_bytes, max(_ALLOWANCE, _size(inputs)))
+    return size <= min(max_bytes, max(_ALLOWANCE, _GROWTH * _size(inputs)))
 
 
 def _size(values: Sequence[Any]) -> int:

@@ -1,5 +1,6 @@
 """Fuse a matrix product or convolution with the bias, the activation, or both, that follow it, which are then applied
-in the product's own buffer while it is in cache (Grappler's remapper: `_FusedMatMul`, `_FusedConv2D`).
+in the product's own buffer while it is in cache (Grappler's remapper: `_FusedMatMul`, `_FusedConv2D`). Between bias and
+activation a convolution may be added to another array: that of a residual network.
 
 What lies between must be read by the next of them alone, and must not be fetched, waited for or placed with: then
 nobody can tell that it is gone. The fused node has the name of the last one.
@@ -25,8 +26,11 @@ _FUSED: Final[Mapping[str, str]] = {
     "Conv2D": "_FusedConv2D",
     "DepthwiseConv2dNative": "_FusedDepthwiseConv2dNative",
 }
-_ADDITIONS: Final = frozenset({"BiasAdd", "BiasAddV1", "Add", "AddV2"})
+_SUMS: Final = frozenset({"Add", "AddV2"})
+_ADDITIONS: Final = _SUMS | {"BiasAdd", "BiasAddV1"}
+_ADDED_TO: Final = _FUSED.keys() - {"MatMul"}
 _ACTIVATIONS: Final = frozenset({"Relu", "Relu6", "Tanh", "Sigmoid", "Elu"})
+_SWISH: Final = ("Sigmoid", "Mul")  # x * sigmoid(x): what is read twice, and what reads both
 _DTYPES: Final = frozenset({"float32", "float64"})
 # Attributes of products that no kernel looks at.
 _HINTS: Final = frozenset({"use_cudnn_on_gpu", "grad_a", "grad_b"})
@@ -52,19 +56,24 @@ class _Pattern:
         self._graph = graph
         self._consumers = graph.consumers()
         self._named = named_elsewhere(graph)
+        self._place = {name: at for at, name in enumerate(graph.nodes)}
 
     def after(self, product: Node) -> list[Node]:
-        """The product, a bias and an activation, those that are there; empty for a node that is not a product."""
+        """The product, a bias, a sum behind that and an activation, those that are there; empty for a node that is not
+        a product. An activation is one node, or the two of `x * sigmoid(x)`.
+        """
         if product.op not in _FUSED or not self._is_plain(product):
             return []
         steps = [product]
         bias = self._next(product)
         if bias is not None and bias.op in _ADDITIONS and _bias_operand(self._graph, product, bias) is not None:
             steps.append(bias)
+            steps += self._residual(product, bias)
         activation = self._next(steps[-1])
         if activation is not None and activation.op in _ACTIVATIONS and _has_defaults(self._graph, activation):
             steps.append(activation)
-        return steps
+            return steps
+        return [*steps, *self._swish(steps[-1])]
 
     def _is_plain(self, product: Node) -> bool:
         known = OPS.get(_FUSED[product.op]).attrs
@@ -74,16 +83,54 @@ class _Pattern:
 
     def _next(self, node: Node) -> Node | None:
         """The one node that reads this one, if the two may become one."""
+        readers = self._readers(node)
+        return readers[0] if len(readers) == 1 else None
+
+    def _residual(self, product: Node, node: Node) -> Sequence[Node]:
+        """The addition of an array of the same shape to a convolution, if that array is there before; or nothing.
+
+        No cycle can come of it: all that reads the product does so through the addition, which reads the array. The one
+        node comes when the addition did, and what it reads was there as long. Of two convolutions that are added to one
+        another it is the later that takes the sum, so that the other need not wait with its image.
+        """
+        total = self._next(node)
+        if (
+            product.op not in _ADDED_TO
+            or total is None
+            or total.op not in _SUMS
+            or not _has_defaults(self._graph, total)
+        ):
+            return ()
+        others = [edge for edge in total.inputs if edge.node != node.name]
+        dims = node.outputs[0].dims
+        if len(others) != 1 or dims is None or self._graph.spec(others[0]).dims != dims:
+            return ()
+        other = self._graph.nodes[others[0].node]  # on another device the product would wait for the sending
+        return (total,) if other.device == node.device and self._place[other.name] < self._place[node.name] else ()
+
+    def _swish(self, x: Node) -> Sequence[Node]:
+        """The sigmoid and the product of `x * sigmoid(x)`, which alone read x; or nothing."""
+        readers = self._readers(x)
+        if sorted(reader.op for reader in readers) != sorted(_SWISH):
+            return ()
+        sigmoid, last = sorted(readers, key=lambda reader: _SWISH.index(reader.op))
+        if self._next(sigmoid) is not last or not all(_has_defaults(self._graph, each) for each in readers):
+            return ()
+        return (sigmoid, last)
+
+    def _readers(self, node: Node) -> Sequence[Node]:
+        """All that read a node, if it may become one with them: nobody else can tell whether it is there."""
         readers = self._consumers[node.name]
-        if len(readers) != 1 or node.name in self._named:
-            return None
-        reader = readers[0]
-        alike = (
-            reader.device == node.device
-            and reader.control == node.control
-            and reader.attrs.get("_class") == node.attrs.get("_class")
-        )
-        return reader if alike else None
+        return readers if node.name not in self._named and all(_alike(node, each) for each in readers) else ()
+
+
+def _alike(node: Node, reader: Node) -> bool:
+    """Whether two nodes run at one place, and wait for the same."""
+    return (
+        reader.device == node.device
+        and reader.control == node.control
+        and reader.attrs.get("_class") == node.attrs.get("_class")
+    )
 
 
 def _has_defaults(graph: ClientGraph, node: Node) -> bool:
@@ -108,19 +155,22 @@ def _bias_operand(graph: ClientGraph, product: Node, node: Node) -> Edge | None:
 
 def _fused(graph: ClientGraph, steps: Sequence[Node]) -> Node:
     product, last = steps[0], steps[-1]
-    operand = _bias_operand(graph, product, steps[1]) if steps[1].op in _ADDITIONS else None
+    bias = _bias_operand(graph, product, steps[1]) if steps[1].op in _ADDITIONS else None
     op = _FUSED[product.op]
+    results = {Edge(node.name, 0): at for at, node in enumerate(steps)}
+    reads = [node.inputs for node in steps[1:]]
+    if bias is not None:
+        reads[0] = (Edge(product.name, 0), bias)
+    args = dict.fromkeys(edge for edges in reads for edge in edges if edge not in results)
+    values = {edge: len(args) + at if at else 0 for edge, at in results.items()}
+    values |= {edge: 1 + at for at, edge in enumerate(args)}
     attrs: dict[str, Any] = {name: product.attrs[name] for name in OPS.get(op).attrs if name in product.attrs}
     attrs |= {
-        "num_args": int(operand is not None),
-        "fused_ops": tuple(_EPILOGUE_OPS.get(node.op, node.op) for node in steps[1:]),
+        "num_args": len(args),
+        "fused_ops": ("BiasAdd" if bias else steps[1].op, *(node.op for node in steps[2:])),
+        "operands": tuple(values[edge] for edges in reads for edge in edges),
     }
     attrs |= origins(steps)
     if "_class" in last.attrs:
         attrs["_class"] = last.attrs["_class"]
-    inputs = product.inputs if operand is None else (*product.inputs, operand)
-    return replace(last, op=op, inputs=inputs, attrs=attrs)
-
-
-# All additions of a bias are the same, where shapes are known to fit; BiasAdd checks those that are not.
-_EPILOGUE_OPS: Final[Mapping[str, str]] = {"BiasAddV1": "BiasAdd", "Add": "BiasAdd", "AddV2": "BiasAdd"}
+    return replace(last, op=op, inputs=(*product.inputs, *args), attrs=attrs)

@@ -21,11 +21,16 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.traits import ANY
 from aioflow.kernels.fused import implied_attrs
+from aioflow.kernels.registry import HOST, KERNELS
+from aioflow.work.letting_go import let_go
 
 __all__ = ["fuse_elementwise", "named_elsewhere", "origins"]
 
 _CHAIN: Final = "_ElementwiseChain"
-_SMALL: Final = 128 * 1024  # bytes of the result: less than what a kernel would cut into blocks
+# Bytes of the result, below which a chain takes as long as its members in a strand, or longer: of what backends have to
+# call a library for, and of what becomes machine code on the host.
+_SMALL: Final = 128 * 1024
+_SMALL_IN_CODE: Final = 16 * 1024
 _LONGEST: Final = 256  # members
 _MOST_INPUTS: Final = 8  # a chain holds on to all of its inputs until it is done
 
@@ -87,6 +92,7 @@ def _chains(graph: ClientGraph) -> Iterator[list[Node]]:
         if chain is None or node.name in named or not chain.takes(graph, node):
             chain = _Growing(node)
         chain_of[node.name] = chain
+    let_go(consumers)
     return (chain.members[::-1] for chain in {id(c): c for c in chain_of.values()}.values() if len(chain.members) > 1)
 
 
@@ -117,7 +123,15 @@ def _may_be_member(graph: ClientGraph, node: Node) -> bool:
 def _is_small(graph: ClientGraph, node: Node) -> bool:
     spec = node.outputs[0]
     count = num_elements(spec.dims)
-    return count is not None and count * max(e.size for e in _dtypes(graph, node)) < _SMALL
+    if count is None:
+        return False
+    size = count * max(e.size for e in _dtypes(graph, node))
+    return size < (_SMALL if size < _SMALL_IN_CODE or not _has_code(node) else _SMALL_IN_CODE)
+
+
+def _has_code(node: Node) -> bool:
+    kernel = KERNELS.find(node.op, HOST, node.attrs)
+    return kernel is not None and bool(kernel.exact_c)
 
 
 def _dtypes(graph: ClientGraph, node: Node) -> Iterator[DType]:

@@ -15,11 +15,13 @@ from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fold_batch_norm import fold_batch_norm
 from aioflow.compiler.optimize.fuse_bias import fuse_bias
 from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
+from aioflow.compiler.optimize.mixed_precision import in_bfloat16, in_float16
 from aioflow.compiler.optimize.shapes import shapes
 from aioflow.compiler.optimize.transposes import transposes
 from aioflow.errors import InvalidArgumentError
 
 __all__ = [
+    "MIXED_PRECISION",
     "ORDER_MEMORY",
     "PACK_SENDS",
     "PASSES",
@@ -47,6 +49,12 @@ class Pass:
     exact: bool = True
 
 
+# The pass for each type.
+MIXED_PRECISION: Final[Mapping[str, str]] = {
+    "bfloat16": "auto_mixed_precision_bfloat16",
+    "float16": "auto_mixed_precision",
+}
+
 # Each pass leaves the more to the next: shapes make constants, constants make neutral elements, simpler nodes are more
 # often equal. What has lost its readers goes before nodes with one reader are looked for.
 PASSES: Final[tuple[Pass, ...]] = (
@@ -57,6 +65,8 @@ PASSES: Final[tuple[Pass, ...]] = (
     Pass("common_subexpressions", common_subexpressions),
     Pass("dead_code", dead_code),
     Pass("fold_batch_norm", fold_batch_norm, exact=False),
+    Pass(MIXED_PRECISION["bfloat16"], in_bfloat16, exact=False),
+    Pass(MIXED_PRECISION["float16"], in_float16, exact=False),
     Pass("fuse_bias", fuse_bias),
     Pass("fuse_elementwise", fuse_elementwise),
 )

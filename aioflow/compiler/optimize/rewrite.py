@@ -215,7 +215,10 @@ class Rewriting:
             self.nodes[node.name] = made
 
     def finished(self) -> ClientGraph:
-        """The graph as it is now."""
+        """The graph as it is now, at the end of the sweep."""
+        if self._known_aliasing is not None:
+            self._known_aliasing.let_go()
+            self._known_aliasing = None
         if not self._changed:
             return self._before
         targets = self._waited(self._before.targets)

@@ -23,15 +23,15 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Memory
 from aioflow.work.stopping import batches
 
-__all__ = ["permutation", "sunk"]
+__all__ = ["TRANSPOSE", "permutation", "sunk"]
 
 Order: TypeAlias = tuple[int, ...]
-_TRANSPOSE: Final = "Transpose"
+TRANSPOSE: Final = "Transpose"
 
 
 def sunk(graph: ClientGraph) -> ClientGraph:
     """The graph in which the regions where that pays read what was not transposed."""
-    if not any(node.op == _TRANSPOSE for node in graph.nodes.values()):
+    if not any(node.op == TRANSPOSE for node in graph.nodes.values()):
         return graph
     regions = _Regions(graph)
     worth = regions.worth()
@@ -71,7 +71,7 @@ class _Regions:
         self._above: dict[str, str] = {}  # union-find, over transposes and those who may be carried
         self._orders: dict[str, Order] = {}
         for node in graph.nodes.values():
-            if node.op == _TRANSPOSE:
+            if node.op == TRANSPOSE:
                 self._note_transpose(node)
             elif self.turned and any(edge.node in self.turned for edge in node.inputs):
                 self._note_reader(node)
@@ -178,7 +178,7 @@ def _rewritten(graph: ClientGraph, regions: _Regions, worth: set[str]) -> Client
         for port, spec in enumerate(node.outputs):
             if Edge(node.name, port) in read_outside:
                 attrs = {**turned.transpose.attrs, "T": spec.dtype}
-                rewriting.follow(node, port, "transposed", _TRANSPOSE, turned.transpose.inputs[1:], attrs, spec)
+                rewriting.follow(node, port, "transposed", TRANSPOSE, turned.transpose.inputs[1:], attrs, spec)
     return rewriting.finished()
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
 from aioflow.formats.files import file_errors
 from aioflow.formats.temporary_files import write_atomically
+from aioflow.formats.user_cache import cache_folder
 from aioflow.graph.device_spec import DeviceSpec
 
 __all__ = [
@@ -218,14 +219,7 @@ def link_kind(source: DeviceSpec, destination: DeviceSpec) -> str:
 
 def calibration_path(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
     """Where this user's calibration is kept: in the cache folder of the platform."""
-    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or ".")
-    if platform == "win32":
-        folder = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif platform == "darwin":
-        folder = home / "Library" / "Caches"
-    else:
-        folder = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return folder / "aioflow" / "calibration.json"
+    return cache_folder(environ, platform) / "calibration.json"
 
 
 def read_calibration(path: Path) -> Calibration:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.messages import Messages, messages
+from aioflow.compiler.optimize.sinking import TRANSPOSE
 from aioflow.compiler.partition import partition
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import feasible_groups
@@ -19,6 +21,8 @@ from aioflow.graph.device_spec import task_of
 
 __all__ = ["Explanation", "explain"]
 
+_NAMED: Final = 4  # transposes
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -29,6 +33,7 @@ class Explanation:
         unsplit_seconds: The prediction with everything on its first feasible device.
         messages: Those of a step that a client in a process of its own asks for; None where there is one task.
         measured_seconds: A step as it was measured, or None.
+        transposes: The nodes that put a value's axes in another order.
     """
 
     placement: Placement
@@ -36,6 +41,7 @@ class Explanation:
     unsplit_seconds: float
     messages: Messages | None = None
     measured_seconds: float | None = None
+    transposes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join([*self._summary(), "", *self._devices(), *self._transfers(), *self._messages()])
@@ -53,6 +59,9 @@ class Explanation:
         if self.measured_seconds is not None:
             yield f"measured step   {time_text(self.measured_seconds)}"
         yield f"without a split {time_text(self.unsplit_seconds)}"
+        if self.transposes:
+            more = ", …" if len(self.transposes) > _NAMED else ""
+            yield f"transposes      {len(self.transposes)} ({', '.join(self.transposes[:_NAMED])}{more})"
 
     def _devices(self) -> Iterator[str]:
         for device, nodes in self.schedule.timeline.items():
@@ -114,4 +123,5 @@ def explain(graph: ClientGraph, cluster: ClusterView, costs: CostModel, strategy
     unsplit = choose(graph, groups, cluster, costs, "first").seconds
     several = len({task_of(device) for device in cluster.devices}) > 1
     plan = partition(place(graph, cluster, lambda *_: placement.devices)) if several else None
-    return Explanation(placement, schedule, unsplit, None if plan is None else messages(plan))
+    transposes = tuple(name for name, node in graph.nodes.items() if node.op == TRANSPOSE)
+    return Explanation(placement, schedule, unsplit, None if plan is None else messages(plan), transposes=transposes)

@@ -188,7 +188,7 @@ def where(xp: Any, condition: Any) -> Any:
     return np.concatenate(found)
 
 
-@kernel("SelectV2", fresh=True)
+@kernel("SelectV2", fresh=True, exact_c="{0} ? {1} : {2}")
 def select_v2(xp: Any, condition: Any, t: Any, e: Any) -> Any:
     return _chosen(xp, condition, t, e)
 
@@ -201,7 +201,7 @@ def _chosen(xp: Any, condition: Any, t: Any, e: Any) -> Any:
     return rows_written(condition.shape, t.dtype, lambda part: np.where(condition[part], t[part], e[part]))
 
 
-@kernel("Select", fresh=True)
+@kernel("Select", fresh=True, exact_c="{0} ? {1} : {2}")
 def select(xp: Any, condition: Any, t: Any, e: Any) -> Any:
     if t.shape != e.shape or (condition.shape not in ((), t.shape) and condition.shape != t.shape[:1]):
         raise InvalidArgumentError(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
-from aioflow.kernels.list_values import tensors_of
+from aioflow.kernels.list_values import stack_of, tensors_of
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.stopping import blocks, claim
 
@@ -29,13 +29,6 @@ def _lengthened(tensors: list[Any], size: int) -> list[Any]:
     return made
 
 
-def _stack(tensors: Iterable[Any]) -> tuple[Any, ...]:
-    items: tuple[Any, ...] = ()
-    for tensor in tensors:
-        items = (items, tensor)
-    return items
-
-
 @kernel("EmptyTensorList", fresh=True)
 def empty(element_shape: Any, max_num_elements: Any) -> Any:
     return ()
@@ -52,7 +45,7 @@ def bind_pop(binding: Binding) -> Callable[[Any, Any], Any]:
 
     def pop(items: Any, element_shape: Any) -> Any:
         if isinstance(items, list):
-            items = _stack(items)
+            items = stack_of(items)
         if type(items) is not tuple or not items:
             raise InvalidArgumentError("an empty tensor list has nothing to pop", expected="a tensor", actual="none")
         return items if items[1] is not None else (items[0], absent(element_shape))
@@ -114,7 +107,7 @@ def split(tensor: Any, element_shape: Any, lengths: Any) -> Any:
             actual=lengths,
         )
     ends = np.cumsum(lengths)
-    return _stack([tensor[end - size : end] for size, end in zip(lengths, ends, strict=True)])
+    return stack_of([tensor[end - size : end] for size, end in zip(lengths, ends, strict=True)])
 
 
 @binder("_Hole", fresh=True)
@@ -128,26 +121,13 @@ def bind_hole(binding: Binding) -> Callable[[], Any]:
 @kernel("ZerosLike", dtypes={"T": ("variant",)}, priority=1)
 def zeros_like(xp: Any, items: Any) -> Any:
     """Zeros in the place of every tensor, lists in lists among them."""
-    return _stack([_zeros(xp, tensor) for tensor in tensors_of(items)])
+    return stack_of([_zeros(xp, tensor) for tensor in tensors_of(items)])
 
 
 def _zeros(xp: Any, tensor: Any) -> Any:
     if tensor is None:
         return None
     return zeros_like(xp, tensor) if isinstance(tensor, tuple | list) else xp.zeros_like(tensor)
-
-
-@kernel("AddN", dtypes={"T": ("variant",)})
-def add_n(lists: Any) -> Any:
-    """The sums of the tensors in the same places."""
-    return _stack(map(_sum, zip(*map(tensors_of, lists), strict=True)))
-
-
-def _sum(tensors: tuple[Any, ...]) -> Any:
-    present = [t for t in tensors if t is not None]
-    if not present:
-        return None
-    return add_n(present) if isinstance(present[0], tuple | list) else sum(present[1:], present[0])
 
 
 # ── by index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,7 +193,7 @@ def resize(items: Any, size: int) -> Any:
 
 
 @binder("TensorListStack", fresh=True)
-def bind_stack(binding: Binding) -> Callable[[Any, Any], Any]:
+def bindstack_of(binding: Binding) -> Callable[[Any, Any], Any]:
     xp, dtype, count = binding.xp, binding.attrs["element_dtype"].np_dtype, binding.attrs["num_elements"]
     absent = _zeros_of(binding)
 

@@ -31,12 +31,12 @@ def _equality(binding: Binding, compare: Body, otherwise: bool) -> Body:
     return lenient
 
 
-@binder("Equal", dtypes=_COMPARABLE, fresh=True)
+@binder("Equal", dtypes=_COMPARABLE, fresh=True, exact_c="{0} == {1}")
 def equal(binding: Binding) -> Body:
     return _equality(binding, binding.xp.equal, False)
 
 
-@binder("NotEqual", dtypes=_COMPARABLE, fresh=True)
+@binder("NotEqual", dtypes=_COMPARABLE, fresh=True, exact_c="{0} != {1}")
 def not_equal(binding: Binding) -> Body:
     return _equality(binding, binding.xp.not_equal, True)
 

@@ -6,7 +6,7 @@ step to them would lose digits, and bfloat16 times a Python float is float32 any
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -16,71 +16,75 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.registry import Binding, Body, Ufunc, binder, elementwise, kernel
 
-__all__: list[str] = []
+__all__ = ["EXACT_C"]
 
 _FLOATING: Final = {"T": "floats complexes"}
 _NUMBERS: Final = {"T": "numbers"}
 
-elementwise(
-    {
-        "Add": Ufunc("add", "{0} + {1}", _NUMBERS),
-        "AddV2": Ufunc("add", "{0} + {1}"),
-        "Sub": Ufunc("subtract", "{0} - {1}"),
-        "Mul": Ufunc("multiply", "{0} * {1}"),
-        "RealDiv": Ufunc("divide", "{0} / {1}", _FLOATING),
-        "Div": Ufunc("divide", "{0} / {1}", _FLOATING),
-        "Maximum": "maximum",
-        "Minimum": "minimum",
-        "Atan2": "arctan2",
-        "NextAfter": "nextafter",
-        "Neg": Ufunc("negative", "-{0}"),
-        "Abs": "absolute",
-        "Sign": "sign",
-        "Square": "square",
-        "Sqrt": "sqrt",
-        "Reciprocal": Ufunc("reciprocal", None, _FLOATING),
-        "Inv": Ufunc("reciprocal", None, _FLOATING),
-        "Exp": "exp",
-        "Expm1": "expm1",
-        "Log": "log",
-        "Log1p": "log1p",
-        "Sin": "sin",
-        "Cos": "cos",
-        "Tan": "tan",
-        "Asin": "arcsin",
-        "Acos": "arccos",
-        "Atan": "arctan",
-        "Sinh": "sinh",
-        "Cosh": "cosh",
-        "Tanh": "tanh",
-        "Asinh": "arcsinh",
-        "Acosh": "arccosh",
-        "Atanh": "arctanh",
-        "Floor": "floor",
-        "Ceil": "ceil",
-        "Rint": "rint",
-        "Round": Ufunc("rint", None, _FLOATING),
-        "Conj": Ufunc("conjugate", None, {"T": "complexes"}),
-        "Less": Ufunc("less", "{0} < {1}"),
-        "LessEqual": Ufunc("less_equal", "{0} <= {1}"),
-        "Greater": Ufunc("greater", "{0} > {1}"),
-        "GreaterEqual": Ufunc("greater_equal", "{0} >= {1}"),
-        "IsNan": "isnan",
-        "IsInf": "isinf",
-        "IsFinite": "isfinite",
-        "LogicalAnd": Ufunc("logical_and", "{0} & {1}"),
-        "LogicalOr": Ufunc("logical_or", "{0} | {1}"),
-        "LogicalNot": Ufunc("logical_not", "~{0}"),
-        "BitwiseAnd": Ufunc("bitwise_and", "{0} & {1}"),
-        "BitwiseOr": Ufunc("bitwise_or", "{0} | {1}"),
-        "BitwiseXor": Ufunc("bitwise_xor", "{0} ^ {1}"),
-        "Invert": Ufunc("invert", "~{0}"),
-        # floating remainders: a zero divisor gives NaN there, and the integers' check is in elementwise_integer.py
-        "Mod": Ufunc("fmod", None, {"T": "floats"}),
-        "TruncateMod": Ufunc("fmod", None, {"T": "floats"}),
-        "FloorMod": Ufunc("remainder", None, {"T": "floats"}),
-    }
-)
+_UFUNCS: Final[Mapping[str, Ufunc | str]] = {
+    "Add": Ufunc("add", "{0} + {1}", _NUMBERS, "{0} + {1}"),
+    "AddV2": Ufunc("add", "{0} + {1}", exact_c="{0} + {1}"),
+    "Sub": Ufunc("subtract", "{0} - {1}", exact_c="{0} - {1}"),
+    "Mul": Ufunc("multiply", "{0} * {1}", exact_c="{0} * {1}"),
+    "RealDiv": Ufunc("divide", "{0} / {1}", _FLOATING, "{0} / {1}"),
+    "Div": Ufunc("divide", "{0} / {1}", _FLOATING, "{0} / {1}"),
+    # NaN goes through, and of two equal numbers, as 0 and -0 are, it is the second
+    "Maximum": Ufunc("maximum", exact_c="({0} != {0} || {0} > {1}) ? {0} : {1}"),
+    "Minimum": Ufunc("minimum", exact_c="({0} != {0} || {0} < {1}) ? {0} : {1}"),
+    "Atan2": "arctan2",
+    "NextAfter": "nextafter",
+    "Neg": Ufunc("negative", "-{0}", exact_c="-{0}"),
+    "Abs": Ufunc("absolute", exact_c="fabs({0})"),
+    "Sign": Ufunc("sign", exact_c="{0} > 0 ? (T)1 : ({0} < 0 ? (T)-1 : ({0} == 0 ? (T)0 : {0}))"),
+    "Square": Ufunc("square", exact_c="{0} * {0}"),
+    "Sqrt": Ufunc("sqrt", exact_c="sqrt({0})"),
+    "Reciprocal": Ufunc("reciprocal", None, _FLOATING, "1 / {0}"),
+    "Inv": Ufunc("reciprocal", None, _FLOATING, "1 / {0}"),
+    "Exp": "exp",
+    "Expm1": "expm1",
+    "Log": "log",
+    "Log1p": "log1p",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "arcsin",
+    "Acos": "arccos",
+    "Atan": "arctan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Tanh": "tanh",
+    "Asinh": "arcsinh",
+    "Acosh": "arccosh",
+    "Atanh": "arctanh",
+    "Floor": Ufunc("floor", exact_c="floor({0})"),
+    "Ceil": Ufunc("ceil", exact_c="ceil({0})"),
+    "Rint": Ufunc("rint", exact_c="rint({0})"),
+    "Round": Ufunc("rint", None, _FLOATING, "rint({0})"),
+    "Conj": Ufunc("conjugate", None, {"T": "complexes"}),
+    "Less": Ufunc("less", "{0} < {1}", exact_c="{0} < {1}"),
+    "LessEqual": Ufunc("less_equal", "{0} <= {1}", exact_c="{0} <= {1}"),
+    "Greater": Ufunc("greater", "{0} > {1}", exact_c="{0} > {1}"),
+    "GreaterEqual": Ufunc("greater_equal", "{0} >= {1}", exact_c="{0} >= {1}"),
+    "IsNan": Ufunc("isnan", exact_c="{0} != {0}"),
+    "IsInf": Ufunc("isinf", exact_c="{0} == {0} && {0} - {0} != 0"),
+    "IsFinite": Ufunc("isfinite", exact_c="{0} - {0} == 0"),
+    "LogicalAnd": Ufunc("logical_and", "{0} & {1}", exact_c="{0} && {1}"),
+    "LogicalOr": Ufunc("logical_or", "{0} | {1}", exact_c="{0} || {1}"),
+    "LogicalNot": Ufunc("logical_not", "~{0}", exact_c="!{0}"),
+    "BitwiseAnd": Ufunc("bitwise_and", "{0} & {1}"),
+    "BitwiseOr": Ufunc("bitwise_or", "{0} | {1}"),
+    "BitwiseXor": Ufunc("bitwise_xor", "{0} ^ {1}"),
+    "Invert": Ufunc("invert", "~{0}"),
+    # floating remainders: a zero divisor gives NaN there, and the integers' check is in elementwise_integer.py
+    "Mod": Ufunc("fmod", None, {"T": "floats"}),
+    "TruncateMod": Ufunc("fmod", None, {"T": "floats"}),
+    "FloorMod": Ufunc("remainder", None, {"T": "floats"}),
+}
+elementwise(_UFUNCS)
+# By the functions' names: what `KernelDef.exact_c` says of their kernels.
+EXACT_C: Final[Mapping[str, str]] = {
+    row.name: row.exact_c for row in _UFUNCS.values() if isinstance(row, Ufunc) and row.exact_c
+}
 
 
 @kernel("Round", dtypes={"T": "ints"})
@@ -93,7 +97,9 @@ def own(value: Any) -> Any:
     return value if value.ndim else None
 
 
-def fused(*ops: str, takes_out: bool = False, allowed: str = "floats complexes") -> Callable[[Body], Body]:
+def fused(
+    *ops: str, takes_out: bool = False, allowed: str = "floats complexes", exact_c: str = ""
+) -> Callable[[Body], Body]:
     """Register a body `f(xp, *inputs)`, or with `takes_out` `f(xp, *inputs, out=None)`, that makes a fresh result."""
 
     def register(body: Body) -> Body:
@@ -105,7 +111,7 @@ def fused(*ops: str, takes_out: bool = False, allowed: str = "floats complexes")
             return made
 
         for op in ops:
-            binder(op, dtypes={"T": allowed}, fresh=True, takes_out=takes_out)(bind)
+            binder(op, dtypes={"T": allowed}, fresh=True, takes_out=takes_out, exact_c=exact_c)(bind)
         return body
 
     return register
@@ -136,7 +142,7 @@ def sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.reciprocal(t, own(t))
 
 
-@fused("Rsqrt", takes_out=True)
+@fused("Rsqrt", takes_out=True, exact_c="1 / sqrt({0})")
 def rsqrt(xp: Any, x: Any, out: Any = None) -> Any:
     t = xp.sqrt(x, out)
     return xp.reciprocal(t, own(t))
@@ -150,14 +156,14 @@ def _zeroed(xp: Any, t: Any, zero: Any) -> Any:
     return xp.where(zero, t.dtype.type(0), t)[()]
 
 
-@fused("SqrtGrad", takes_out=True)
+@fused("SqrtGrad", takes_out=True, exact_c="{1} == 0 ? (T)0 : {1} / {0} * (T)0.5")
 def sqrt_grad(xp: Any, y: Any, dy: Any, out: Any = None) -> Any:
     zero = dy == 0
     t = xp.divide(dy, _holomorphic(xp, y), out)
     return _zeroed(xp, xp.multiply(t, 0.5, own(t)), zero)
 
 
-@fused("RsqrtGrad")
+@fused("RsqrtGrad", exact_c="{1} == 0 ? (T)0 : {1} * {0} * ({0} * {0}) * (T)-0.5")
 def rsqrt_grad(xp: Any, y: Any, dy: Any) -> Any:
     y = _holomorphic(xp, y)
     t = xp.multiply(dy, y)
@@ -165,7 +171,7 @@ def rsqrt_grad(xp: Any, y: Any, dy: Any) -> Any:
     return _zeroed(xp, xp.multiply(t, -0.5, own(t)), dy == 0)
 
 
-@fused("ReciprocalGrad", "InvGrad")
+@fused("ReciprocalGrad", "InvGrad", exact_c="{1} == 0 ? (T)0 : -({0} * {1} * {0})")
 def reciprocal_grad(xp: Any, y: Any, dy: Any) -> Any:
     y = _holomorphic(xp, y)
     t = xp.multiply(y, dy)
@@ -173,21 +179,26 @@ def reciprocal_grad(xp: Any, y: Any, dy: Any) -> Any:
     return _zeroed(xp, xp.negative(t, own(t)), dy == 0)
 
 
-@fused("TanhGrad")
+@fused("TanhGrad", exact_c="(1 - {0} * {0}) * {1}")
 def tanh_grad(xp: Any, y: Any, dy: Any) -> Any:
     t = xp.multiply(y, y)
     t = xp.subtract(1, t, own(t))
     return xp.multiply(t, dy, own(t))
 
 
-@fused("SigmoidGrad")
+@fused("SigmoidGrad", exact_c="(1 - {0}) * {0} * {1}")
 def sigmoid_grad(xp: Any, y: Any, dy: Any) -> Any:
     t = xp.subtract(1, y)
     t = xp.multiply(t, y, own(t))
     return xp.multiply(t, dy, own(t))
 
 
-@fused("SquaredDifference", takes_out=True, allowed="floats complexes int32 int64")
+@fused(
+    "SquaredDifference",
+    takes_out=True,
+    allowed="floats complexes int32 int64",
+    exact_c="({0} - {1}) * ({0} - {1})",
+)
 def squared_difference(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     t = xp.subtract(x, y, out)
     if t.dtype.kind == "c":
@@ -195,7 +206,7 @@ def squared_difference(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     return xp.multiply(t, t, own(t))
 
 
-@fused("FloorDiv", takes_out=True, allowed="floats")
+@fused("FloorDiv", takes_out=True, allowed="floats", exact_c="floor({0} / {1})")
 def floor_div(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     t = xp.divide(x, y, out)
     return xp.floor(t, own(t))
@@ -211,12 +222,12 @@ def _zero_where(xp: Any, condition: Any, value: Any) -> Any:
     return xp.where(condition, value.dtype.type(0), value)[()]
 
 
-@fused("DivNoNan")
+@fused("DivNoNan", exact_c="{1} == 0 ? (T)0 : {0} / {1}")
 def div_no_nan(xp: Any, x: Any, y: Any) -> Any:
     return _zero_where(xp, y == 0, xp.divide(x, y))
 
 
-@fused("MulNoNan")
+@fused("MulNoNan", exact_c="{1} == 0 ? (T)0 : {0} * {1}")
 def mul_no_nan(xp: Any, x: Any, y: Any) -> Any:
     return _zero_where(xp, y == 0, xp.multiply(x, y))
 

@@ -41,7 +41,7 @@ def _number(binding: Binding, value: float) -> Any:
 # -- relu ------------------------------------------------------------------------------------------
 
 
-@binder("Relu", fresh=True, takes_out=True)
+@binder("Relu", fresh=True, takes_out=True, exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0")
 def relu(binding: Binding) -> Callable[..., Any]:
     maximum, zero = binding.xp.maximum, _number(binding, 0)
 
@@ -51,7 +51,12 @@ def relu(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-@binder("Relu6", fresh=True, takes_out=True)
+@binder(
+    "Relu6",
+    fresh=True,
+    takes_out=True,
+    exact_c="{0} != {0} ? {0} : ({0} > 0 ? ({0} < 6 ? {0} : (T)6) : (T)0)",
+)
 def relu6(binding: Binding) -> Callable[..., Any]:
     maximum, minimum = binding.xp.maximum, binding.xp.minimum
     zero, six = _number(binding, 0), _number(binding, 6)
@@ -62,7 +67,7 @@ def relu6(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-@binder("ReluGrad", fresh=True, takes_out=True)
+@binder("ReluGrad", fresh=True, takes_out=True, exact_c="{0} * ({1} > 0)")
 def relu_grad(binding: Binding) -> Callable[..., Any]:
     multiply, zero = binding.xp.multiply, _number(binding, 0)
 
@@ -72,7 +77,7 @@ def relu_grad(binding: Binding) -> Callable[..., Any]:
     return body
 
 
-@binder("Relu6Grad", fresh=True, takes_out=True)
+@binder("Relu6Grad", fresh=True, takes_out=True, exact_c="{0} * ({1} > 0 && {1} < 6)")
 def relu6_grad(binding: Binding) -> Callable[..., Any]:
     multiply, zero, six = binding.xp.multiply, _number(binding, 0), _number(binding, 6)
 
@@ -124,7 +129,7 @@ def elu(binding: Binding) -> Callable[..., Any]:
     return _in_float32(binding, body)
 
 
-@binder("EluGrad", fresh=True)
+@binder("EluGrad", fresh=True, exact_c="{1} < 0 ? ({1} + 1) * {0} : {0}")
 def elu_grad(binding: Binding) -> Callable[..., Any]:
     xp, one = binding.xp, _compute_number(binding)(1)
     return _in_float32(
@@ -170,7 +175,7 @@ def softplus_grad(binding: Binding) -> Callable[..., Any]:
     return _in_float32(binding, lambda gradients, features: gradients / (xp.exp(-features) + one))
 
 
-@binder("Softsign", fresh=True)
+@binder("Softsign", fresh=True, exact_c="{0} / (fabs({0}) + 1)")
 def softsign(binding: Binding) -> Callable[..., Any]:
     one = _compute_number(binding)(1)
     return _in_float32(binding, lambda features: features / (abs(features) + one))
@@ -190,7 +195,7 @@ def softsign_grad(binding: Binding) -> Callable[..., Any]:
 # -- bias ------------------------------------------------------------------------------------------
 
 
-@binder("BiasAdd", fresh=True, takes_out=True)
+@binder("BiasAdd", fresh=True, takes_out=True, exact_c="{0} + {1}")
 @binder("BiasAddV1", fresh=True, takes_out=True)
 def bias_add(binding: Binding) -> Callable[..., Any]:
     add = binding.xp.add

@@ -259,6 +259,11 @@ def restart(handle: Any, step: int) -> None:
     handle.restart(step)
 
 
+@kernel("_ResourceAccumulatorGoBack", device="CPU", host={"step": as_int}, takes=Accumulator)
+def go_back(handle: Any, step: int) -> None:
+    handle.go_back(step)
+
+
 @kernel("_ResourceAccumulatorLimit", device="CPU", host={"num_required": as_int}, takes=Accumulator)
 def limit(handle: Any, num_required: int) -> None:
     check_required(num_required)

@@ -166,26 +166,6 @@ for _kind, _make_store in (
     binder(_kind, device="CPU", makes=Queue)(partial(_handle, _make_store))
 
 
-# ── one of several queues ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@kernel("Pack", device="CPU", dtypes={"T": ["resource"]}, priority=1)
-def pack_handles(values: tuple[Any, ...], *, axis: int) -> Any:
-    """NumPy's own way of making an array would look into handles that have a length."""
-    packed = np.empty(len(values), object)
-    packed[:] = values
-    return packed
-
-
-@kernel(
-    "GatherV2", device="CPU", dtypes={"Tparams": ["resource"]}, host={"indices": as_int, "axis": as_int}, priority=1
-)
-def pick_handle(params: Any, indices: int, axis: int) -> Any:
-    if not 0 <= indices < len(params):
-        raise InvalidArgumentError("there is no such handle", expected=f"0 to {len(params) - 1}", actual=indices)
-    return params[indices]
-
-
 # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

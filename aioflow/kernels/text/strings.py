@@ -14,7 +14,7 @@ from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.stopping import blocks, claim
 
-__all__ = ["as_strings", "each", "string_values"]
+__all__ = ["as_strings", "each", "side_by_side", "string_values"]
 
 _BATCH: Final = 256  # strings between two checkpoints
 _OBJECTS: Final = 1 << 16  # that are put in place while nothing else can run
@@ -77,17 +77,10 @@ def string_join(inputs: tuple[Any, ...], *, separator: str) -> Any:
     if not arrays:
         return as_strings([b""], shape)
     between = separator.encode()
-    return as_strings([between.join(row) for row in _side_by_side(arrays, shape)], shape)
+    return as_strings([between.join(row) for row in side_by_side(arrays, shape)], shape)
 
 
-@kernel("Add", device="CPU", dtypes={"T": ("string",)}, fresh=True)
-def add_strings(x: Any, y: Any) -> Any:
-    shape = broadcast_shape(np.shape(x), np.shape(y))
-    rows = _side_by_side([string_values(x), string_values(y)], shape)
-    return as_strings([first + second for first, second in rows], shape)
-
-
-def _side_by_side(arrays: Sequence[Any], shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+def side_by_side(arrays: Sequence[Any], shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     """The elements in the same places of arrays that are broadcast to a shape."""
     columns = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
     for part in blocks(columns[0].size, _BATCH):
@@ -119,7 +112,7 @@ def substr(value: Any, pos: Any, length: Any, *, unit: str) -> Any:
         )
     shape = broadcast_shape(strings.shape, np.shape(pos))
     cut = _cut if unit == "BYTE" else _cut_characters
-    return as_strings([cut(*row) for row in _side_by_side((strings, pos, length), shape)], shape)
+    return as_strings([cut(*row) for row in side_by_side((strings, pos, length), shape)], shape)
 
 
 def _span(size: int, pos: int, length: int) -> slice:

@@ -2,6 +2,8 @@
 
 A rule gets the present values `v` of its variables, the arrays `o` for their new values, the gradient `g`, scratch
 arrays `s` and its prepared scalars `h`. `o[i]` may be `v[i]`, so nothing is read from `v[i]` once `o[i]` is written.
+What follows from scalars alone is prepared: the passes do nothing with a scalar but hand it to a function of `xp`,
+which may be one that only writes down what is called.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ class Rule:
         update: The passes.
         scratch: How many scratch arrays they need.
         prepare: Adds to `h`, the op's scalar inputs and attributes by name, what follows from them, and checks them.
-        looks: It looks at values of the scalars.
+        looks: Its passes look at values of the scalars.
+        of_rows: There is an op that updates some rows so.
     """
 
     update: Update
     scratch: int
     prepare: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None
     looks: bool = False
+    of_rows: bool = True
 
 
 def _gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
@@ -112,9 +116,9 @@ def _adam(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.add(s[0], h["epsilon"], s[0])
     if h["use_nesterov"]:
         xp.divide(g, s[0], s[1])
-        xp.multiply(s[1], h["rest1"] * h["alpha"], s[1])
+        xp.multiply(s[1], h["alpha_rest1"], s[1])
         xp.divide(o[1], s[0], s[0])
-        xp.multiply(s[0], h["beta1"] * h["alpha"], s[0])
+        xp.multiply(s[0], h["alpha_beta1"], s[0])
         xp.add(s[0], s[1], s[0])
     else:
         xp.divide(o[1], s[0], s[0])
@@ -136,7 +140,10 @@ def _amsgrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
 def _adam_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
     one = _one(h["lr"])
     alpha = h["lr"] * xp.sqrt(one - h["beta2_power"]) / (one - h["beta1_power"])
-    return {**h, "alpha": alpha, "rest1": one - h["beta1"], "rest2": one - h["beta2"]}
+    found = {**h, "alpha": alpha, "rest1": one - h["beta1"], "rest2": one - h["beta2"]}
+    if h.get("use_nesterov"):
+        found |= {"alpha_rest1": found["rest1"] * alpha, "alpha_beta1": h["beta1"] * alpha}
+    return found
 
 
 def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
@@ -145,7 +152,7 @@ def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     xp.multiply(s[0], h["rest1"], s[0])
     xp.add(v[1], s[0], o[1])
     xp.multiply(v[2], h["beta2"], o[2])
-    xp.maximum(o[2], xp.abs(g), out=o[2])
+    xp.maximum(o[2], xp.absolute(g), out=o[2])
     xp.add(o[2], h["epsilon"], s[0])
     xp.divide(o[1], s[0], s[0])
     xp.multiply(s[0], h["alpha"], s[0])
@@ -259,11 +266,15 @@ def _require(name: str, value: Any, condition: str) -> None:
 
 def _proximal_gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
     """FOBOS: p = var - α·g; var = sign(p)·max(|p| - α·l1, 0) / (1 + α·l2)"""
-    alpha = h["alpha"]
-    xp.multiply(g, alpha, s[0])
+    xp.multiply(g, h["alpha"], s[0])
     xp.subtract(v[0], s[0], s[0])
-    _shrink(xp, s[0], s[1], alpha * h["l1"])
-    xp.divide(s[0], _one(alpha) + alpha * h["l2"], o[0])
+    _shrink(xp, s[0], s[1], h["alpha_l1"])
+    xp.divide(s[0], h["divisor"], o[0])
+
+
+def _proximal_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+    alpha = h["alpha"]
+    return {**h, "alpha_l1": alpha * h["l1"], "divisor": _one(alpha) + alpha * h["l2"]}
 
 
 def _proximal_adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
@@ -277,14 +288,18 @@ def _proximal_adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) 
     xp.multiply(rate, h["l1"], s[1])
     _shrink(xp, s[0], s[1], s[1])
     xp.multiply(rate, h["l2"], rate)
-    xp.add(rate, _one(h["lr"]), rate)
+    xp.add(rate, h["one"], rate)
     xp.divide(s[0], rate, o[0])
+
+
+def _proximal_adagrad_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
+    return {**h, "one": _one(h["lr"])}
 
 
 def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
     """p = sign(p)·max(|p| - threshold, 0), by way of `s`, which may be the threshold."""
     bound = threshold if threshold is s else xp.add(xp.zeros_like(p), threshold, s)
-    clipped = xp.minimum(xp.abs(p), bound, out=s)
+    clipped = xp.minimum(xp.absolute(p), bound, out=s)
     xp.multiply(clipped, xp.sign(p), s)
     xp.subtract(p, s, p)
 
@@ -295,16 +310,16 @@ def _one(like: Any) -> Any:
 
 
 RULES: Final[Mapping[str, Rule]] = {
-    "GradientDescent": Rule(_gradient_descent, 1),
-    "ProximalGradientDescent": Rule(_proximal_gradient_descent, 2),
+    "GradientDescent": Rule(_gradient_descent, 1, of_rows=False),
+    "ProximalGradientDescent": Rule(_proximal_gradient_descent, 2, _proximal_scalars),
     "Momentum": Rule(_momentum, 1),
     "Adagrad": Rule(_adagrad, 1),
     "AdagradV2": Rule(_adagrad, 1),
-    "ProximalAdagrad": Rule(_proximal_adagrad, 3),
+    "ProximalAdagrad": Rule(_proximal_adagrad, 3, _proximal_adagrad_scalars),
     "Adadelta": Rule(_adadelta, 2, _rho_scalars),
-    "Adam": Rule(_adam, 2, _adam_scalars),
-    "AdamWithAmsgrad": Rule(_amsgrad, 1, _adam_scalars),
-    "AdaMax": Rule(_adamax, 1, _adamax_scalars),
+    "Adam": Rule(_adam, 2, _adam_scalars, of_rows=False),
+    "AdamWithAmsgrad": Rule(_amsgrad, 1, _adam_scalars, of_rows=False),
+    "AdaMax": Rule(_adamax, 1, _adamax_scalars, of_rows=False),
     "RMSProp": Rule(_rms_prop, 1, _rho_scalars),
     "CenteredRMSProp": Rule(_centered_rms_prop, 1, _rho_scalars),
     "Ftrl": Rule(_ftrl, 3, _ftrl_scalars, looks=True),

@@ -1,16 +1,16 @@
 """Kernels of the optimizers' updates: in place where nobody else holds the variable, in blocks that stay in the cache.
 
-One driver serves every rule of `training_rules`, for whole gradients and for rows of them. An update of several
-variables (Adam's var, m and v) happens under all their locks at once, so that concurrent steps apply whole updates one
-after the other.
+One driver serves every rule of `optimizer_rules`, for whole gradients and for rows of them; a backend may bring another
+way to do the passes (`register_updates`). An update of several variables (Adam's var, m and v) happens under all their
+locks at once, so that concurrent steps apply whole updates one after the other.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import Reach, VariableResource, update_together
 from aioflow.kernels.variables.optimizer_rules import RULES, Rule
 
-__all__: list[str] = []
+__all__ = ["Passes", "in_passes", "register_updates"]
+
+# (namespace, rule, its prepared scalars, gradient, present values, arrays for the new ones): does what the rule says.
+Passes: TypeAlias = Callable[[Any, Rule, Any, Any, Sequence[Any], Sequence[Any]], None]
 
 # Measured: as long as the arrays fit into the last-level cache, one pass after another over whole arrays is as fast as
 # blocks; beyond that, blocks of this size take 30 % less time for Adam.
@@ -47,18 +50,19 @@ class _Scratch(threading.local):
 _SCRATCH: Final = _Scratch()
 
 
-def _dense(xp: Any, rule: Rule, h: Any, gradient: Any, values: list[Any], outs: list[Any]) -> list[Any]:
+def _dense(passes: Passes, xp: Any, rule: Rule, h: Any, gradient: Any, values: list[Any], outs: list[Any]) -> list[Any]:
     """New values of the variables, by a gradient of their shape."""
     shape, dtype = gradient.shape, gradient.dtype
     for value in values:
         if value.shape != shape or value.dtype != dtype:
             raise _misfit(value, gradient, value.shape)
     news = [o if o is not None and o.flags.c_contiguous else xp.empty(shape, dtype) for o in outs]
-    _run(xp, rule, h, gradient, values, news)
+    passes(xp, rule, h, gradient, values, news)
     return news
 
 
-def _run(xp: Any, rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: Sequence[Any]) -> None:
+def in_passes(xp: Any, rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: Sequence[Any]) -> None:
+    """The `Passes` that go by the functions of the namespace, one after the other."""
     shape, size = gradient.shape, gradient.size
     if not isinstance(gradient, np.ndarray | np.generic):  # of a GPU, whose namespace keeps its memory
         rule.update(xp, values, news, gradient, [xp.empty(shape, gradient.dtype) for _ in range(rule.scratch)], h)
@@ -89,6 +93,7 @@ def _run_blocks(rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: 
 
 
 def _rows(
+    passes: Passes,
     xp: Any,
     rule: Rule,
     h: Any,
@@ -116,7 +121,7 @@ def _rows(
         where = indices if chosen is None else indices[chosen]
         part = gradient if chosen is None else gradient[chosen]
         rows = [xp.take(new, where, axis=0) for new in news]  # three times as fast as new[where]
-        _run(xp, rule, h, part, rows, rows)
+        passes(xp, rule, h, part, rows, rows)
         for new, row in zip(news, rows, strict=True):
             new[where] = row
     return news
@@ -156,9 +161,9 @@ def _check_range(xp: Any, indices: Any, size: int) -> None:
         )
 
 
-def _bind(rule: Rule, binding: Binding) -> Callable[..., None]:
+def _bind(rule: Rule, made: Callable[[Binding], Passes], binding: Binding) -> Callable[..., None]:
     """The body for one node: which inputs are variables, gradient, indices and scalars is in the op's signature."""
-    xp, on_host = binding.xp, binding.is_host
+    xp, on_host, passes = binding.xp, binding.is_host, made(binding)
     inputs = OPS.get(binding.op_type).inputs
     handles = sum(arg.type_attr is None for arg in inputs)  # the variables come first in every signature
     position = {arg.name: i for i, arg in enumerate(inputs)}
@@ -178,20 +183,31 @@ def _bind(rule: Rule, binding: Binding) -> Callable[..., None]:
             h = rule.prepare(xp, h)
         gradient = args[gradient_at]
         if indices_at is None:
-            update_together(args[:handles], partial(_dense, xp, rule, h, gradient), Reach.WHOLE)
+            update_together(args[:handles], partial(_dense, passes, xp, rule, h, gradient), Reach.WHOLE)
         else:
             variables = args[:handles]
-            update_together(variables, partial(_rows, xp, rule, h, gradient, args[indices_at], variables), Reach.ROWS)
+            update_together(
+                variables, partial(_rows, passes, xp, rule, h, gradient, args[indices_at], variables), Reach.ROWS
+            )
 
     return body
 
 
-def _register() -> None:
-    for name, rule in RULES.items():
+def register_updates(made: Callable[[Binding], Passes], rules: Mapping[str, Rule], **where: Any) -> None:
+    """Register the kernels of these rules.
+
+    Args:
+        made: Makes what does the passes of a node.
+        where: Of `binder`: the device, and what is so there. Otherwise any device, and the dtypes that the ops have.
+    """
+    for name, rule in rules.items():
         kinds = "floats complexes" if name == "GradientDescent" else "floats"
-        for op, looks in ((f"ResourceApply{name}", rule.looks), (f"ResourceSparseApply{name}", True)):
-            if op in OPS:
-                binder(op, dtypes={"T": kinds}, takes=VariableResource, synchronises=looks)(partial(_bind, rule))
+        ops = {f"ResourceApply{name}": rule.looks}
+        if rule.of_rows:
+            ops[f"ResourceSparseApply{name}"] = True
+        for op, looks in ops.items():
+            options = {"dtypes": {"T": kinds}, "synchronises": looks, **where}
+            binder(op, takes=VariableResource, **options)(partial(_bind, rule, made))
 
 
-_register()
+register_updates(lambda binding: in_passes, RULES)

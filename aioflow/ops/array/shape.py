@@ -17,7 +17,7 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, merge_dims, num_elements
 from aioflow.graph.static_value import LONGEST_KNOWN, StaticValue, moving
-from aioflow.graph.traits import WRITING, Effect, instant, movement, passes_on, reshapes, view
+from aioflow.graph.traits import WRITING, Effect, Half, instant, movement, passes_on, reshapes, view
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import int_constant, known_dims, reduce_to, reshape_like
 from aioflow.ops.core import PASSED_ON, scalar, unchanged
@@ -484,7 +484,7 @@ define_op(
     "output: type",
     [f"T: {{{_BITS}}}", f"type: {{{_BITS}}}"],
     shape=_bitcast_shape,
-    traits=reshapes(),
+    traits=reshapes(half=Half.WIDE),
 )
 not_differentiable("Bitcast")
 

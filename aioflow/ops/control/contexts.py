@@ -36,14 +36,10 @@ def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> 
 
 
 class Copies(Protocol):
-    """What stands for what in a copy of the nodes that a context is about. What is not copied stands for itself.
+    """What stands for what in a copy of the nodes that a context is about. What is not copied stands for itself."""
 
-    Attributes:
-        name: The name scope that the copy is made under.
-    """
-
-    @property
-    def name(self) -> str: ...
+    def name(self, name: str) -> str:
+        """What stands for a name, in the name scope that the copy is made under."""
 
     def tensor(self, tensor: Tensor) -> Tensor:
         """What stands for a tensor."""
@@ -328,7 +324,7 @@ class WhileContext(ControlFlowContext):
     def begin_copy(self, made: Any, copies: Copies) -> None:
         """Besides what every context has: a copy of a loop is a loop of its own."""
         super().begin_copy(made, copies)
-        made.name = f"{copies.name}/{self.name}"
+        made.name = copies.name(self.name)
         made.variables, made.invariants = [], []
         made._count, made._stacks = None, {}
 

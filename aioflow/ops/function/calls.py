@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError, NoGradientError
 from aioflow.graph import dtypes
 from aioflow.graph.calls import expander
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import GRADIENTS, ShapeContext, define_op
+from aioflow.graph.opdef import GRADIENTS, OPS, ShapeContext, define_op
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect, opaque
 from aioflow.ops.apply import constant, make, make_op
@@ -19,6 +20,7 @@ from aioflow.ops.core import group, identity
 from aioflow.ops.function.body import Function
 from aioflow.ops.function.copying import inline
 from aioflow.ops.function.library import called
+from aioflow.work.forking import not_forked
 
 __all__ = ["operation_of", "stand_for"]
 
@@ -114,6 +116,7 @@ def _expand_call(op: Operation) -> None:
 def _registered_gradient(op: Operation, *grads: Any) -> Any:
     """Gradients by the rule of the name that the node asks for (`Graph.gradient_override_map`)."""
     name = op.attrs["_gradient_op_type"]
+    OPS.find(name)  # which brings its rule
     rule = GRADIENTS.get(name)
     if rule is None:
         raise NoGradientError(
@@ -184,6 +187,14 @@ def _truth(value: Tensor) -> Tensor:
         return value
     empty = constant(b"") if value.dtype is dtypes.string else constant(0, value.dtype)
     return make("NotEqual", value, empty)
+
+
+@expander("SymbolicGradient")
+def _expand_gradient(op: Operation) -> None:
+    """By the reverse walk, which stands above the ops and is loaded when somebody needs it."""
+    with not_forked():
+        walk = import_module("aioflow.autodiff.symbolic")
+    walk.expand_gradient(op)
 
 
 @expander("While", "StatelessWhile")

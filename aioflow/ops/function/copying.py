@@ -8,7 +8,7 @@ other function, so that what it reads of the body is captured and becomes an arg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from typing import Any, Final
 
@@ -32,18 +32,25 @@ _MOST_COPIED: Final = 1 << 18  # nodes: functions that call one another twice wo
 _OF_LOOPS = ("Enter", "Exit", "NextIteration", "LoopCond")
 
 
-def inline(function: Function, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Operation]]:
+def inline(
+    function: Function, inputs: Sequence[Tensor], without: Collection[Operation] = ()
+) -> tuple[list[Tensor], list[Operation]]:
     """Copy the body to where nodes are being made.
+
+    Args:
+        without: Nodes of the body to leave out. What reads of them what is no input is left without it.
 
     Returns:
         The results, which wait for all effects; and the nodes that have run when the call has.
     """
-    return _inline(function, inputs, None)
+    return _inline(function, inputs, None, without)
 
 
-def _inline(function: Function, inputs: Sequence[Tensor], around: _Copy | None) -> tuple[list[Tensor], list[Operation]]:
+def _inline(
+    function: Function, inputs: Sequence[Tensor], around: _Copy | None, without: Collection[Operation] = ()
+) -> tuple[list[Tensor], list[Operation]]:
     graph = function.graph
-    made = _Copy(graph, function, inputs, around)
+    made = _Copy(graph, function, inputs, around, without)
     made.catch_up()
     results = [made.tensor(t) for t in function.outputs]
     effects = [made.operation(op) for op in function.effects]
@@ -60,13 +67,20 @@ class _Copy:
         around: The copy of what the body reads from outside.
     """
 
-    def __init__(self, graph: Graph, function: Function, inputs: Sequence[Tensor], around: _Copy | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        function: Function,
+        inputs: Sequence[Tensor],
+        around: _Copy | None,
+        without: Collection[Operation],
+    ) -> None:
         self._graph = graph
         self._function = function
         self._fits = all(_both(a.dims, t.dims) == t.dims for a, t in zip(function.inputs, inputs, strict=True))
         self._tensors = dict(zip(function.inputs, inputs, strict=True))
         self._operations = {t.op: self._tensors[t].op for t in self._tensors}
-        self._unused = {t.op for t in (*function.arguments, *function.body.captures.values())}
+        self._unused = {*without, *(t.op for t in (*function.arguments, *function.body.captures.values()))}
         self._scope = scopes.current_scope(graph)
         self._contexts: dict[Any, Any] = {function.body: current_context(graph)}
         self._variables: dict[LoopVariable, LoopVariable] = {}
@@ -74,10 +88,9 @@ class _Copy:
         self._made: list[tuple[Operation, Operation]] = []
         self._later: list[tuple[Operation, Operation]] = []
 
-    @property
-    def name(self) -> str:
-        """The name scope that it is made under."""
-        return self._scope.name
+    def name(self, name: str) -> str:
+        """What is called so in the body."""
+        return self._scope.under(name)
 
     def tensor(self, tensor: Tensor) -> Tensor:
         """What stands for a tensor."""
@@ -152,7 +165,8 @@ class _Copy:
         self._operations[op] = made
         self._tensors.update(zip(op.outputs, made.outputs, strict=True))
         self._made.append((op, made))
-        self._later += [(made, control) for control in op.waits_for if control not in self._operations]
+        missing = [c for c in op.waits_for if c not in self._operations and c not in self._unused]
+        self._later += [(made, control) for control in missing]
 
     def _scope_of(self, op: Operation, context: ControlFlowContext | None) -> scopes.Scope:
         """Where the copy is made: what brings a value into a branch or loop is made outside of it."""
@@ -165,7 +179,7 @@ class _Copy:
     def _attrs(self, op: Operation) -> dict[str, Any]:
         attrs = dict(op.attrs)
         if "frame_name" in attrs:  # each copy of a loop is a loop of its own
-            attrs["frame_name"] = f"{self._scope.name}/{attrs['frame_name']}"
+            attrs["frame_name"] = self._scope.under(attrs["frame_name"])
         if "_class" in attrs:
             attrs["_class"] = tuple(self._group(group) for group in attrs["_class"])
         return attrs
@@ -190,7 +204,7 @@ class _Copy:
         try:
             inferred = output_specs(op.op_def, by_name(op.op_def, inputs, op.attrs), op.attrs)
         except OpError as error:
-            raise error.at(f"{self._scope.name}/{op.name}", op.type, op.source) from error.__cause__
+            raise error.at(self._scope.under(op.name), op.type, op.source) from error.__cause__
         return [(dtype, _both(dims, more)) for (dtype, dims), (_, more) in zip(known, inferred, strict=True)]
 
     def _complete(self) -> None:

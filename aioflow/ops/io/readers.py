@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import aioflow
 from aioflow.errors import DTypeError
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Operation, Tensor
@@ -14,9 +15,6 @@ from aioflow.graph.traits import Effect, files, handle
 from aioflow.ops.apply import TensorLike, make, make_op, make_tuple
 from aioflow.ops.core import scalar
 from aioflow.ops.queues.queues import QueueBase
-
-if TYPE_CHECKING:
-    from aioflow.io import TFRecordOptions
 
 __all__ = [
     "FixedLengthRecordReader",
@@ -316,6 +314,6 @@ class TFRecordReader(ReaderBase):
         options: A `TFRecordOptions`, or the name of a compression.
     """
 
-    def __init__(self, name: str | None = None, options: TFRecordOptions | str | None = None) -> None:
+    def __init__(self, name: str | None = None, options: aioflow.io.TFRecordOptions | str | None = None) -> None:
         compression = getattr(options, "compression_type", options) or ""
         super().__init__(_reader("TFRecordReaderV2", name, compression_type=compression))

@@ -19,7 +19,7 @@ from aioflow.graph.einsum import ELLIPSIS, Equation, parse_equation
 from aioflow.graph.graph import OPERATORS, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
-from aioflow.graph.traits import opaque, product
+from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.scoping import name_scope
 
@@ -124,7 +124,7 @@ define_op(
         "grad_b: bool = False",
     ],
     shape=_product_shape,
-    traits=product(cost=MATRIX_PRODUCT, row_major=True),
+    traits=product(half=Half.GAINS, cost=MATRIX_PRODUCT, row_major=True),
 )
 _ADJOINTS = ["adj_x: bool = False", "adj_y: bool = False", "grad_x: bool = False", "grad_y: bool = False"]
 define_op(
@@ -133,7 +133,7 @@ define_op(
     "output: T",
     ["T: {floats, int32, int64, complexes}", *_ADJOINTS],
     shape=_batch_product_shape,
-    traits=product(cost=MATRIX_PRODUCT),
+    traits=product(half=Half.GAINS, cost=MATRIX_PRODUCT),
 )
 define_op(
     "BatchMatMulV2",
@@ -141,7 +141,7 @@ define_op(
     "output: T",
     ["T: {floats, int16, int32, int64, uint8, uint16, uint32, uint64, complexes}", *_ADJOINTS],
     shape=_batch_product_shape,
-    traits=product(cost=MATRIX_PRODUCT),
+    traits=product(half=Half.GAINS, cost=MATRIX_PRODUCT),
 )
 define_op(
     "Einsum",
@@ -149,7 +149,7 @@ define_op(
     "output: T",
     ["equation: string", "N: int >= 1", "T: type"],
     shape=_einsum_shape,
-    traits=product(cost=Cost("product", _labels)),
+    traits=product(half=Half.GAINS, cost=Cost("product", _labels)),
 )
 
 

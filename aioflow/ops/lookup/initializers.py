@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
@@ -13,33 +13,18 @@ from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make_op
-
-if TYPE_CHECKING:
-    from aioflow.ops.lookup.tables import LookupInterface
+from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # of the ops that are made here
+from aioflow.ops.lookup.interface import LookupInterface, OfKeysAndValues
 
 __all__ = ["KeyValueTensorInitializer", "TableInitializer", "TextFileIndex", "TextFileInitializer"]
 
 
-class TableInitializer(ABC):
+class TableInitializer(OfKeysAndValues, ABC):
     """What a static table gets its entries from.
 
     Args:
         key_dtype, value_dtype: Of the table.
     """
-
-    def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
-        self._key_dtype = dtypes.as_dtype(key_dtype)
-        self._value_dtype = dtypes.as_dtype(value_dtype)
-
-    @property
-    def key_dtype(self) -> DType:
-        """Dtype of the keys."""
-        return self._key_dtype
-
-    @property
-    def value_dtype(self) -> DType:
-        """Dtype of the values."""
-        return self._value_dtype
 
     @property
     def shared_name(self) -> str:

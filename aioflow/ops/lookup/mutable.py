@@ -10,7 +10,9 @@ from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import TensorShape
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
-from aioflow.ops.lookup.tables import LookupInterface, container_of
+from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # of the ops that are made here
+from aioflow.ops.lookup.interface import LookupInterface
+from aioflow.ops.lookup.tables import container_of
 
 __all__ = ["DenseHashTable", "ExportedTable", "MutableHashTable", "SavedColumn"]
 

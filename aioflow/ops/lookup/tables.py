@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, overload
 
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -15,62 +15,20 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.scopes import current_scope
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import no_op
+from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # of the ops that are made here
 from aioflow.ops.lookup.initializers import TableInitializer
+from aioflow.ops.lookup.interface import LookupInterface
 from aioflow.ops.math.complex import cast
 from aioflow.ops.sparse.tensor import SparseTensor
 from aioflow.ops.text.forms import string_to_hash_bucket_fast
 from aioflow.ops.text.strings import as_string
 
-__all__ = ["LookupInterface", "StaticHashTable", "StaticVocabularyTable", "container_of"]
+__all__ = ["StaticHashTable", "StaticVocabularyTable", "container_of"]
 
 
 def container_of() -> str:
     """The container for resources that are made here."""
     return current_scope(default_graph()).container
-
-
-class LookupInterface(ABC):
-    """A table of values by key, which outlives a step and a session as a variable does.
-
-    Args:
-        key_dtype, value_dtype: Of a key and a value.
-    """
-
-    def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
-        self._key_dtype = dtypes.as_dtype(key_dtype)
-        self._value_dtype = dtypes.as_dtype(value_dtype)
-
-    @property
-    def key_dtype(self) -> DType:
-        """Dtype of the keys."""
-        return self._key_dtype
-
-    @property
-    def value_dtype(self) -> DType:
-        """Dtype of the values."""
-        return self._value_dtype
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name of the node that makes the table, without its scopes."""
-
-    @property
-    @abstractmethod
-    def resource_handle(self) -> Tensor:
-        """The handle."""
-
-    @abstractmethod
-    def size(self, name: str | None = None) -> Tensor:
-        """How many entries there are, an int64 scalar."""
-
-    @abstractmethod
-    def lookup(self, keys: Any) -> Any:
-        """The values of the keys, and a default value for those that are not there."""
-
-    def __getitem__(self, keys: Any) -> Any:
-        """As `lookup`."""
-        return self.lookup(keys)
 
 
 class _StaticTable(LookupInterface):

@@ -17,7 +17,7 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient
 from aioflow.graph.static_value import StaticValue, constant_value, integers_only, known_by
-from aioflow.graph.traits import FLOATS, NUMBERS, Laws, Neutral, Traits, elementwise, transcendental
+from aioflow.graph.traits import FLOATS, NUMBERS, Half, Laws, Neutral, Traits, elementwise, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
 from aioflow.ops.scoping import name_scope
@@ -62,7 +62,7 @@ _define("AddV2", "{numbers}", _SUM, known_by(np.add), commutative=True)
 _define(
     "Sub",
     "{numbers}",
-    elementwise(in_c="{0} - {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((1,), 0, 0.0))),
+    elementwise(in_c="{0} - {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((1,), 0, 0.0)), half=Half.WIDE),
     known_by(np.subtract),
 )
 _define(
@@ -90,12 +90,17 @@ _define("Xlog1py", _ANY_FLOAT, elementwise(cost=transcendental()))
 _define(
     "SquaredDifference",
     "{floats, int32, int64, complexes}",
-    elementwise(in_c="({0} - {1}) * ({0} - {1})", fuses=NUMBERS),
+    elementwise(in_c="({0} - {1}) * ({0} - {1})", fuses=NUMBERS, half=Half.WIDE),
     commutative=True,
 )
 define_op("Atan2", "y: T, x: T", "z: T", ["T: {floats}"], shape=broadcast, traits=elementwise(cost=transcendental()))
 define_op(
-    "NextAfter", "x1: T, x2: T", "output: T", ["T: {float32, float64} = float32"], shape=broadcast, traits=elementwise()
+    "NextAfter",
+    "x1: T, x2: T",
+    "output: T",
+    ["T: {float32, float64} = float32"],
+    shape=broadcast,
+    traits=elementwise(half=Half.WIDE),
 )
 
 

@@ -6,16 +6,17 @@ they get the result and the incoming gradient, and are here too.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import define_op, gradient, not_differentiable
+from aioflow.graph.opdef import both_merged, define_op, gradient, not_differentiable
 from aioflow.graph.static_value import StaticValue, known_by
-from aioflow.graph.traits import FLOATS, NUMBERS, Laws, Traits, elementwise, transcendental
+from aioflow.graph.traits import FLOATS, NUMBERS, Half, Laws, Traits, elementwise, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.core import both_merged, unchanged
+from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import conjugate, negated
 from aioflow.ops.sparse.indexed_slices import Gradient
 
@@ -61,28 +62,30 @@ def _define(name: str, allowed: str, traits: Traits, value: StaticValue | None =
 _IDEMPOTENT: Final = Laws(idempotent=True)
 _define("Neg", _SIGNED, elementwise(in_c="-{0}", fuses=NUMBERS, laws=Laws(undoes_itself=True)), known_by(np.negative))
 _define("Sign", _SIGNED, elementwise(fuses=NUMBERS, laws=_IDEMPOTENT), known_by(np.sign))
-_define("Square", "{numbers}", elementwise(in_c="{0} * {0}", fuses=NUMBERS), known_by(np.square))
+_define("Square", "{numbers}", elementwise(in_c="{0} * {0}", fuses=NUMBERS, half=Half.WIDE), known_by(np.square))
 _define("Round", _SIGNED, elementwise(fuses=FLOATS, laws=_IDEMPOTENT), known_by(np.round))
 for _name, _round in (("Floor", np.floor), ("Ceil", np.ceil), ("Rint", np.rint)):
     _in_c = f"{_name.lower()}({{0}})"
     _define(_name, "{floats}", elementwise(in_c=_in_c, fuses=FLOATS, laws=_IDEMPOTENT), known_by(_round))
 for _name in ("Reciprocal", "Inv"):
-    _define(_name, _SIGNED, elementwise(in_c="1 / {0}", fuses=FLOATS))
-_define("Sqrt", _ANALYTIC, elementwise(in_c="sqrt({0})", fuses=FLOATS))
-_define("Rsqrt", _ANALYTIC, elementwise(in_c="1 / sqrt({0})", fuses=FLOATS))
-_define("Sigmoid", _ANALYTIC, elementwise(in_c="1 / (1 + exp(-{0}))", cost=transcendental(), fuses=FLOATS))
+    _define(_name, _SIGNED, elementwise(in_c="1 / {0}", fuses=FLOATS, half=Half.WIDE))
+_define("Sqrt", _ANALYTIC, elementwise(in_c="sqrt({0})", fuses=FLOATS, half=Half.WIDE))
+_define("Rsqrt", _ANALYTIC, elementwise(in_c="1 / sqrt({0})", fuses=FLOATS, half=Half.WIDE))
+_BOUNDED: Final = elementwise(cost=transcendental(), fuses=FLOATS, half=Half.FOLLOWS)
+_define("Sigmoid", _ANALYTIC, replace(_BOUNDED, in_c="1 / (1 + exp(-{0}))"))
+_define("Tanh", _ANALYTIC, replace(_BOUNDED, in_c="tanh({0})"))
 for _name in (
     *("Exp", "Expm1", "Log", "Log1p", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
-    *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+    *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
 ):
     _in_c = f"{_name.lower()}({{0}})"
     _define(_name, _ANALYTIC, elementwise(in_c=_in_c, cost=transcendental(), fuses=FLOATS))
-for _name, _in_c in (
-    *(("SqrtGrad", ""), ("RsqrtGrad", ""), ("ReciprocalGrad", ""), ("InvGrad", "")),
-    ("TanhGrad", "(1 - {0} * {0}) * {1}"),
-    ("SigmoidGrad", "(1 - {0}) * {0} * {1}"),
+for _name, _in_c, _half in (
+    *((f"{_root}Grad", "", Half.WIDE) for _root in ("Sqrt", "Rsqrt", "Reciprocal", "Inv")),
+    ("TanhGrad", "(1 - {0} * {0}) * {1}", Half.FOLLOWS),
+    ("SigmoidGrad", "(1 - {0}) * {0} * {1}", Half.FOLLOWS),
 ):
-    _traits = elementwise(in_c=_in_c, fuses=FLOATS)
+    _traits = elementwise(in_c=_in_c, fuses=FLOATS, half=_half)
     define_op(_name, "y: T, dy: T", "z: T", [f"T: {_ANALYTIC}"], shape=both_merged, traits=_traits)
 
 not_differentiable("Floor", "Ceil", "Rint", "Round")

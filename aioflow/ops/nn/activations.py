@@ -7,12 +7,12 @@ from typing import Any
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.costs import PER_ELEMENT
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.graph.opdef import ShapeContext, define_op, gradient
+from aioflow.graph.opdef import ShapeContext, both_merged, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import FLOATS, NOTHING, NUMBERS, elementwise, opaque, reduction, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import shape_of, swap_with_last
-from aioflow.ops.core import both_merged, scalar, unchanged
+from aioflow.ops.core import scalar, unchanged
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient
 

@@ -12,7 +12,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
-from aioflow.graph.traits import product
+from aioflow.graph.traits import Half, product
 from aioflow.graph.windows import Window, conv_dims, depthwise_dims
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.nn.activations import renamed
@@ -59,7 +59,7 @@ define_op(
     "output: T",
     ["T: {floats, int32}", *_DENSE],
     shape=conv_shape,
-    traits=product(cost=convolution(2, 1), row_major=True),
+    traits=product(half=Half.GAINS, cost=convolution(2, 1), row_major=True),
 )
 define_op(
     "Conv2DBackpropInput",
@@ -67,7 +67,7 @@ define_op(
     "output: T",
     ["T: {floats, int32}", *_DENSE],
     shape=given_shape("input_sizes", "out_backprop"),
-    traits=product(cost=convolution(2, 1)),
+    traits=product(half=Half.GAINS, cost=convolution(2, 1)),
 )
 define_op(
     "Conv2DBackpropFilter",
@@ -75,7 +75,7 @@ define_op(
     "output: T",
     ["T: {floats}", *_DENSE],
     shape=given_shape("filter_sizes", "out_backprop"),
-    traits=product(cost=convolution(2, 3)),
+    traits=product(half=Half.GAINS, cost=convolution(2, 3)),
 )
 define_op(
     "DepthwiseConv2dNative",
@@ -83,7 +83,7 @@ define_op(
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
     shape=_depthwise_shape,
-    traits=product(cost=depthwise(2, 1), row_major=True),
+    traits=product(half=Half.GAINS, cost=depthwise(2, 1), row_major=True),
 )
 define_op(
     "DepthwiseConv2dNativeBackpropInput",
@@ -91,7 +91,7 @@ define_op(
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
     shape=given_shape("input_sizes", "out_backprop"),
-    traits=product(cost=depthwise(2, 1)),
+    traits=product(half=Half.GAINS, cost=depthwise(2, 1)),
 )
 define_op(
     "DepthwiseConv2dNativeBackpropFilter",
@@ -99,7 +99,7 @@ define_op(
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
     shape=given_shape("filter_sizes", "out_backprop"),
-    traits=product(cost=depthwise(2, 3)),
+    traits=product(half=Half.GAINS, cost=depthwise(2, 3)),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
-from aioflow.graph.traits import opaque
+from aioflow.graph.traits import Half, opaque
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.nn.activations import renamed
 from aioflow.ops.nn.windows import (
@@ -42,7 +42,7 @@ define_op(
         "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'",
     ],
     shape=pool_shape("input"),
-    traits=opaque(cost=POOLING, row_major=True),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING, row_major=True),
 )
 define_op(
     "MaxPoolGrad",
@@ -50,7 +50,7 @@ define_op(
     "output: T",
     [*_WINDOW, *_EXPLICIT, *_FORMAT, "T: {reals} = float32"],
     shape=max_pool_grad_shape,
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(
     "MaxPoolGradGrad",
@@ -58,7 +58,7 @@ define_op(
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {reals}"],
     shape=max_pool_grad_grad_shape,
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(
     "AvgPool",
@@ -66,7 +66,7 @@ define_op(
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"],
     shape=pool_shape("value"),
-    traits=opaque(cost=POOLING, row_major=True),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING, row_major=True),
 )
 define_op(
     "AvgPoolGrad",
@@ -74,7 +74,7 @@ define_op(
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"],
     shape=given_shape("orig_input_shape", "grad"),
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
-from aioflow.graph.traits import opaque, product
+from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.nn.activations import renamed
 from aioflow.ops.nn.windows import (
@@ -43,7 +43,7 @@ define_op(
     "output: T",
     _CONV,
     shape=conv_shape,
-    traits=product(cost=convolution(2, 1)),
+    traits=product(half=Half.GAINS, cost=convolution(2, 1)),
 )
 define_op(
     "Conv3DBackpropInputV2",
@@ -51,7 +51,7 @@ define_op(
     "output: T",
     [*_CONV, "Tshape: {index} = int32"],
     shape=given_shape("input_sizes", "out_backprop"),
-    traits=product(cost=convolution(2, 1)),
+    traits=product(half=Half.GAINS, cost=convolution(2, 1)),
 )
 define_op(
     "Conv3DBackpropFilterV2",
@@ -59,7 +59,7 @@ define_op(
     "output: T",
     _CONV,
     shape=given_shape("filter_sizes", "out_backprop"),
-    traits=product(cost=convolution(2, 3)),
+    traits=product(half=Half.GAINS, cost=convolution(2, 3)),
 )
 define_op(
     "MaxPool3D",
@@ -67,7 +67,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=pool_shape("input"),
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(
     "MaxPool3DGrad",
@@ -75,7 +75,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats} = float32", "TInput: {floats} = float32"],
     shape=max_pool_grad_shape,
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(
     "MaxPool3DGradGrad",
@@ -83,7 +83,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {reals}"],
     shape=max_pool_grad_grad_shape,
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(
     "AvgPool3D",
@@ -91,7 +91,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=pool_shape("input"),
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(
     "AvgPool3DGrad",
@@ -99,7 +99,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=given_shape("orig_input_shape", "grad"),
-    traits=opaque(cost=POOLING),
+    traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 
 

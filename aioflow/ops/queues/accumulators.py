@@ -106,6 +106,12 @@ define_op(
     traits=waiting(is_numeric=True, cost=PER_ELEMENT),
 )
 define_op(
+    "_ResourceAccumulatorGoBack",
+    "handle: resource, step: int64",
+    "",
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+)
+define_op(
     "_ResourceAccumulatorLimit",
     "handle: resource, num_required: int32",
     "",
@@ -122,6 +128,7 @@ not_differentiable(
     "ResourceAccumulatorNumAccumulated",
     "ResourceAccumulatorSetGlobalStep",
     "_ResourceAccumulatorRestart",
+    "_ResourceAccumulatorGoBack",
     "_ResourceAccumulatorLimit",
     "_ResourceAccumulatorClose",
 )
@@ -181,6 +188,11 @@ class ConditionalAccumulatorBase:
         """
         tensor = convert_to_tensor(step, _dtypes.int64)
         return make_op("_ResourceAccumulatorRestart", self._accumulator_ref, tensor, name=name or "Restart")
+
+    def go_back(self, step: TensorLike, name: str | None = None) -> Operation:
+        """A node after which gradients of a step count again, if what was taken of it has changed nothing."""
+        tensor = convert_to_tensor(step, _dtypes.int64)
+        return make_op("_ResourceAccumulatorGoBack", self._accumulator_ref, tensor, name=name or "GoBack")
 
     def limit(self, num_required: TensorLike, name: str | None = None) -> Operation:
         """A node after which no `take_grad` waits for more gradients than this (an int32 scalar), whatever it asks for.

@@ -29,6 +29,7 @@ from aioflow.graph.shapes import (
 )
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.math.random import get_seed
+from aioflow.ops.queues import definitions as _definitions  # noqa: F401  # of the ops that are made here
 
 # One shape per component, or one alone.
 Shapes: TypeAlias = ShapeLike | Sequence[ShapeLike | None]

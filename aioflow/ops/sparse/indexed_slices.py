@@ -10,9 +10,9 @@ from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.static_value import constant_value
-from aioflow.ops.apply import TensorLike, convert_to_tensor, make, register_tensor_conversion_function
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 
-__all__ = ["convert_n_to_tensor_or_indexed_slices", "convert_to_tensor_or_indexed_slices"]
+__all__ = ["convert_n_to_tensor_or_indexed_slices", "convert_to_tensor_or_indexed_slices", "to_dense"]
 
 Gradient: TypeAlias = Tensor | IndexedSlices
 
@@ -59,7 +59,7 @@ def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
     )
 
 
-def _to_dense(value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
+def to_dense(value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
     """The tensor that the slices stand for: rows with the same index are summed, the others are zero."""
     _check_dtype(value, dtype)
     if value.dense_shape is None:
@@ -79,6 +79,3 @@ def _check_dtype(value: IndexedSlices, dtype: DType | None) -> None:
         raise DTypeError("the slices have the wrong dtype", expected=dtype.name, actual=repr(value)).at(
             value.op.name, value.op.type, value.op.source
         )
-
-
-register_tensor_conversion_function(IndexedSlices, _to_dense)

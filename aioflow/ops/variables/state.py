@@ -6,8 +6,9 @@ The public functions here take a `Variable` (or what an assignment returned), so
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.costs import FREE
 from aioflow.graph.dtypes import DType
@@ -17,9 +18,6 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import WRITING, Effect, Memory, bookkeeping, handle, state_change, state_read
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
-
-if TYPE_CHECKING:
-    from aioflow.ops.variables.variable import Variable
 
 __all__ = [
     "assign",
@@ -357,19 +355,19 @@ def _resource_gather_nd_grad(op: Operation, grad: Tensor) -> list[Tensor | None]
     return [make("ScatterNd", indices, grad, _dense_shape(handle, indices.dtype)), None]
 
 
-def is_variable_initialized(variable: Variable, name: str | None = None) -> Tensor:
+def is_variable_initialized(variable: aioflow.Variable, name: str | None = None) -> Tensor:
     """A bool scalar: whether the variable has a value."""
     result: Tensor = _variable(variable).is_initialized(name)
     return result
 
 
 def assign(
-    ref: Variable,
+    ref: aioflow.Variable,
     value: TensorLike,
     validate_shape: bool | None = None,
     use_locking: bool | None = None,
     name: str | None = None,
-) -> Variable:
+) -> aioflow.Variable:
     """Set the variable to `value`.
 
     Args:
@@ -388,17 +386,21 @@ def assign(
     return variable.assign(value, use_locking, name)
 
 
-def assign_add(ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Variable:
+def assign_add(
+    ref: aioflow.Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
+) -> aioflow.Variable:
     """Add `value`, of the variable's own shape, to the variable."""
     return _variable(ref).assign_add(value, use_locking, name)
 
 
-def assign_sub(ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None) -> Variable:
+def assign_sub(
+    ref: aioflow.Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
+) -> aioflow.Variable:
     """Subtract `value`, of the variable's own shape, from the variable."""
     return _variable(ref).assign_sub(value, use_locking, name)
 
 
-def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
+def count_up_to(ref: aioflow.Variable, limit: int, name: str | None = None) -> Tensor:
     """The scalar integer variable's value, which then goes up by one.
 
     Raises:
@@ -408,13 +410,15 @@ def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
     return result
 
 
-def _variable(ref: Variable) -> Variable:
+def _variable(ref: aioflow.Variable) -> aioflow.Variable:
     if not hasattr(ref, "handle"):
         raise DTypeError("an update needs a variable", expected="a Variable", actual=repr(ref))
     return ref
 
 
-def _scatter(op_type: str, ref: Variable, indices: TensorLike, updates: TensorLike, name: str | None) -> Variable:
+def _scatter(
+    op_type: str, ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, name: str | None
+) -> aioflow.Variable:
     return _variable(ref).scatter_rows(op_type, indices, updates, name)
 
 
@@ -424,8 +428,8 @@ def convert_indices(indices: TensorLike) -> Tensor:
 
 
 def scatter_update(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> aioflow.Variable:
     """Rows `ref[indices] = updates`; of equal indices the last one wins.
 
     Args:
@@ -439,50 +443,50 @@ def scatter_update(
 
 
 def scatter_add(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Rows `ref[indices] += updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterAdd", ref, indices, updates, name)
 
 
 def scatter_sub(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Rows `ref[indices] -= updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterSub", ref, indices, updates, name)
 
 
 def scatter_mul(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Rows `ref[indices] *= updates`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMul", ref, indices, updates, name)
 
 
 def scatter_div(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Rows `ref[indices] /= updates`, integers rounded towards zero. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterDiv", ref, indices, updates, name)
 
 
 def scatter_min(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Rows `ref[indices] = min(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMin", ref, indices, updates, name)
 
 
 def scatter_max(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Rows `ref[indices] = max(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMax", ref, indices, updates, name)
 
 
 def scatter_nd_update(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> aioflow.Variable:
     """Slices `ref[indices[i]] = updates[i]`, each index a vector of the first k axes.
 
     Args:
@@ -496,14 +500,14 @@ def scatter_nd_update(
 
 
 def scatter_nd_add(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Slices `ref[indices[i]] += updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
     return _scatter("ResourceScatterNdAdd", ref, indices, updates, name)
 
 
 def scatter_nd_sub(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
-) -> Variable:
+    ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
+) -> aioflow.Variable:
     """Slices `ref[indices[i]] -= updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
     return _scatter("ResourceScatterNdSub", ref, indices, updates, name)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
+import aioflow
 from aioflow.errors import DTypeError
 from aioflow.graph.graph import Operation
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike
 from aioflow.ops.variables.operators import TensorOperators
-
-if TYPE_CHECKING:
-    from aioflow.ops.variables.variable import Variable
 
 __all__ = ["Updates"]
 
@@ -30,7 +28,7 @@ class Updates(TensorOperators):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: Literal[True] = True,
-    ) -> Variable: ...
+    ) -> aioflow.Variable: ...
 
     @overload
     def assign(
@@ -62,7 +60,7 @@ class Updates(TensorOperators):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: Literal[True] = True,
-    ) -> Variable: ...
+    ) -> aioflow.Variable: ...
 
     @overload
     def assign_add(
@@ -82,7 +80,7 @@ class Updates(TensorOperators):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: Literal[True] = True,
-    ) -> Variable: ...
+    ) -> aioflow.Variable: ...
 
     @overload
     def assign_sub(
@@ -95,53 +93,67 @@ class Updates(TensorOperators):
         """Subtract `delta`, of the variable's own shape. Arguments, result and errors as in `assign`."""
         return self._update("AssignSubVariableOp", delta, name, read_value)
 
-    def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+    def scatter_rows(
+        self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None
+    ) -> aioflow.Variable:
         """Update by an op of the ResourceScatter families."""
         raise NotImplementedError
 
-    def _scatter(self, op_type: str, delta: IndexedSlices, name: str | None) -> Variable:
+    def _scatter(self, op_type: str, delta: IndexedSlices, name: str | None) -> aioflow.Variable:
         if not isinstance(delta, IndexedSlices):
             raise DTypeError("a sparse update needs IndexedSlices", expected="IndexedSlices", actual=repr(delta))
         return self.scatter_rows(op_type, delta.indices, delta.values, name)
 
-    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> aioflow.Variable:
         """Rows `self[indices] += values`; equal indices add up."""
         return self._scatter("ResourceScatterAdd", sparse_delta, name)
 
-    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> aioflow.Variable:
         """Rows `self[indices] -= values`; equal indices add up."""
         return self._scatter("ResourceScatterSub", sparse_delta, name)
 
-    def scatter_mul(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> aioflow.Variable:
         """Rows `self[indices] *= values`."""
         return self._scatter("ResourceScatterMul", sparse_delta, name)
 
-    def scatter_div(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> aioflow.Variable:
         """Rows `self[indices] /= values`, integers rounded towards zero."""
         return self._scatter("ResourceScatterDiv", sparse_delta, name)
 
-    def scatter_min(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> aioflow.Variable:
         """Rows `self[indices] = min(self[indices], values)`."""
         return self._scatter("ResourceScatterMin", sparse_delta, name)
 
-    def scatter_max(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Variable:
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> aioflow.Variable:
         """Rows `self[indices] = max(self[indices], values)`."""
         return self._scatter("ResourceScatterMax", sparse_delta, name)
 
     def scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Variable:
+    ) -> aioflow.Variable:
         """Rows `self[indices] = values`; of equal indices the last one wins."""
         return self._scatter("ResourceScatterUpdate", sparse_delta, name)
 
-    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+    def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
         """Slices `self[indices[i]] += updates[i]`, each index a vector of the first k axes."""
         return self.scatter_rows("ResourceScatterNdAdd", indices, updates, name)
 
-    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+    def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
         """Slices `self[indices[i]] -= updates[i]`, each index a vector of the first k axes."""
         return self.scatter_rows("ResourceScatterNdSub", indices, updates, name)
 
-    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
+    def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
         """Slices `self[indices[i]] = updates[i]`, each index a vector of the first k axes."""
         return self.scatter_rows("ResourceScatterNdUpdate", indices, updates, name)

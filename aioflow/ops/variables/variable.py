@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from numpy.typing import NDArray
 
+import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import scopes
 from aioflow.graph.default_graph import default_graph, graph_of
@@ -31,9 +32,6 @@ from aioflow.ops.variables.stored import variable_def as definition_of
 from aioflow.ops.variables.updates import Updates
 from aioflow.ops.variables.wider_shapes import WIDENED, widen_variable
 from aioflow.protos import Message
-
-if TYPE_CHECKING:
-    from aioflow.session.session import Session
 
 __all__ = ["Variable"]
 
@@ -328,7 +326,7 @@ class Variable(Updates):
             result = make("VarIsInitializedOp", self._handle, name=name)
         return result
 
-    async def eval(self, session: Session | None = None) -> NDArray[Any]:
+    async def eval(self, session: aioflow.Session | None = None) -> NDArray[Any]:
         """The value in `session`, or in the default session."""
         return await self._cached.eval(session=session)
 
@@ -370,7 +368,7 @@ class Variable(Updates):
             before = make("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
         return before
 
-    async def load(self, value: TensorLike, session: Session | None = None) -> None:
+    async def load(self, value: TensorLike, session: aioflow.Session | None = None) -> None:
         """Set the variable to `value` in `session`, or in the default session, without a new node."""
         await session_for(session, self.graph).run(self._initializer, {self._initializer.inputs[1]: value})
 

@@ -7,6 +7,7 @@ process. protobuf is imported with the first of them.
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Final, TypeAlias
 
 from aioflow.serve.protocol import MalformedRequestError
@@ -17,6 +18,7 @@ __all__ = ["MESSAGES", "PACKAGE", "Message", "message", "parsed"]
 Message: TypeAlias = Any  # protobuf makes its classes at run time
 
 PACKAGE: Final = "inference"
+_MAKING: Final = threading.RLock()  # classes of two pools do not fit one another, so there is only one
 MESSAGES: Final = """
 ServerLiveRequest:
 ServerLiveResponse: 1 live bool
@@ -68,12 +70,17 @@ InferBatchStatistics: 1 batch_size uint64; 2 compute_input StatisticDuration; 3 
 """
 
 
-@functools.cache
 def _pool() -> Any:
-    with not_forked():
-        from google.protobuf import descriptor_pool
+    with not_forked(), _MAKING:
+        return _made()
 
-        from aioflow.protos.declaring import declare
+
+@functools.cache
+def _made() -> Any:
+    from google.protobuf import descriptor_pool
+
+    from aioflow.protos.declaring import declare
+
     made = descriptor_pool.DescriptorPool()
     made.AddSerializedFile(declare("aioflow/inference.proto", PACKAGE, MESSAGES, ()).SerializeToString())
     return made

@@ -18,7 +18,9 @@ from aioflow.errors import FailedPreconditionError, NotFoundError
 from aioflow_numpy import products as numpy_products
 from aioflow_onednn import conv_blocks, convolutions, products
 from aioflow_onednn.filters import Filters, PackedFilter
+from aioflow_onednn.forward import Forward
 from aioflow_onednn.library import library
+from aioflow_onednn.team import TEAM
 from tests.backends.onednn.random_cases import Array, Case, body, convolution, fused, normal, product
 
 try:
@@ -33,9 +35,11 @@ from aioflow_onednn import kernels
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays go to oneDNN, and are shared by threads."""
     monkeypatch.setattr(products, "WORTHWHILE", 1)
+    monkeypatch.setattr(products, "COLUMNS", 1)
+    monkeypatch.setattr(products, "are_quicker", lambda: True)
     monkeypatch.setattr(kernels, "_WORTHWHILE", 1)
-    monkeypatch.setattr(products, "_BLOCK", 2**12)
-    monkeypatch.setattr(convolutions, "_BLOCK", 2**10)
+    monkeypatch.setattr(numpy_products, "_BLOCK", 2**12)
+    monkeypatch.setattr(conv_blocks, "LEAST", 2**10)
     monkeypatch.setattr(conv_blocks, "_CHANNELS", 4)
 
 
@@ -75,8 +79,8 @@ def test_it_is_used_unless_results_must_be_reproducible(kind: str, monkeypatch: 
 
         return call
 
-    for module, name in ((products, "matmul"), (convolutions, "forward")):
-        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
+    for owner, name in ((products, "matmul"), (Forward, "__call__")):
+        monkeypatch.setattr(owner, name, watched(name, getattr(owner, name)))
     rng = np.random.default_rng(3)
     if kind == "MatMul":
         inputs, attrs = (normal(rng, 90, 80), normal(rng, 80, 70)), {}
@@ -85,7 +89,7 @@ def test_it_is_used_unless_results_must_be_reproducible(kind: str, monkeypatch: 
     body(kind, attrs, inputs, reproducible=True)(*inputs)
     assert not used
     body(kind, attrs, inputs, reproducible=False)(*inputs)
-    assert used == ["matmul" if kind == "MatMul" else "forward"]
+    assert used == ["matmul" if kind == "MatMul" else "__call__"]
 
 
 _CONVOLUTION = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1), "data_format": "NHWC", "padding": "SAME"}
@@ -180,6 +184,28 @@ def test_shapes_that_do_not_fit_are_refused_in_the_same_words() -> None:
         assert messages[0] == messages[1]
 
 
+def test_a_fused_convolution_names_the_users_node() -> None:
+    with af.Graph().as_default():
+        image = af.placeholder(af.float32, name="image")
+        made = af.nn.conv2d(image, np.ones((3, 3, 4, 4), np.float32), [1, 1, 1, 1], "SAME", name="mine")
+        result = af.nn.relu(af.nn.bias_add(made, np.ones(4, np.float32)), name="behind")
+        with af.Session() as session, pytest.raises(af.errors.InvalidArgumentError, match="rank") as refused:
+            session.run_sync(result, {image: np.ones((8, 8, 4), np.float32)})
+    assert (refused.value.node, refused.value.op_type) == ("mine", "Conv2D")
+
+
+def test_a_constant_filter_may_have_come_in_another_byte_order() -> None:
+    rng = np.random.default_rng(0)
+    image, kernel = normal(rng, 1, 8, 8, 4), normal(rng, 3, 3, 4, 4)
+    with af.Graph().as_default():
+        given = af.placeholder(af.float32)
+        swapped = kernel.astype(kernel.dtype.newbyteorder("S"))
+        results = [af.nn.conv2d(given, each, [1, 1, 1, 1], "SAME") for each in (kernel, af.constant(swapped))]
+        with af.Session() as session:
+            wanted, found = session.run_sync(results, {given: image})
+    np.testing.assert_array_equal(found, wanted)
+
+
 def refusal(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], reproducible: bool) -> str:
     with pytest.raises((af.errors.OpError, ValueError)) as refused:
         body(op, attrs, inputs, reproducible=reproducible)(*inputs)
@@ -191,7 +217,7 @@ def test_a_constant_filter_is_copied_once_for_all_batches() -> None:
     kernel = rng.standard_normal((3, 3, 32, 32), np.float32)
     packed = PackedFilter(kernel)
     filters = Filters(1, 32, 32)
-    made = [packed.of((convolutions._forward(windows_of(n), filters, False, None), 0)) for n in (1, 2, 3, 4)]
+    made = [packed.of((convolutions.forward(windows_of(n), filters), 0)) for n in (1, 2, 3, 4)]
     assert len({id(array) for array in made}) == 1
 
 
@@ -234,6 +260,77 @@ def test_a_convolution_that_may_overflow_does_not_lose_it_behind_a_relu(odd: flo
     assert np.isnan(expected).any() or of == "bias" or np.isfinite(odd)
     np.testing.assert_array_equal(np.isnan(made), np.isnan(expected))
     np.testing.assert_array_equal(made == 0, expected == 0)
+
+
+@pytest.mark.parametrize("of", ["image", "filter", "bias"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_swish_of_what_is_odd_is_numpys(size: int, of: str) -> None:
+    rng = np.random.default_rng(14)
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, 1e30, -1e30, 90.0, -90.0, 1e-40, -200.0], np.float32)
+    arrays = {"image": normal(rng, 1, 10, 10, 30), "filter": normal(rng, size, size, 30, 20), "bias": normal(rng, 20)}
+    arrays[of] = np.array(arrays[of])
+    arrays[of][..., ::3] = np.resize(odd, arrays[of][..., ::3].shape)
+    said = ["a", "b", "c", "d"]
+    attrs = {**_CONVOLUTION, "num_args": 1, "nodes": said, "sources": said}
+    attrs |= {"fused_ops": ("BiasAdd", "Sigmoid", "Mul"), "operands": (0, 1, 2, 2, 3)}
+    inputs: tuple[Any, ...] = (arrays["image"], arrays["filter"], [arrays["bias"]])
+    with np.errstate(all="ignore"):
+        made, expected = (body("_FusedConv2D", attrs, inputs, reproducible=each)(*inputs) for each in (False, True))
+    assert np.isnan(expected).any()
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", [(), ("Relu",), ("Relu6",)])
+@pytest.mark.parametrize("odd", [0.0, np.nan, np.inf, -np.inf, 3e38, 1e30])
+def test_what_is_added_is_not_lost_behind_a_relu(odd: float, activation: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(15)
+    image, kernel, bias = normal(rng, 1, 9, 9, 30), normal(rng, 3, 3, 30, 20), normal(rng, 20)
+    other = np.array(normal(rng, 1, 9, 9, 20))
+    other[..., ::3] = odd
+    said = ["a", "b", "c", "d"][: 3 + len(activation)]
+    attrs = {**_CONVOLUTION, "num_args": 2, "nodes": said, "sources": said}
+    attrs |= {"fused_ops": ("BiasAdd", "AddV2", *activation), "operands": (0, 1, 2, 3, *(4 for _ in activation))}
+    inputs: tuple[Any, ...] = (image, kernel, [bias, other])
+    expected = body("_FusedConv2D", attrs, inputs, reproducible=True)(*inputs)
+    for constants in (None, (None, kernel, bias, None)):
+        with np.errstate(all="ignore"):  # as in every thread that runs kernels
+            made = body("_FusedConv2D", attrs, inputs, reproducible=False, constants=constants)(*inputs)
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 9, 9, 20), (9, 9, 20), (2, 9, 9, 1), (2, 9, 9, 20), (5, 2, 9, 9, 20)])
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_is_added_may_have_another_shape(n: int, shape: tuple[int, ...]) -> None:
+    """By a plan in which the shapes were not known."""
+    rng = np.random.default_rng(17)
+    said = ["a", "b", "c"]
+    attrs = {**_CONVOLUTION, "num_args": 2, "nodes": said, "sources": said}
+    attrs |= {"fused_ops": ("BiasAdd", "AddV2"), "operands": (0, 1, 3, 2)}
+    args = [normal(rng, 20), normal(rng, *shape)]
+    assert Case("_FusedConv2D", attrs, (normal(rng, n, 9, 9, 30), normal(rng, 3, 3, 30, 20), args), 270).agrees()
+
+
+@pytest.mark.parametrize(("n", "edge", "channels"), [(1, 20, 20), (1, 3, 64), (3, 9, 20), (9, 5, 16)])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_sum_has_the_same_bits_whoever_adds(
+    size: int, n: int, edge: int, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN where all but the image is constant and NumPy behind it otherwise; by lines, by channels or by samples."""
+    rng = np.random.default_rng(16)
+    said = ["a", "b", "c", "d"]
+    attrs = {**_CONVOLUTION, "num_args": 2, "nodes": said, "sources": said}
+    attrs |= {"fused_ops": ("BiasAdd", "AddV2", "Relu"), "operands": (0, 1, 2, 3, 4)}
+    kernel, bias = normal(rng, size, size, 30, channels), normal(rng, channels)
+    inputs: tuple[Any, ...] = (normal(rng, n, edge, edge, 30), kernel, [bias, normal(rng, n, edge, edge, channels)])
+    assert Case("_FusedConv2D", attrs, inputs, size * size * 30).agrees()
+    results = []
+    for threads in (TEAM.size(), 1):
+        monkeypatch.setattr(TEAM, "size", lambda threads=threads: threads)
+        results += [
+            body("_FusedConv2D", attrs, inputs, reproducible=False, constants=constants)(*inputs)
+            for constants in (None, (None, kernel, bias, None))
+        ]
+    np.testing.assert_array_equal(results[1:], results[:1] * 3)
 
 
 @pytest.mark.parametrize("fused_ops", [("BiasAdd", "BiasAdd"), ("Relu", "BiasAdd"), ("BiasAdd", "Relu", "BiasAdd")])

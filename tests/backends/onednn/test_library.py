@@ -31,6 +31,13 @@ def test_without_it_everything_runs_as_before(setting: str) -> None:
     assert run("-c", _STEP, setting=setting).stdout == f"{4 * 128**3} 0\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_without_it_a_fork_has_nothing_to_end() -> None:
+    """All of the package may be imported, as by these tests."""
+    program = "import os, aioflow_onednn.team\nif not (child := os.fork()):\n    os._exit(0)\nos.waitpid(child, 0)"
+    assert run("-c", program, setting="off").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("setting", "reason"), [("off", "switched off"), ("/nowhere/libdnnl.so.3", "is not there"), (__file__, "not there")]
 )

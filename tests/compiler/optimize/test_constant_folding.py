@@ -92,6 +92,7 @@ def test_how_large_a_constant_may_become() -> None:
         (af.tile(small, [2]), 10 * 2**20, True),  # larger, but small
         (af.tile(small, [300]), 10 * 2**20, False),
         (af.concat([large, large], 0), 10 * 2**20, True),
+        (af.cast(af.constant(np.ones((300, 300), np.int8)), "float32"), 10 * 2**20, True),  # as quantized weights are
     ]
     for tensor, limit, folded in limits:
         graph = constant_folding(step(tensor), fold, limit)

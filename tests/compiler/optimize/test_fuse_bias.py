@@ -128,6 +128,174 @@ def test_channels_first_and_integers_are_not_fused() -> None:
     assert ops(check(fuse_bias, [af.matmul(x, w) + b], {x: vx, w: vw, b: vb}))["MatMul"] == 1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["MatMul", "Conv2D", "DepthwiseConv2dNative"])
+@pytest.mark.parametrize("biased", [True, False])
+def test_swish(biased: bool, kind: str, dtype: str) -> None:
+    for size in (0, 3, 40):
+        x, y, feeds = product(kind, size, dtype)
+        feeds[x].reshape(-1)[:3] = (np.inf, -np.inf, np.nan)[: feeds[x].size]
+        if biased:
+            b, feeds[b] = feed(int(y.shape[-1]), dtype=dtype)
+            y = af.nn.bias_add(y, b)
+        for made in (y * af.sigmoid(y), af.sigmoid(y) * y):
+            after = check(fuse_bias, [made], feeds)
+            assert ops(after) == {f"_Fused{kind}": 1}
+            assert set(after.nodes[made.op.name].attrs["fused_ops"]) == {*(["BiasAdd"] * biased), "Sigmoid", "Mul"}
+
+
+def product(kind: str, size: int, dtype: str = "float32", n: int = 2) -> tuple[Any, Any, dict[Any, Any]]:
+    """What a product reads, its result, and what is fed."""
+    if kind == "MatMul":
+        (x, vx), (w, vw) = feed(size, 40, dtype=dtype), feed(40, 120, dtype=dtype)
+        return x, af.matmul(x, w), {x: vx, w: vw}
+    (x, vx), (w, vw) = feed(n, size, size, 16, dtype=dtype), feed(3, 3, 16, 1, dtype=dtype)
+    convolve: Callable[..., Any] = af.nn.depthwise_conv2d_native
+    if kind == "Conv2D":
+        (w, vw), convolve = feed(3, 3, 16, 24, dtype=dtype), af.nn.conv2d
+    return x, convolve(x, w, strides=[1, 1, 1, 1], padding="SAME"), {x: vx, w: vw}
+
+
+def test_what_is_no_swish() -> None:
+    (x, vx), (w, vw), (other, vother) = feed(5, 40), feed(40, 12), feed(5, 12)
+    feeds = {x: vx, w: vw, other: vother}
+    y = af.matmul(x, w)
+    apart = {"MatMul": 1, "Sigmoid": 1, "Mul": 1}
+    gate = af.sigmoid(y)
+    made = y * gate
+    assert ops(check(fuse_bias, [made], feeds)) == {"_FusedMatMul": 1}
+    assert ops(check(fuse_bias, [made, gate], feeds)) == apart
+    assert ops(check(fuse_bias, [made, y], feeds)) == apart
+    assert ops(fuse_bias(pruned([made], list(feeds), [gate.op]), never)) == apart
+    (slope,) = af.gradients(made, x)
+    assert isinstance(slope, af.Tensor)
+    assert ops(check(fuse_bias, [made, slope], feeds))["Sigmoid"] == 1  # which the gradient reads
+    assert ops(check(fuse_bias, [made, af.reduce_sum(y)], feeds)) == apart | {"Sum": 1}
+    assert ops(check(fuse_bias, [af.sigmoid(y) * other], feeds)) == {"_FusedMatMul": 1, "Mul": 1}
+    assert ops(check(fuse_bias, [af.sigmoid(other) * y], feeds)) == apart
+    assert ops(check(fuse_bias, [y + af.sigmoid(y)], feeds))["MatMul"] == 1
+    assert ops(check(fuse_bias, [y * af.tanh(y)], feeds))["MatMul"] == 1
+    with af.control_dependencies([af.no_op()]):
+        gated = af.sigmoid(y)
+    assert ops(check(fuse_bias, [y * gated], feeds)) == apart | {"NoOp": 1}
+    with af.control_dependencies([gate]):
+        after = af.no_op()
+    assert ops(fuse_bias(pruned([made], list(feeds), [after]), never)) == apart | {"NoOp": 1}
+    with af.device("/cpu:1"):
+        elsewhere = af.sigmoid(y)
+    assert ops(fuse_bias(pruned([y * elsewhere], list(feeds)), never)) == apart
+
+
+async def test_in_loops_in_branches_and_on_several_devices() -> None:
+    rng = np.random.default_rng(5)
+    x, w = af.placeholder("float32", [None, 40]), af.constant(rng.standard_normal((40, 40)).astype(np.float32) / 7)
+    b = af.constant(rng.standard_normal(40).astype(np.float32))
+
+    def swish(value: Any) -> Any:
+        y = af.nn.bias_add(af.matmul(value, w), b)
+        return y * af.sigmoid(y)
+
+    _, looped = af.while_loop(lambda i, _: i < 5, lambda i, value: (i + 1, swish(value)), [af.constant(0), x])
+    either = af.cond(af.reduce_sum(x) > 0, lambda: swish(x), lambda: swish(-x))
+    with af.device("/cpu:1"):
+        there = swish(x)
+    y = af.nn.bias_add(af.matmul(x, w), b)
+    with af.device("/cpu:1"):
+        gate = af.sigmoid(y)
+    image = af.reshape(x, [-1, 4, 5, 2])
+    filters = af.constant(rng.standard_normal((3, 3, 2, 2)).astype(np.float32) / 4)
+
+    def residual(value: Any) -> Any:
+        return af.nn.relu(value + af.nn.bias_add(af.nn.conv2d(value, filters, padding="SAME"), b[:2]))
+
+    _, deep = af.while_loop(lambda i, _: i < 5, lambda i, value: (i + 1, residual(value)), [af.constant(0), image])
+    _, kept = af.while_loop(  # what is added comes from outside
+        lambda i, _: i < 5,
+        lambda i, value: (i + 1, image + af.nn.bias_add(af.nn.conv2d(value, filters, padding="SAME"), b[:2])),
+        [af.constant(0), image],
+    )
+    with af.device("/cpu:1"):
+        far = residual(image)
+    one = af.cond(af.reduce_sum(x) > 0, lambda: residual(image), lambda: image)
+    made = [looped, either, swish(there), y * gate, deep, kept, residual(far), one]
+    value = rng.standard_normal((30, 40)).astype(np.float32)
+    found = []
+    for switches in ({"fuse_bias": False, "fuse_elementwise": False}, {}):
+        config = af.SessionConfig(optimizations=switches, device_count={"CPU": 2}, reproducible=True)
+        async with af.Session(config=config) as session:
+            found.append([each.tobytes() for sign in (1, -1) for each in await session.run(made, {x: sign * value})])
+    assert found[0] == found[1]
+
+
+def convolved(x: Any, outputs: int = 16, name: str | None = None) -> tuple[Any, dict[Any, Any]]:
+    """A convolution with a bias, and what is fed for it."""
+    (w, vw), (b, vb) = feed(3, 3, int(x.shape[-1]), outputs, dtype=x.dtype.name), feed(outputs, dtype=x.dtype.name)
+    made = af.nn.conv2d(x, w, strides=[1, 1, 1, 1], padding="SAME")
+    return af.nn.bias_add(made, b, name=name), {w: vw, b: vb}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, lambda total: total * af.sigmoid(total)])
+@pytest.mark.parametrize("size", [0, 3, 40])
+def test_residual_sums(size: int, activation: Callable[[Any], Any], dtype: str) -> None:
+    (x, vx), (other, vother) = feed(2, size, size, 16, dtype=dtype), feed(2, size, size, 16, dtype=dtype)
+    vother.reshape(-1)[:3] = (np.inf, -np.inf, np.nan)[: vother.size]
+    y, weights = convolved(x)
+    for total in (y + other, other + y, x + y):
+        made = activation(total)
+        after = check(fuse_bias, [made], {x: vx, other: vother, **weights})
+        assert ops(after)["_FusedConv2D"] == 1
+        assert not ops(after).keys() & {"Add", "AddV2", "BiasAdd", "Relu", "Mul", "Conv2D"}
+
+
+def test_sums_that_stay() -> None:
+    (x, vx), (other, vother), (row, vrow) = feed(2, 9, 9, 16), feed(2, 9, 9, 16), feed(1, 1, 1, 16)
+    y, weights = convolved(x)
+    feeds = {x: vx, other: vother, row: vrow, **weights}
+    biased = {"_FusedConv2D": 1, "AddV2": 1}
+    total = other + y
+    assert ops(check(fuse_bias, [af.nn.relu(total), total], feeds)) == {"_FusedConv2D": 1, "Relu": 1}
+    assert ops(check(fuse_bias, [total, y], feeds)) == biased
+    assert ops(check(fuse_bias, [y + row], feeds)) == biased
+    assert ops(check(fuse_bias, [y + y], feeds)) == biased
+    assert ops(check(fuse_bias, [y + 1.0], feeds)) == biased
+    assert ops(fuse_bias(pruned([total], list(feeds), [y.op]), never)) == biased
+    with af.control_dependencies([af.no_op()]):
+        gated = y + other
+    assert ops(check(fuse_bias, [gated], feeds)) == biased | {"NoOp": 1}
+    with af.device("/cpu:1"):
+        elsewhere, there = y + other, af.tanh(other)
+    assert ops(fuse_bias(pruned([elsewhere], list(feeds)), never)) == biased
+    assert ops(fuse_bias(pruned([there + y], list(feeds)), never)) == biased | {"Tanh": 1}
+    late = af.tanh(other)  # comes after the convolution
+    assert ops(check(fuse_bias, [y + late], feeds)) == biased | {"Tanh": 1}
+    (a, va), (w, vw), (b, vb), (c, vc) = feed(5, 40), feed(40, 12), feed(12), feed(5, 12)
+    assert ops(check(fuse_bias, [af.matmul(a, w) + b + c], {a: va, w: vw, b: vb, c: vc}))["AddV2"] == 1
+
+
+def test_of_two_convolutions_the_later_takes_the_sum() -> None:
+    x, vx = feed(2, 9, 9, 16)
+    (one, weights), (other, more) = convolved(x, name="one"), convolved(x, name="other")
+    for total in (one + other, other + one):
+        after = check(fuse_bias, [af.nn.relu(total)], {x: vx, **weights, **more})
+        assert ops(after) == {"_FusedConv2D": 2}
+        (last,) = (node for node in after.nodes.values() if "Relu" in node.attrs.get("fused_ops", ()))
+        first = total.op.inputs[0].op.name  # in the step's order
+        assert (last.inputs[-1].node, after.nodes[first].attrs["fused_ops"]) == (first, ("BiasAdd",))
+
+
+def test_a_sum_whose_shapes_turn_out_to_be_others() -> None:
+    (x, vx), (other, vother) = (feed(n, 9, 9, 16, static=[None, 9, 9, 16]) for n in (1, 3))
+    y, weights = convolved(x)
+    total = y + other
+    after = check(fuse_bias, [af.nn.relu(total)], {x: vx, other: vother, **weights})  # which broadcasts
+    assert ops(after) == {"_FusedConv2D": 1}
+    feeds = {x: np.ones((2, 9, 9, 16)), other: vother, **weights}
+    with pytest.raises(InvalidArgumentError) as caught:
+        run(after, feeds)
+    assert (caught.value.node, caught.value.source) == (total.op.name, total.op.source)
+
+
 def test_each_failure_is_laid_to_the_users_node() -> None:
     x, w, b = (af.placeholder("float32", [None] * rank) for rank in (2, 2, 1))
     product = af.matmul(x, w, name="product")

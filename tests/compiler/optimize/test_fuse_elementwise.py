@@ -15,7 +15,7 @@ import aioflow as af
 from aioflow.compiler.optimize import fuse_elementwise as module
 from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.errors import InvalidArgumentError
-from aioflow_numpy import fused, fused_blocks
+from aioflow_numpy import fused_blocks
 from tests.compiler.optimize.fused_runs import check, never, ops, pruned, run
 
 CHAIN = "_ElementwiseChain"
@@ -37,7 +37,9 @@ def tiny_blocks() -> Iterator[None]:
 
 def small_blocks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "_SMALL", 0)
-    patch.setattr(fused, "BLOCKWISE", 0)
+    patch.setattr(module, "_SMALL_IN_CODE", 0)
+    patch.setattr(fused_blocks, "_PAYS", 0)
+    patch.setattr(fused_blocks, "_PAYS_IN_CODE", 0)
     patch.setattr(fused_blocks, "_BLOCK", 64)
     patch.setattr(fused_blocks, "_SHARED_BLOCK", 96)
     patch.setattr(fused_blocks, "_WORTH_THREADS", 512)
@@ -141,11 +143,13 @@ def test_nodes_of_different_devices_waits_and_colocations_stay_apart(large: Any)
 
 
 def test_what_is_known_to_be_small_stays() -> None:
-    x = af.placeholder("float32", [10_000])
+    x, y = af.placeholder("float32", [4000]), af.placeholder("float32", [10_000])
     scalar = af.placeholder("float32", [])
-    feeds = {x: np.ones(10_000), scalar: 2.0}
-    after = check(fuse_elementwise, [af.tanh(x * 2.0), af.tanh(scalar * 2.0)], feeds)
+    feeds = {x: np.ones(4000), y: np.ones(10_000), scalar: 2.0}
+    after = check(fuse_elementwise, [af.tanh(y * 2.0), af.tanh(scalar * 2.0)], feeds)
     assert ops(after) == {"Mul": 2, "Tanh": 2}
+    assert ops(check(fuse_elementwise, [af.nn.relu(x * 2.0)], feeds)) == {"Mul": 1, "Relu": 1}
+    assert ops(check(fuse_elementwise, [af.nn.relu(y * 2.0)], feeds)) == {CHAIN: 1}  # machine code is quick to call
 
 
 def test_ops_that_can_fail_and_strings_stay() -> None:
@@ -208,6 +212,21 @@ def test_shapes_that_do_not_fit_are_laid_to_the_users_node(rows: int) -> None:
     with pytest.raises(InvalidArgumentError, match="broadcast") as caught:
         run(after, {x: np.ones(rows), y: np.ones(rows + 1)})
     assert (caught.value.node, caught.value.op_type, caught.value.source) == ("wrong", "AddV2", wrong.op.source)
+
+
+@pytest.mark.parametrize("kind", ["ReluGrad", "SigmoidGrad"])
+@pytest.mark.parametrize("rows", [(3, 1), (1, 3), (3000, 1), (1, 3000)])
+def test_operands_of_one_shape_are_not_broadcast_in_a_chain_either(kind: str, rows: tuple[int, int]) -> None:
+    x, y = af.placeholder("float32", [None, 40]), af.placeholder("float32", [None, 40])
+    wrong = getattr(af.raw_ops, kind)(**dict(zip(_OPERANDS[kind], (x, y), strict=True)), name="wrong")
+    after = fuse_elementwise(pruned([wrong * 2.0 + 1.0], [x, y]), never)
+    assert ops(after) == {CHAIN: 1}
+    with pytest.raises(InvalidArgumentError, match="one shape") as caught:
+        run(after, {x: np.ones((rows[0], 40)), y: np.ones((rows[1], 40))})
+    assert (caught.value.node, caught.value.op_type) == ("wrong", kind)
+
+
+_OPERANDS = {"ReluGrad": ("gradients", "features"), "SigmoidGrad": ("y", "dy")}
 
 
 # -- the same to the last bit ------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_the_layers_of_a_large_network_are_fused() -> None:
     found = ops(_optimized(os.path.join(_LIGHT, "light_resnet50.onnx"), fold_batch_norm=True))
     assert found["_FusedConv2D"] == 53
     assert found["Relu"] + found["FusedBatchNormV3"] + found["BiasAdd"] == 0
-    assert found["_ElementwiseChain"] == 16  # what is added to a residue
+    assert found["_ElementwiseChain"] + found["Add"] + found["AddV2"] == 0  # sums with a residue are in convolutions
 
 
 def _values(*shape: int, seed: int = 0) -> Any:

@@ -37,7 +37,7 @@ OPSETS: Final = range(18, 24)
 _LARGEST: Final = 2**31 - 2**20  # bytes of initializers, so that the whole message stays under protobuf's 2 GB
 _KEPT_INSIDE: Final = 1024  # bytes: smaller constants stay in the model's own file
 
-_Tensors: TypeAlias = "Mapping[str, Tensor | Variable | str] | Sequence[Tensor | Variable | str] | Tensor | Variable"
+_Tensors: TypeAlias = Mapping[str, Tensor | Variable | str] | Sequence[Tensor | Variable | str] | Tensor | Variable
 
 
 async def export(

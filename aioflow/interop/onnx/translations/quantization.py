@@ -6,7 +6,10 @@ Products of integers are exact: they are computed as floats that hold each of th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
@@ -23,7 +26,6 @@ __all__: list[str] = []
 
 _FLOATS: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _EXACT_IN_FLOAT32: Final = 1 << 24
-_LARGEST_PRODUCT: Final = 255 * 255  # of two differences of integers of 8 bits
 
 
 @translation("QuantizeLinear")
@@ -99,15 +101,36 @@ def _differences(x: Tensor, zero: Tensor | None, kind: DType) -> Tensor:
     return make("Sub", ops.cast(x, kind), ops.cast(zero, kind))
 
 
-def _holding(terms: int | None) -> DType:
-    """A float type that holds every sum of so many products."""
-    few = terms is not None and terms * _LARGEST_PRODUCT < _EXACT_IN_FLOAT32
-    return dtypes.float32 if few else dtypes.float64
+def _holding(node: Node, x: Tensor, x_zero: Tensor | None, weight: float, bias: Tensor | None = None) -> DType:
+    """A float type that holds every sum of products of x - x_zero with numbers that come to `weight`, and the bias."""
+    most = _largest(node, x, x_zero) * weight
+    if bias is not None:
+        values = node.known(bias)
+        most += math.inf if values is None else float(np.abs(values.astype(np.int64)).max(initial=0))
+    return dtypes.float32 if most < _EXACT_IN_FLOAT32 else dtypes.float64
 
 
-def _terms(w: Tensor) -> int | None:
-    sizes = (w.dims or (None,))[1:]
-    return None if None in sizes or w.dims is None else math.prod(s for s in sizes if s is not None)
+def _largest(node: Node, x: Tensor, zero: Tensor | None) -> int:
+    """No x - zero is further from 0."""
+    least, most = int(x.dtype.min), int(x.dtype.max)
+    given = np.zeros(1, np.int64) if zero is None else node.known(zero)
+    if given is None or not given.size:
+        return most - least
+    return max(most - int(given.min()), int(given.max()) - least)
+
+
+def _weight(node: Node, w: Tensor, zero: Tensor | None, axes: Sequence[int]) -> float:
+    """No sum of |w - zero| along these axes is larger; a zero broadcasts to w."""
+    values, zeros = node.known(w), None if zero is None else node.known(zero)
+    if values is not None and values.size and (zero is None or zeros is not None):
+        differences = values.astype(np.int64) - (0 if zeros is None else zeros.astype(np.int64))
+        return float(np.abs(differences).sum(axis=tuple(axes)).max())
+    terms = 1
+    for size in (None,) if w.dims is None else (w.dims[axis] for axis in axes):
+        if size is None:
+            return math.inf
+        terms *= size
+    return float(terms * _largest(node, w, zero))
 
 
 def _per_filter(node: Node, w: Tensor, given: Tensor | None) -> Tensor | None:
@@ -121,9 +144,9 @@ def _per_filter(node: Node, w: Tensor, given: Tensor | None) -> Tensor | None:
 def conv_integer(
     node: Node, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
 ) -> Tensor:
-    kind = _holding(_terms(w))
-    y = conv(node, _differences(x, _one(x_zero), kind), _differences(w, _per_filter(node, w, w_zero), kind))
-    return ops.cast(y, "int32")
+    zero = _per_filter(node, w, w_zero)
+    kind = _holding(node, x, x_zero, _weight(node, w, zero, range(1, rank_of(node, w))))
+    return ops.cast(conv(node, _differences(x, _one(x_zero), kind), _differences(w, zero, kind)), "int32")
 
 
 def _one(given: Tensor | None) -> Tensor | None:
@@ -139,7 +162,7 @@ def matmul_integer(
 
 
 def _product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
-    kind = _holding((a.dims or (None,))[-1])
+    kind = _holding(node, a, a_zero, _weight(node, b, b_zero, [-2 if len(b.dims or ()) > 1 else -1]))
     return matmul(
         node, _differences(a, None if a_zero is None else _per_row(a, a_zero), kind), _differences(b, b_zero, kind)
     )
@@ -188,8 +211,9 @@ def qlinear_conv(
     y_zero: Tensor,
     b: Tensor | None = None,
 ) -> Tensor:
-    kind = _holding(_terms(w)) if b is None else dtypes.float64
-    image, filters = _differences(x, _one(x_zero), kind), _differences(w, _per_filter(node, w, w_zero), kind)
+    zero = _per_filter(node, w, w_zero)
+    kind = _holding(node, x, x_zero, _weight(node, w, zero, range(1, rank_of(node, w))), b)
+    image, filters = _differences(x, _one(x_zero), kind), _differences(w, zero, kind)
     sums = conv(node, image, filters, None if b is None else ops.cast(b, kind))
     if w_scale.dims not in ((), (1,)):
         w_scale = ops.reshape(w_scale, [1, -1, *[1] * (rank_of(node, w) - 2)])

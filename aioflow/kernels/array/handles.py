@@ -1,0 +1,30 @@
+"""Kernels on vectors of handles, such as those of the queues of which a step chooses one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.convert import as_int
+from aioflow.kernels.registry import kernel
+
+__all__: list[str] = []
+
+
+@kernel("Pack", device="CPU", dtypes={"T": ["resource"]}, priority=1)
+def pack_handles(values: tuple[Any, ...], *, axis: int) -> Any:
+    """NumPy's own way of making an array would look into handles that have a length."""
+    packed = np.empty(len(values), object)
+    packed[:] = values
+    return packed
+
+
+@kernel(
+    "GatherV2", device="CPU", dtypes={"Tparams": ["resource"]}, host={"indices": as_int, "axis": as_int}, priority=1
+)
+def pick_handle(params: Any, indices: int, axis: int) -> Any:
+    if not 0 <= indices < len(params):
+        raise InvalidArgumentError("there is no such handle", expected=f"0 to {len(params) - 1}", actual=indices)
+    return params[indices]

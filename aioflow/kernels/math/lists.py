@@ -1,0 +1,23 @@
+"""Sums of tensor lists, such as gradients that come back to one list from several places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioflow.kernels.list_values import stack_of, tensors_of
+from aioflow.kernels.registry import kernel
+
+__all__: list[str] = []
+
+
+@kernel("AddN", dtypes={"T": ("variant",)})
+def add_n(lists: Any) -> Any:
+    """The sums of the tensors in the same places."""
+    return stack_of(map(_sum, zip(*map(tensors_of, lists), strict=True)))
+
+
+def _sum(tensors: tuple[Any, ...]) -> Any:
+    present = [t for t in tensors if t is not None]
+    if not present:
+        return None
+    return add_n(present) if isinstance(present[0], tuple | list) else sum(present[1:], present[0])

@@ -1,0 +1,15 @@
+"""`aioflow.mixed_precision.experimental`: loss scales, under the names that TensorFlow had for them first."""
+
+# ruff: noqa: TC004
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from aioflow.work.later import load_later as _load_later
+
+if _TYPE_CHECKING:
+    from aioflow.train.loss_scale import DynamicLossScale as DynamicLossScale
+    from aioflow.train.loss_scale import FixedLossScale as FixedLossScale
+    from aioflow.train.loss_scale import LossScale as LossScale
+
+__all__ = ["DynamicLossScale", "FixedLossScale", "LossScale"]
+
+_load_later(__name__, dict.fromkeys(__all__, "aioflow.train.loss_scale"))

@@ -1,0 +1,138 @@
+"""Runs of nodes in a strand that are one call, where their kernels can be joined (`kernels/joinable.py`).
+
+What a run makes must be read by its own nodes alone, but for one value: then nobody can tell whether the others were
+ever there. The nodes keep their text: it runs where the call says that they are to be computed one by one, and where
+each of them is watched.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any
+
+from aioflow.compiler.ir import Edge
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Effect
+from aioflow.kernels import joinable
+from aioflow.kernels.joinable import Constant, Item, Joinable, Member
+from aioflow.runtime.bind import BoundNode
+from aioflow.runtime.units import Unit
+
+__all__ = ["Shortcut", "shortcuts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """A run of nodes as one call.
+
+    Attributes:
+        nodes: The positions of the nodes.
+        inputs: What they read from outside, constants left out.
+        output: The value that is read outside.
+        call: Takes the former and gives the latter, or None.
+    """
+
+    nodes: range
+    inputs: tuple[Edge, ...]
+    output: Edge
+    call: joinable.Shortcut
+
+
+def shortcuts(unit: Unit, constants: Mapping[Edge, Any]) -> list[Shortcut]:
+    """The runs of a unit that are one call, in order."""
+    if not any(isinstance(b.call, Joinable) for b in unit.nodes):
+        return []
+    found = []
+    for run in _runs(unit, constants):
+        made = _joined(unit, run, constants)
+        if made is not None:
+            found.append(made)
+    return found
+
+
+def _runs(unit: Unit, constants: Mapping[Edge, Any]) -> Iterator[range]:
+    """The longest runs that begin and end with nodes to be joined."""
+    nodes, ends = unit.nodes, _ends(unit)
+    may_be = [_may_be_member(b, constants, ends) for b in nodes]
+    for is_run, positions in groupby(range(len(nodes)), may_be.__getitem__):
+        if is_run:
+            yield from _within(nodes, ends, list(positions))
+
+
+def _within(nodes: Sequence[BoundNode], ends: Mapping[Edge, float], positions: Sequence[int]) -> Iterator[range]:
+    """The same among neighbours that may all be members, in a time that grows as their number."""
+    lasts = [position for position in positions if isinstance(nodes[position].call, Joinable)]
+    starts: list[int] = []  # for each of these the first node of a run of which it makes the only value that is left
+    open_values: list[tuple[int, float]] = []  # where they are made and read last; what is behind one of them is closed
+    for position in positions:
+        while open_values and open_values[-1][1] <= position:
+            open_values.pop()
+        if isinstance(nodes[position].call, Joinable):
+            starts.append(open_values[-1][0] + 1 if open_values else positions[0])
+        open_values.append((position, ends.get(Edge(nodes[position].node.name, 0), -1.0)))
+    earliest = list(accumulate(reversed(starts), min))[::-1]  # of all that are made as late, or later
+    behind = 0
+    for start in lasts:
+        last = lasts[bisect_right(earliest, start) - 1]
+        if start >= behind and last > start:
+            yield range(start, last + 1)
+            behind = last + 1
+
+
+def _ends(unit: Unit) -> dict[Edge, float]:
+    """Where each value is read last."""
+    ends: dict[Edge, float] = {edge: position for position, b in enumerate(unit.nodes) for edge in b.reads}
+    return ends | dict.fromkeys(unit.outputs, math.inf)
+
+
+def _may_be_member(b: BoundNode, constants: Mapping[Edge, Any], ends: Mapping[Edge, float]) -> bool:
+    """Whether a node only computes an array from others, so that it may be computed twice, or not at all. Of several
+    outputs only the first may be read.
+    """
+    kernel, node = b.kernel, b.node
+    if type(b) is not BoundNode or b.guard or b.claims or not node.outputs:
+        return False
+    if any(Edge(node.name, port) in ends for port in range(1, len(node.outputs))):
+        return False
+    if traits_of(node.op).effect is not Effect.NONE or node.outputs[0].dtype.np_dtype.hasobject:
+        return False
+    if kernel.is_async or kernel.retains or kernel.sends or kernel.takes_step or kernel.elastic or kernel.takes:
+        return False
+    return all(e in constants for a in b.arguments if a.convert is not None for e in a.sources)
+
+
+def _joined(unit: Unit, run: range, constants: Mapping[Edge, Any]) -> Shortcut | None:
+    nodes = unit.nodes[run.start : run.stop]
+    own = {b.node.name for b in nodes}
+    reads = dict.fromkeys(e for b in nodes for e in b.node.inputs if e.node not in own and e not in constants)
+    outputs = [Edge(b.node.name, 0) for b in nodes]
+    numbers = {edge: number for number, edge in enumerate((*reads, *outputs))}
+    members = [_member(b, numbers, constants) for b in nodes]
+    join = next(b.call.join for b in nodes if isinstance(b.call, Joinable))
+    call = join(members, len(reads))
+    return None if call is None else Shortcut(run, tuple(reads), outputs[-1], call)
+
+
+def _member(b: BoundNode, numbers: Mapping[Edge, int], constants: Mapping[Edge, Any]) -> Member:
+    arguments: list[Item] = []
+    for argument in b.arguments:
+        items: list[int | Constant] = []
+        for edge in argument.sources:
+            if edge not in constants:
+                items.append(numbers[edge])
+            else:
+                value = constants[edge]
+                items.append(Constant(value if argument.convert is None else argument.convert(value)))
+        arguments.append(tuple(items) if argument.is_sequence else items[0])
+    call, part = (b.call.body, b.call.part) if isinstance(b.call, Joinable) else (b.call, None)
+    call = _first_of(call) if b.unpacks else call
+    return Member(call, part, tuple(arguments), b.kernel.fresh, b.kernel.takes_out)
+
+
+def _first_of(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The first output of what gives several."""
+    return lambda *args: call(*args)[0]

@@ -1,0 +1,143 @@
+"""The generated code of one strand: one function, or several where it is long, or where some of its nodes are one call
+(`shortcuts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.runtime.bind import BoundNode
+from aioflow.runtime.codegen import Form, Line, NodeWriter, compiled, failed_node, text_of
+from aioflow.runtime.frames import DEAD
+from aioflow.runtime.functions import Cuts, cut, takes_long
+from aioflow.runtime.liveness import Lifetimes, analyse
+from aioflow.runtime.shortcuts import Shortcut, shortcuts
+from aioflow.runtime.units import Unit
+
+__all__ = ["StrandCode"]
+
+_SOME: Final = 256  # values
+
+
+class StrandCode:
+    """The generated code of one strand, compiled form by form when it is first needed.
+
+    A form is a function of the values of `unit.inputs`, in order (then the probe and the step; the fast form of a
+    strand that sends takes the step as well), that returns the values of `unit.outputs` as a tuple; one whose guard did
+    not hold is DEAD.
+
+    Attributes:
+        sends: Whether a value goes to another device.
+        is_long: Whether it takes longer to compile than it may hold up an event loop.
+    """
+
+    def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
+        self.unit = unit
+        self.sends = any(b.kernel.sends for b in unit.nodes)
+        self._lifetimes: Lifetimes = analyse(unit, graph, fed)
+        self._shortcuts = shortcuts(unit, constants)
+        self._cuts = cut(unit, *_sections(unit, self._shortcuts))
+        self.is_long = takes_long(unit)
+        self._writer = NodeWriter(
+            unit, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(unit.inputs)}, self._cuts
+        )
+        self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
+
+    @property
+    def owned(self) -> frozenset[Edge]:
+        """The outputs that nobody else holds."""
+        return self._lifetimes.owned
+
+    def function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
+        """The compiled function of that form."""
+        found = self._compiled.get(form)
+        if found is None:
+            main, parts = self._main(form), {f"parts{i}": lines for i, lines in enumerate(self._parts(form))}
+            found = compiled(main, f"strand {form.value}", self._writer.scope, self.unit.nodes, parts)
+            self._compiled[form] = found
+        return found
+
+    def source(self, form: Form) -> str:
+        """The Python text of that form."""
+        parts = [lines for section in self._parts(form) for lines in section]
+        return "\n".join(text_of(lines) for lines in (*parts, self._main(form)))
+
+    def failed_node(self, error: BaseException) -> BoundNode | None:
+        """The node whose generated line raised `error`, or None if the line belongs to none."""
+        return failed_node(error, self._compiled.values(), self.unit.nodes)
+
+    def _parts(self, form: Form) -> list[list[list[Line]]]:
+        """The functions of each section."""
+        sections = () if self._cuts is None else self._cuts.sections
+        return [[self._writer.function("part", form, piece) for piece in pieces] for pieces in sections]
+
+    def _main(self, form: Form) -> list[Line]:
+        writer, unit = self._writer, self.unit
+        parameters = writer.parameters(form)
+        if self._cuts is not None:
+            return self._main_of_parts(parameters, self._cuts, {} if form is Form.PROBED else self._by_start())
+        lines = [Line(f"def strand({', '.join((*(writer.name(e) for e in unit.inputs), *parameters))}):")]
+        maybe_dead = [writer.name(e) for e in unit.outputs if writer.guard(e)]
+        if maybe_dead:
+            lines.append(Line(f"    {''.join(f'{name} = ' for name in maybe_dead)}DEAD"))
+        lines += writer.lines(form, 0, len(unit.nodes), 1)
+        lines.append(Line(f"    return ({''.join(f'{writer.name(e)},' for e in unit.outputs)})"))
+        return lines
+
+    def _by_start(self) -> dict[int, Shortcut]:
+        return {shortcut.nodes.start: shortcut for shortcut in self._shortcuts}
+
+    def _main_of_parts(self, parameters: Sequence[str], cuts: Cuts, by_start: Mapping[int, Shortcut]) -> list[Line]:
+        """What calls the functions that the strand is cut into. It is as short for any number of values.
+
+        Args:
+            by_start: The shortcuts that are taken, each by where its nodes begin.
+        """
+        writer, unit = self._writer, self.unit
+        blank: list[Any] = [DEAD if writer.guard(e) else None for e in unit.outputs]
+        blank += [None] * (len(cuts.slots) - len(unit.inputs) - len(blank))
+        writer.scope["blank"] = blank
+        # What is left in the end is freed some at a time: other threads get no turn while thousands of values go.
+        writer.scope["ends"] = [*range(len(cuts.slots) - _SOME, len(unit.outputs), -_SOME), len(unit.outputs)]
+        lines = [Line("def strand(*given):")]
+        if parameters:
+            lines.append(Line(f"    *given, {', '.join(parameters)} = given"))
+        return [
+            *lines,
+            Line("    s = [*blank, *given]; del given"),
+            *(
+                line
+                for i, pieces in enumerate(cuts.sections)
+                for line in self._section(i, pieces, parameters, by_start)
+            ),
+            Line("    for end in ends:"),
+            Line("        del s[end:]"),
+            Line("    return tuple(s)"),
+        ]
+
+    def _section(
+        self, number: int, pieces: Sequence[range], parameters: Sequence[str], by_start: Mapping[int, Shortcut]
+    ) -> Iterator[Line]:
+        """What calls the functions of a section, or its shortcut instead."""
+        shortcut = by_start.get(pieces[0].start)
+        indent = "    "
+        if shortcut is not None:
+            output = self._writer.name(shortcut.output)
+            yield Line(f"    {output} = {self._writer.shortcut(number, shortcut)}")
+            yield Line(f"    if {output} is None:")
+            indent *= 2
+        yield Line(f"{indent}for part in parts{number}:")
+        yield Line(f"{indent}    part({', '.join(('s', *parameters))})")
+        if shortcut is not None:
+            yield from self._writer.dropped_by(shortcut)
+
+
+def _sections(unit: Unit, found: Sequence[Shortcut]) -> tuple[list[range], list[Edge], bool]:
+    """As `cut` takes them."""
+    count = len(unit.nodes)
+    bounds = sorted({0, count, *(bound for each in found for bound in (each.nodes.start, each.nodes.stop))})
+    shared = [edge for each in found for edge in (*each.inputs, each.output)]
+    return [range(*pair) for pair in pairwise(bounds)] or [range(count)], shared, bool(found)

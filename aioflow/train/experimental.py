@@ -1,0 +1,41 @@
+"""`aioflow.train.experimental`: training in 16 bits, under the names that TensorFlow 1.15 has for it."""
+
+# ruff: noqa: TC004
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from aioflow.work.later import homes as _homes
+from aioflow.work.later import load_later as _load_later
+
+if _TYPE_CHECKING:
+    from aioflow.train.loss_scale import DynamicLossScale as DynamicLossScale
+    from aioflow.train.loss_scale import FixedLossScale as FixedLossScale
+    from aioflow.train.loss_scale import LossScale as LossScale
+    from aioflow.train.loss_scale_optimizer import MixedPrecisionLossScaleOptimizer as MixedPrecisionLossScaleOptimizer
+    from aioflow.train.mixed_precision import (
+        disable_mixed_precision_graph_rewrite as disable_mixed_precision_graph_rewrite,
+    )
+    from aioflow.train.mixed_precision import (
+        enable_mixed_precision_graph_rewrite as enable_mixed_precision_graph_rewrite,
+    )
+
+__all__ = [
+    "DynamicLossScale",
+    "FixedLossScale",
+    "LossScale",
+    "MixedPrecisionLossScaleOptimizer",
+    "disable_mixed_precision_graph_rewrite",
+    "enable_mixed_precision_graph_rewrite",
+]
+
+_load_later(
+    __name__,
+    _homes(
+        {
+            "aioflow.train.loss_scale": "DynamicLossScale FixedLossScale LossScale",
+            "aioflow.train.loss_scale_optimizer": "MixedPrecisionLossScaleOptimizer",
+            "aioflow.train.mixed_precision": (
+                "disable_mixed_precision_graph_rewrite enable_mixed_precision_graph_rewrite"
+            ),
+        }
+    ),
+)

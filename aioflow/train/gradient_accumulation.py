@@ -1,0 +1,210 @@
+"""Batches that are larger than memory: the gradients of several small ones make one update.
+
+The sums are variables, so that a checkpoint between two updates has what has been added until then. What is done to
+them is a critical section, unless that is not wanted: steps that run at the same time, of one client or of several, are
+each added once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from aioflow.checks.numbers import check_whole
+from aioflow.graph import dtypes
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.ops.apply import TensorLike, constant, make
+from aioflow.ops.control.critical_section import CriticalSection
+from aioflow.ops.core import group
+from aioflow.ops.sparse.indexed_slices import Gradient
+from aioflow.ops.variables.variable import Variable
+from aioflow.train.optimizer import GradientsAndVariables, Optimizer, as_gradient
+from aioflow.train.slots import create_slot
+from aioflow.train.wrapping import WrappingOptimizer, collect_step, only_if, with_values
+
+__all__ = ["GradientAccumulationOptimizer"]
+
+_SUM = "GradientSum"
+_ROWS = "GradientRows"
+
+
+class GradientAccumulationOptimizer(WrappingOptimizer):
+    """Adds the gradients of several steps up, and has another optimizer apply them in one update.
+
+    The update is that of one step with all their examples, if these are equally many in each and the loss is a mean
+    over them. Only every so many steps change a variable and count in the global step. Gradients of a few rows
+    (`IndexedSlices`) stay such.
+
+    With several replicas that share their variables, the gradients of all count together.
+
+    Args:
+        opt: What computes and applies gradients.
+        steps: How many steps make one update.
+        average: Whether the update is by the mean of the gradients; otherwise by their sum, for losses that are sums.
+        use_locking: Whether steps may run at the same time. Without, each takes less time, by half a millisecond.
+        name: What the nodes are called; as those of `opt` by default.
+        change: What is to be done to the mean before it is applied, such as to clip it: a function from
+            (gradient, variable) pairs to such pairs.
+
+    Raises:
+        DTypeError: `opt` is not an optimizer, or `steps` not an int.
+        InvalidArgumentError: `steps` is less than 1.
+    """
+
+    def __init__(
+        self,
+        opt: Optimizer,
+        steps: int,
+        average: bool = True,
+        use_locking: bool = True,
+        name: str | None = None,
+        *,
+        change: Callable[[GradientsAndVariables], GradientsAndVariables] | None = None,
+    ) -> None:
+        super().__init__(opt, use_locking, name)
+        check_whole(steps, "steps", 1)
+        self._steps = int(steps)
+        self._average = average
+        self._change = change
+        self.may_skip = self.may_skip or self._steps > 1
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[tuple[TensorLike | None, Variable]],
+        global_step: Variable | None = None,
+        name: str | None = None,
+    ) -> Operation:
+        """A node that adds these gradients, and updates the variables if they are the last of an update.
+
+        Raises: as `Optimizer.apply_gradients`.
+        """
+        pairs = [(as_gradient(g, v), v) for g, v in grads_and_vars]
+        given = [(g, v) for g, v in pairs if g is not None]
+        if self._steps == 1 or not given:
+            return self._opt.apply_gradients(self._changed(given) if given else pairs, global_step, name)
+        own = self._own(name)
+        first = min((v for _, v in given), key=lambda v: v.name)
+        graph = first.graph
+        with graph.as_default():
+            self._prepare_branch(given)
+            with graph.control_dependencies(None), _beside(first):
+                count = self._create_non_slot_variable(constant(0, dtypes.int64), "gradients_added", first)
+                section = CriticalSection(f"{own}_section") if self._use_locking else None
+            sums = [self._sum_of(g, v) for g, v in given]
+            waiting = [part for g, _ in given for part in _parts(g)]
+
+            def add() -> Operation:
+                return self._add(sums, given, count, global_step, own)
+
+            with graph.control_dependencies(waiting), _beside(first):  # the lock is nobody's while they are computed
+                done = add() if section is None else section.execute(add)
+        return collect_step(done, own=own)
+
+    def variables(self) -> list[Variable]:
+        """Those of the optimizer inside, the sums, and the number of gradients in them."""
+        return [*super().variables(), *Optimizer.variables(self)]
+
+    def _sum_of(self, gradient: Gradient, variable: Any) -> _Sum:
+        if isinstance(gradient, IndexedSlices):
+            rest = variable.dims[1:]
+            values = self._get_or_make_open_slot(variable, _SUM, gradient.values.dtype, (0, *rest))
+            indices = self._get_or_make_open_slot(variable, _ROWS, gradient.indices.dtype, (0,))
+            return _SumOfRows(values, indices, (None, *rest))
+        return _Sum(self._zeros_slot(variable, _SUM, _SUM))
+
+    def _get_or_make_open_slot(self, variable: Any, name: str, dtype: Any, dims: tuple[int, ...]) -> Variable:
+        """A slot whose number of rows changes."""
+        held = self._slots.setdefault(name, {})
+        if variable.handle not in held:
+            held[variable.handle] = create_slot(variable, lambda: make("Fill", dims, constant(0, dtype)), name, dtype)
+        return held[variable.handle]
+
+    def _add(
+        self, sums: Sequence[_Sum], pairs: Sequence[tuple[Gradient, Any]], count: Variable, step: Any, own: str
+    ) -> Operation:
+        graph = count.graph
+        added = [total.add(gradient) for total, (gradient, _) in zip(sums, pairs, strict=True)]
+        with graph.control_dependencies([*added, count.assign_add(constant(1, dtypes.int64), read_value=False)]):
+            full = make("GreaterEqual", count.read_value(), constant(self._steps, dtypes.int64))
+
+        def apply() -> Operation:
+            means = [(self._mean(total), v) for total, (_, v) in zip(sums, pairs, strict=True)]
+            applied = self._apply_inside(self._changed(means), step, own)
+            with graph.control_dependencies([applied]):
+                return group(*(total.clear() for total in sums), count.assign(0, read_value=False))
+
+        return only_if(full, apply)
+
+    def _changed(self, pairs: GradientsAndVariables) -> GradientsAndVariables:
+        return pairs if self._change is None else self._change(pairs)
+
+    def _mean(self, total: _Sum) -> Gradient:
+        return with_values(total.read(), self._divided) if self._average else total.read()
+
+    def _divided(self, part: Tensor) -> Tensor:
+        return make("RealDiv", part, constant(self._steps, part.dtype))
+
+
+class _Sum:
+    """The sum of the gradients of a variable."""
+
+    def __init__(self, values: Variable) -> None:
+        self._values = values
+
+    def add(self, gradient: Any) -> Operation:
+        """A node that adds a gradient."""
+        added: Operation = self._values.assign_add(gradient, read_value=False)
+        return added
+
+    def read(self) -> Gradient:
+        """The sum."""
+        return self._values.read_value()
+
+    def clear(self) -> Operation:
+        """A node that begins again from zero."""
+        cleared: Operation = self._values.assign(make("ZerosLike", self._values.read_value()), read_value=False)
+        return cleared
+
+
+class _SumOfRows(_Sum):
+    """The gradients of some rows: kept one behind the other, for whoever applies them to add up."""
+
+    def __init__(self, values: Variable, indices: Variable, dims: tuple[int | None, ...]) -> None:
+        super().__init__(values)
+        self._indices = indices
+        self._dims = dims
+
+    def add(self, gradient: IndexedSlices) -> Operation:
+        kept = self.read()
+        pairs = ((self._values, kept.values, gradient.values), (self._indices, kept.indices, gradient.indices))
+        return group(*(held.assign(make("ConcatV2", [old, new], 0), read_value=False) for held, old, new in pairs))
+
+    def read(self) -> IndexedSlices:
+        values, indices = self._values.read_value(), self._indices.read_value()
+        values.set_shape(self._dims)
+        indices.set_shape((None,))
+        return IndexedSlices(values, indices)
+
+    def clear(self) -> Operation:
+        kept = self.read()
+        return group(
+            *(
+                held.assign(old[:0], read_value=False)
+                for held, old in ((self._values, kept.values), (self._indices, kept.indices))
+            )
+        )
+
+
+def _parts(gradient: Gradient) -> list[Tensor]:
+    return [gradient.values, gradient.indices] if isinstance(gradient, IndexedSlices) else [gradient]
+
+
+@contextmanager
+def _beside(variable: Any) -> Iterator[None]:
+    """On the task of the variable: a lock is on the CPU, whatever the variable is on."""
+    spec = DeviceSpec.from_string(variable.device).replace(device_type=None, device_index=None)
+    with variable.graph.device(spec):
+        yield

@@ -1,0 +1,141 @@
+"""Programs in C as functions of this process: known already, found on disk, or compiled. That takes its time."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ctypes import c_ssize_t, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from aioflow.errors import FailedPreconditionError, OpError, ResourceExhaustedError
+from aioflow.formats.files import file_errors
+from aioflow_numpy.compiled.compiler import Compiler, find
+from aioflow_numpy.compiled.process import private_folder
+from aioflow_numpy.compiled.store import Store
+
+__all__ = ["Function", "Programs", "describe", "programs"]
+
+Function: TypeAlias = Callable[..., None]  # (two numbers, such as rows and elements of a row, address, …)
+
+_FORM: Final = "1"  # of what is kept: another one where calls differ
+_TRIALS: Final = 3  # programs that fail one after another, after which the compiler is left alone
+_MOST: Final = 1024  # libraries of one process, which are never unloaded
+
+
+class Programs:
+    """The programs of this process. For one thread.
+
+    Args:
+        store: Where they are kept.
+        find: Finds the compiler; called once.
+    """
+
+    def __init__(self, store: Store | None = None, find: Callable[[], Compiler] = find) -> None:
+        self._store = Store() if store is None else store
+        self._find = find
+        self._compiler: Compiler | OpError | None = None
+        self._loaded: dict[str, ctypes.CDLL] = {}
+        self._failures = 0
+
+    def has(self, text: str) -> bool:
+        """Whether a program is loaded, or kept on disk, so that nothing need be compiled."""
+        try:
+            if not self._loaded and not self._store.folder.is_dir():
+                return False  # the compiler need not even say what it is
+            key = self._key(text)
+        except (OpError, OSError):  # a folder that may not be looked into
+            return False
+        return key in self._loaded or self._store.find(key) is not None
+
+    def functions(self, text: str, counts: Sequence[int]) -> list[Function]:
+        """The functions piece0, piece1, … of a program, each with so many addresses among its parameters.
+
+        Raises:
+            NotFoundError: there is no compiler.
+            FailedPreconditionError, DeadlineExceededError: it is switched off, or fails.
+            ResourceExhaustedError: there are too many programs.
+            OpError: the system has no room, or no rights, for its files.
+        """
+        compiler, key = self._found(), self._key(text)
+        library = self._loaded.get(key)
+        if library is None:
+            if len(self._loaded) >= _MOST:
+                raise ResourceExhaustedError("too many programs are loaded", expected=f"at most {_MOST}")
+            library = self._loaded[key] = self._load(compiler, key, text)
+        made: list[Function] = []
+        for i, count in enumerate(counts):
+            function = getattr(library, f"piece{i}")
+            function.argtypes, function.restype = (c_ssize_t, c_ssize_t, *(c_void_p,) * count), None
+            made.append(function)
+        return made
+
+    def _key(self, text: str) -> str:
+        return hashlib.sha256("\0".join((_FORM, self._found().identity, text)).encode()).hexdigest()
+
+    def _found(self) -> Compiler:
+        """The compiler; what it was refused for the first time it is refused for every time."""
+        if self._compiler is None:
+            try:
+                self._compiler = self._find()
+            except OpError as error:
+                self._compiler = error
+        if isinstance(self._compiler, OpError):
+            raise self._compiler.with_traceback(None)
+        if self._failures >= _TRIALS:
+            raise FailedPreconditionError(f"{self._compiler.path} fails again and again")
+        return self._compiler
+
+    def _load(self, compiler: Compiler, key: str, text: str) -> ctypes.CDLL:
+        kept = self._store.find(key)
+        if kept is not None:
+            with suppress(FailedPreconditionError):  # made by another loader's rules: make it anew
+                return _opened(kept)
+        try:
+            library = compiler.compile(text)
+            kept = self._store.keep(key, library)
+            opened = _opened(kept) if kept is not None else _opened_once(library)
+        except OpError:
+            self._failures += 1
+            raise
+        self._failures = 0
+        return opened
+
+
+@cache
+def programs() -> Programs:
+    """Those of this process; for the thread that compiles (`background`)."""
+    return Programs()
+
+
+def _opened(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(os.fspath(path))
+    except OSError as error:
+        raise FailedPreconditionError("what the compiler has made cannot be loaded", actual=str(error)) from error
+
+
+def _opened_once(library: bytes) -> ctypes.CDLL:
+    """What is kept nowhere is deleted once it is mapped."""
+    with private_folder() as folder:
+        path = folder / "made.so"
+        with file_errors(path):
+            path.write_bytes(library)
+        return _opened(path)
+
+
+def describe() -> dict[str, str]:
+    """A line for `python -m aioflow doctor`."""
+    try:
+        compiler = find()
+    except OpError as error:
+        actual = f" ({error.actual})" if error.actual else ""
+        return {"C compiler": f"not used: {error.message}{actual}"}
+    store = Store()
+    problem = store.problem()
+    kept = f"in {store.folder}" if problem is None else f"for one process alone, since {problem}"
+    return {"C compiler": f"{compiler}; what it makes is kept {kept}"}

@@ -1,0 +1,158 @@
+"""Chains in C: which members of a chain become one loop, and the text of that loop.
+
+What a kernel says of itself in C (`KernelDef.exact_c`) gives its bits, so such members are joined to *pieces*, and the
+others (exponentials, which NumPy vectorises in ways of its own) stay NumPy's between them. A piece begins when all that
+it reads is there: members are in stages, NumPy's and C's by turns, each as early as its operands allow.
+
+The text is made of what registered kernels say, of types from a table and of numbers of values; nothing of a graph
+comes into it, not even its constants, which are operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
+from aioflow.kernels.fused import Chain, Member
+
+__all__ = ["EXACT_FLOATS", "HEAD", "Extent", "Piece", "pieces_of", "program"]
+
+_WORTHWHILE: Final = 2  # members of a piece: one alone is a ufunc as well
+_TYPES: Final[Mapping[DType, str]] = {
+    dtypes.bool_: "unsigned char",
+    dtypes.float32: "float",
+    dtypes.float64: "double",
+    dtypes.int8: "__INT8_TYPE__",
+    dtypes.int16: "__INT16_TYPE__",
+    dtypes.int32: "__INT32_TYPE__",
+    dtypes.int64: "__INT64_TYPE__",
+    dtypes.uint8: "__UINT8_TYPE__",
+    dtypes.uint16: "__UINT16_TYPE__",
+    dtypes.uint32: "__UINT32_TYPE__",
+    dtypes.uint64: "__UINT64_TYPE__",
+}
+EXACT_FLOATS: Final = """\
+#if __FLT_EVAL_METHOD__ != 0 || defined(__FAST_MATH__)
+#error "floats are not computed as NumPy computes them"
+#endif
+"""
+# No headers: a compiler may be there without those of the C library. `INDEPENDENT` says that no iteration reads what
+# another one writes; a result may lie in the memory of an operand, element for element.
+HEAD: Final = (
+    EXACT_FLOATS
+    + """\
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+static inline __INT64_TYPE__ whole_abs(__INT64_TYPE__ x) { return x < 0 ? -x : x; }
+#define sqrt(x) _Generic((x), float: __builtin_sqrtf, default: __builtin_sqrt)(x)
+#define floor(x) _Generic((x), float: __builtin_floorf, default: __builtin_floor)(x)
+#define ceil(x) _Generic((x), float: __builtin_ceilf, default: __builtin_ceil)(x)
+#define rint(x) _Generic((x), float: __builtin_rintf, default: __builtin_rint)(x)
+#define fabs(x) _Generic((x), float: __builtin_fabsf, double: __builtin_fabs, default: whole_abs)(x)
+"""
+)
+
+
+class Extent(Enum):
+    """How much of a row of the result an operand has."""
+
+    ALL = "of every row its own"
+    ROW = "one row, the same for all"
+    ONE = "one number"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Members that one loop computes.
+
+    Attributes:
+        members: Their positions in the chain.
+        reads: The values that it reads from memory.
+        makes: The values that it writes, which others read.
+    """
+
+    members: tuple[int, ...]
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+
+def pieces_of(chain: Chain, early: Collection[int]) -> list[int | Piece]:
+    """The members by their positions, but for those that are computed beforehand, in an order in which they can run:
+    each one alone, or in a piece.
+    """
+    known = [*chain.dtypes, *(member.dtype for member in chain.members)]
+    stages: dict[int, int] = {}  # even ones are NumPy's
+    for at, member in enumerate(chain.members):
+        if at in early:
+            continue
+        reached = max((stages.get(value - chain.inputs, 0) for value in member.operands), default=0)
+        stages[at] = reached + (reached % 2 != _has_c(member, known))
+    found: list[int | Piece] = []
+    for stage in sorted(set(stages.values())):
+        members = tuple(at for at in stages if stages[at] == stage)
+        if stage % 2 and len(members) >= _WORTHWHILE:
+            piece = _piece(chain, members)
+            found += [piece] if piece.makes else []  # members that nobody reads
+        else:
+            found += members
+    return found
+
+
+def _has_c(member: Member, known: Sequence[DType]) -> bool:
+    return bool(member.kernel.exact_c) and all(
+        t in _TYPES for t in (member.dtype, *(known[i] for i in member.operands))
+    )
+
+
+def _piece(chain: Chain, members: tuple[int, ...]) -> Piece:
+    made = {chain.inputs + at for at in members}
+    reads = dict.fromkeys(i for at in members for i in chain.members[at].operands if i not in made)
+    needed = {i for at, member in enumerate(chain.members) if at not in members for i in member.operands}
+    needed.add(chain.inputs + len(chain.members) - 1)
+    return Piece(members, tuple(reads), tuple(sorted(made & needed)))
+
+
+def program(chain: Chain, pieces: Sequence[Piece], extents: Mapping[int, Extent]) -> str:
+    """The text of a function for each piece: piece0, piece1, …
+
+    Their parameters are the number of rows, the elements of a row, and the addresses of what they read and make.
+
+    Args:
+        extents: Of the values that are read from memory, where they are not `ALL`.
+    """
+    known = [*chain.dtypes, *(member.dtype for member in chain.members)]
+    return HEAD + "".join(_function(f"piece{i}", chain, known, piece, extents) for i, piece in enumerate(pieces))
+
+
+def _function(name: str, chain: Chain, known: Sequence[DType], piece: Piece, extents: Mapping[int, Extent]) -> str:
+    kinds = {i: extents.get(i, Extent.ALL) for i in piece.reads}
+    parameters = ["__PTRDIFF_TYPE__ rows", "__PTRDIFF_TYPE__ width"]
+    parameters += [f"const {_TYPES[known[i]]} *a{i}" for i in piece.reads]
+    parameters += [f"{_TYPES[known[i]]} *o{i}" for i in piece.makes]
+    once = [f"const {_TYPES[known[i]]} v{i} = *a{i};" for i, kind in kinds.items() if kind is Extent.ONE]
+    places = {Extent.ALL: "row + i", Extent.ROW: "i"}
+    lines = [f"const {_TYPES[known[i]]} v{i} = a{i}[{places[k]}];" for i, k in kinds.items() if k in places]
+    for at in piece.members:
+        member = chain.members[at]
+        kind = f"({_TYPES[known[member.operands[0]]]})"
+        text = member.kernel.exact_c.format(*(f"v{i}" for i in member.operands)).replace("(T)", kind)
+        lines.append(f"const {_TYPES[member.dtype]} v{chain.inputs + at} = {text};")
+    lines += [f"o{i}[row + i] = v{i};" for i in piece.makes]
+    return "\n".join(
+        [
+            f"void {name}({', '.join(parameters)}) {{",
+            *once,
+            "for (__PTRDIFF_TYPE__ row = 0; row < rows * width; row += width) {",
+            "INDEPENDENT",
+            "for (__PTRDIFF_TYPE__ i = 0; i < width; i++) {",
+            *lines,
+            "} } }\n",
+        ]
+    )

@@ -1,0 +1,36 @@
+"""What machine code is tried on before it is used: numbers of every kind, and whether it gives NumPy's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["numbers", "same"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def same(one: Array, other: Array) -> bool:
+    """Whether they are the same to the last bit, but for which of the many NaN one is."""
+    if one.dtype.kind == "f":
+        one, other = (np.where(np.isnan(each), np.nan, each) for each in (one, other))
+    return one.tobytes() == other.tobytes()
+
+
+def numbers(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Numbers of every kind, and some with which results are numbers of the usual kind."""
+    if dtype.kind == "b":
+        return np.asarray(rng.integers(0, 2, shape), dtype)
+    if dtype.kind == "f":
+        limits = np.finfo(dtype)
+        tiny, huge = limits.smallest_subnormal, limits.max
+        special = [0.0, 1.0, 0.5, 1.5, 2.5, 6.0, np.inf, np.nan, tiny, 3 * tiny, limits.tiny, huge]
+        special += [-number for number in special]
+        usual = np.asarray(rng.standard_normal(shape), dtype)
+    else:
+        bounds = np.iinfo(dtype)
+        special = [0, 1, 2, 3, 6, bounds.min, bounds.min + 1, bounds.max, bounds.max - 1, bounds.max // 2]
+        usual = np.asarray(rng.integers(bounds.min, bounds.max, shape, dtype, endpoint=True))
+    chosen = np.asarray(rng.choice(np.array(special, dtype), shape))
+    return np.where(rng.random(shape) < 0.5, chosen, usual)

@@ -1,0 +1,163 @@
+"""The block function of a chain in machine code: when it is worth having one, and whether it may be used.
+
+A chain runs by NumPy until it, and all others of its form, have cost about as much as compiling it would; then it is
+compiled in the background, once for all of them: however many chains there are, the compiler takes about as long as
+they have taken, and no longer. Its code is used only if it gives NumPy's results on numbers of every kind, to the last
+bit but for which of the many NaN one is: what a compiler, a processor or another NumPy does differently is found there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from aioflow.errors import OpError
+from aioflow.kernels.fused import Chain
+from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, block_function
+from aioflow_numpy.compiled.code import programs
+from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of, program
+from aioflow_numpy.compiled.trials import numbers, same
+from aioflow_numpy.compiled.wanted import Spent, Wanted
+from aioflow_numpy.conv_shapes import Array
+
+__all__ = ["CompiledBlock"]
+
+_log = logging.getLogger("aioflow.compiled")
+# Bytes that all members together have written: NumPy takes 0.1 to 0.2 s for them, which is what compiling takes.
+_WORTH: Final = 1 << 30
+_CALL: Final = 1 << 13  # what a call of a member costs besides, in bytes
+_FORMS: Final = 1024  # that are remembered
+_TRIALS: Final = 8  # with other scalars
+_ROWS, _WIDTH = 3, 1031  # of a trial; no multiple of the length of a vector
+
+
+@dataclass(slots=True)
+class _Form:
+    """Of all chains that differ by their constants and sizes alone, which have one program: what they have cost, and
+    what has become of it.
+
+    Attributes:
+        spent: How many bytes it has cost to run them by NumPy.
+        verdicts: For each program that was made, whether it may be used.
+    """
+
+    spent: Spent = field(default_factory=Spent)
+    verdicts: dict[str, bool] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=_FORMS)
+def _form(*key: Hashable) -> _Form:
+    """The form with this key, the same for all who ask."""
+    return _Form()
+
+
+class CompiledBlock:
+    """A block function in machine code, once it is there.
+
+    Args:
+        chain: The chain.
+        early: The members that are computed beforehand.
+        extents: Of the values that every block reads.
+        line: Elements of a line.
+        place: The input in whose memory the result is, if it is in one's.
+        plain: The same by NumPy.
+
+    Attributes:
+        plain: As the argument.
+        function: None until it is there.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        early: Sequence[int],
+        extents: Mapping[int, Extent],
+        line: int,
+        place: int | None,
+        plain: BlockFunction,
+    ) -> None:
+        self.function: BlockFunction | None = None
+        self._chain, self._early, self._extents = chain, early, extents
+        self._line, self._place, self.plain = line, place, plain
+        members = tuple((member.op, member.operands, member.dtype, member.kernel.exact_c) for member in chain.members)
+        self._form = _form(chain.dtypes, members, tuple(early), tuple(extents.items()), line, place, plain.lined)
+        self._wanted = Wanted(self._form.spent)
+
+    def worked(self, size: int) -> None:
+        """The chain was run by NumPy, with a result of so many bytes."""
+        self._wanted.worked((size + _CALL) * len(self._chain.members), _WORTH, self.prepare, self._text)
+
+    def prepare(self) -> None:
+        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        order = pieces_of(self._chain, self._early)
+        pieces = [each for each in order if isinstance(each, Piece)]
+        if not pieces:
+            return
+        text, verdicts = self._program(pieces), self._form.verdicts
+        if not verdicts.get(text, True):
+            return
+        try:
+            functions = programs().functions(text, [len(piece.reads) + len(piece.makes) for piece in pieces])
+        except OpError as error:
+            verdicts[text] = False
+            _log.info("a chain is not compiled: %s", error)
+            return
+        known = iter(functions)
+        steps = [
+            CompiledPiece(each, next(known), self._row(each)) if isinstance(each, Piece) else each for each in order
+        ]
+        made = block_function(self._chain, steps, self._early, self.plain.lined, self._line, self._place)
+        if text not in verdicts:
+            verdicts[text] = self._agrees(made)
+        if verdicts[text]:
+            self.function = made
+        else:
+            ops = ", ".join(member.op for member in self._chain.members)
+            _log.warning("the compiled chain of %s gives other results than NumPy, and is not used", ops)
+
+    def _text(self) -> str | None:
+        pieces = [each for each in pieces_of(self._chain, self._early) if isinstance(each, Piece)]
+        return self._program(pieces) if pieces else None
+
+    def _program(self, pieces: Sequence[Piece]) -> str:
+        return program(self._chain, pieces, self._extents)
+
+    def _row(self, piece: Piece) -> int | None:
+        rows = [i for i, value in enumerate(piece.reads) if self._extents.get(value) is Extent.ROW]
+        return rows[0] if rows else None
+
+    def _agrees(self, made: BlockFunction) -> bool:
+        rng = np.random.default_rng(0)
+        with np.errstate(all="ignore"):
+            for _ in range(_TRIALS):
+                values = dict(self._trial(rng))
+                wanted, found = (self._result(function, values) for function in (self.plain, made))
+                if not same(wanted, found):
+                    return False
+        return True
+
+    def _trial(self, rng: np.random.Generator) -> Iterator[tuple[int, Array]]:
+        """A value for each parameter of the block function that is known beforehand."""
+        chain = self._chain
+        tail = (_WIDTH,) if Extent.ROW in self._extents.values() else ()
+        rows = _ROWS if tail else _ROWS * _WIDTH
+        dtypes = [*chain.dtypes, *(member.dtype for member in chain.members)]
+        shapes = {Extent.ALL: (rows, *tail), Extent.ROW: tail, Extent.ONE: ()}
+        for i in (*range(chain.inputs), *(chain.inputs + at for at in self._early)):
+            yield i, numbers(rng, dtypes[i].np_dtype, shapes[self._extents.get(i, Extent.ALL)])
+
+    def _result(self, function: BlockFunction, values: Mapping[int, Array]) -> Array:
+        chain, shape = self._chain, next(v.shape for i, v in values.items() if i not in self._extents)
+        given = dict(values)
+        if self._place is None:
+            out = np.empty(shape, chain.members[-1].dtype.np_dtype)
+        else:
+            out = given[self._place] = given[self._place].copy()
+        lines = [np.full(self._line, values[chain.members[at].operands[i]]) for at, i in function.lined]
+        function.call(*given.values(), *lines, *(np.empty(shape, dtype) for dtype in function.scratch), out)
+        return out

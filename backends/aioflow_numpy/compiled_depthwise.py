@@ -1,0 +1,128 @@
+"""Depthwise convolutions in machine code: when it is worth having it, and whether it may be used.
+
+As with chains (`compiled_blocks`), NumPy convolves until it has taken about as long as compiling takes, and the code is
+used where it gives NumPy's results on numbers of every kind, which is tried for all windows that come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import OpError
+from aioflow_numpy.addresses import address
+from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.depthwise import MOST_TAPS, TYPES, depthwise_program
+from aioflow_numpy.compiled.trials import numbers, same
+from aioflow_numpy.compiled.wanted import Spent, Wanted
+from aioflow_numpy.conv_shapes import Array, Windows
+
+__all__ = ["CompiledDepthwise", "compiled_depthwise"]
+
+_log = logging.getLogger("aioflow.compiled")
+
+Plain: TypeAlias = Callable[[Array, Array, Windows], Array]
+
+# Multiplications of all depthwise convolutions of a dtype: NumPy takes 0.1 to 0.2 s for them.
+_WORTH: Final = 1 << 28
+_CHANNELS: Final = 16  # at least: with fewer, NumPy's inner loop over a line is the longer one
+_REMEMBERED: Final = 256
+_TRIALS: Final = 8  # every other one with usual numbers alone
+_TRIED: Final = (4, 5)  # lines and columns of windows that are tried: the first and last ones, which differ
+_STRIPS: Final = 128  # channels: a multiple of what the code takes at once
+
+
+class CompiledDepthwise:
+    """The convolution of certain windows in machine code, once it is there.
+
+    Args:
+        plain: The same by NumPy.
+    """
+
+    def __init__(self, g: Windows, dtype: np.dtype[Any], plain: Plain) -> None:
+        self._g, self._dtype, self._plain = g, dtype, plain
+        self._geometry, self._zeros = np.array(astuple(g), np.intp), np.zeros(g.c, dtype)
+        self._function: Function | None = None
+        self._work = g.rows * g.c * g.kh * g.kw
+        self._wanted = Wanted(_spent[dtype])
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is there."""
+        return self._function is not None
+
+    def convolve(self, x: Array, w: Array, out: Array, lines: slice) -> None:
+        """Write those lines of the results of all images, once it is there.
+
+        All arrays are in one piece and of the dtype; they are held here until the function has returned.
+        """
+        if self._function is not None:
+            given = (self._geometry, x, w, self._zeros, out)
+            self._function(lines.start, lines.stop, *map(address, given))
+
+    def worked(self) -> None:
+        """NumPy has convolved once."""
+        self._wanted.worked(self._work, _WORTH, self.prepare, self._text)
+
+    def prepare(self) -> None:
+        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        try:
+            (function,) = programs().functions(self._text(), [5])
+        except OpError as error:
+            _log.info("a depthwise convolution is not compiled: %s", error)
+            return
+        if self._agrees(function):
+            self._function = function
+        else:
+            _log.warning("a compiled depthwise convolution gives other results than NumPy, and is not used")
+
+    def _text(self) -> str:
+        return depthwise_program(self._dtype)
+
+    def _agrees(self, function: Function) -> bool:
+        g = _part(self._g)
+        trial = CompiledDepthwise(g, self._dtype, self._plain)
+        trial._function = function
+        rng = np.random.default_rng(0)
+        with np.errstate(all="ignore"):
+            for k in range(_TRIALS):
+                shapes = (g.n, g.h, g.w, g.c), (g.kh, g.kw, g.c, 1)
+                x, w = (
+                    numbers(rng, self._dtype, shape) if k % 2 else np.asarray(rng.random(shape), self._dtype)
+                    for shape in shapes
+                )
+                made = np.empty((g.n, g.oh, g.ow, g.c), self._dtype)
+                trial.convolve(x, w, made, slice(0, g.n * g.oh))
+                if not same(self._plain(x, w, g), made):
+                    return False
+        return True
+
+
+def _part(g: Windows) -> Windows:
+    """Fewer windows over a smaller image, which meet its borders as those of `g` do."""
+    oh, h = _fewer(g.oh, g.h, g.sh, _TRIED[0])
+    ow, w = _fewer(g.ow, g.w, g.sw, _TRIED[1])
+    return replace(g, n=min(g.n, 2), h=h, w=w, c=min(g.c, _STRIPS + g.c % _STRIPS), oh=oh, ow=ow)
+
+
+def _fewer(outputs: int, size: int, stride: int, most: int) -> tuple[int, int]:
+    """Of windows and elements along an axis; as much of the last window is outside."""
+    less = min(max(0, outputs - most), (size - 1) // stride)
+    return outputs - less, size - less * stride
+
+
+_spent: defaultdict[np.dtype[Any], Spent] = defaultdict(Spent)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def compiled_depthwise(g: Windows, dtype: np.dtype[Any], plain: Plain) -> CompiledDepthwise | None:
+    """For windows over images of that dtype, with one filter for each channel; None where NumPy is as good."""
+    if dtype not in TYPES or g.c < _CHANNELS or g.kh * g.kw > MOST_TAPS:
+        return None
+    return CompiledDepthwise(g, dtype, plain)

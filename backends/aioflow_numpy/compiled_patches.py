@@ -1,0 +1,130 @@
+"""Patches of images in machine code: when it is worth having it, and whether it may be used.
+
+As with chains (`compiled_blocks`), NumPy copies patches until that has taken about as long as compiling takes. It does
+so by way of an image with its padding, and each of the calls for it costs as much as the patches of a small image.
+"""
+
+from __future__ import annotations
+
+import logging
+from ctypes import addressof, c_ssize_t
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import OpError
+from aioflow_numpy.addresses import address, address_of
+from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.crew import MOST_PARTS
+from aioflow_numpy.compiled.patches import PATCHES_PROGRAM
+from aioflow_numpy.compiled.wanted import Wanted
+from aioflow_numpy.conv_shapes import Array, Windows, windows
+from aioflow_numpy.crew import CREW
+from aioflow_numpy.deep_products import bounds_of
+from aioflow_numpy.threads import thread_count, wake_helpers
+
+__all__ = ["PATCHES", "CompiledPatches"]
+
+_log = logging.getLogger("aioflow.compiled")
+
+_WORTH: Final = 1 << 28  # bytes of all patches: NumPy takes 0.1 s for them
+_CALL: Final = 1 << 15  # what NumPy's calls cost besides, in bytes
+_PART: Final = 1 << 18  # bytes, for which another thread that is awake pays
+_TRIED: Final[tuple[Any, ...]] = (  # image, kernel, strides, padding, dilations
+    ((2, 7, 6, 5), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    ((1, 9, 8, 3), (2, 3), (2, 3), ((0, 1), (2, 0)), (1, 1)),
+    ((3, 8, 9, 2), (3, 2), (1, 1), ((2, 2), (1, 3)), (2, 3)),
+    ((1, 2, 2, 4), (3, 3), (1, 1), ((3, 3), (4, 4)), (1, 1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """`piece0` and `piece1`, and where the latter is."""
+
+    copy: Function
+    loop: Function
+    loop_at: int
+
+
+class CompiledPatches:
+    """The code of this process, once it is there."""
+
+    def __init__(self) -> None:
+        self._code: _Code | None = None
+        self._wanted = Wanted()
+
+    def copy(self, x: Array, g: Windows, first: int, last: int, out: Array) -> bool:
+        """Write the patches of these lines of windows, of all images together; False where NumPy has to do it.
+
+        Both are held by the caller until this returns. `out` is in one piece.
+        """
+        code = self._code
+        if code is None:
+            self._wanted.worked(out.nbytes + _CALL, _WORTH, self.prepare, lambda: PATCHES_PROGRAM)
+            return False
+        if not x.flags.c_contiguous or x.dtype.hasobject or x.shape != (g.n, g.h, g.w, g.c):
+            return False
+        geometry = _geometry(g, x.itemsize)
+        places = address(geometry), address(x), address(out)
+        count = min(out.nbytes // _PART, last - first, MOST_PARTS)
+        if count > 1 and (count := min(count, thread_count())) > 1:
+            table = (c_ssize_t * 4)(first, *places)
+            if CREW.loop(code.loop_at, addressof(table), bounds_of(last - first, count), wake_helpers):
+                return True
+        code.copy(first, last, *places)
+        return True
+
+    def prepare(self) -> None:
+        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        try:
+            copy, loop = programs().functions(PATCHES_PROGRAM, [3, 1])
+        except OpError as error:
+            _log.info("patches of images are not copied in machine code: %s", error)
+            return
+        code = _Code(copy, loop, address_of(loop))
+        if _agrees(code):
+            self._code = code
+        else:
+            _log.warning("compiled patches of images are other than NumPy's, and are not used")
+
+
+def _agrees(code: _Code) -> bool:
+    for shape, *geometry in _TRIED:
+        g = windows(shape, *geometry)
+        x = np.arange(1, 1 + g.n * g.h * g.w * g.c, dtype=np.int16).reshape(shape)
+        wanted = _by_taps(x, g)
+        wanted = wanted.reshape(g.n * g.oh, -1)
+        found = np.full_like(wanted, -1)
+        geometry = _geometry(g, x.itemsize)
+        code.copy(0, len(found), address(geometry), address(x), address(found))
+        if not np.array_equal(wanted, found):
+            return False
+        found[1:] = -1
+        table = (c_ssize_t * 4)(1, address(geometry), address(x), address(found[1:]))
+        for part in pairwise((0, len(found) // 2, len(found) - 1)):
+            code.loop(*part, addressof(table))
+        if not np.array_equal(wanted, found):
+            return False
+    return True
+
+
+def _by_taps(x: Array, g: Windows) -> Array:
+    """The patches, tap by tap."""
+    bottom, right = (
+        max(0, span - before - size) for span, before, size in ((g.span_h, g.top, g.h), (g.span_w, g.left, g.w))
+    )
+    padded = np.pad(x, ((0, 0), (g.top, bottom), (g.left, right), (0, 0)))
+    taps = [padded[:, i * g.dh :: g.sh, j * g.dw :: g.sw][:, : g.oh, : g.ow] for i in range(g.kh) for j in range(g.kw)]
+    return np.ascontiguousarray(np.stack(taps, 3))
+
+
+@lru_cache(maxsize=1024)
+def _geometry(g: Windows, itemsize: int) -> Array:
+    return np.array(astuple(replace(g, c=g.c * itemsize)), np.intp)
+
+
+PATCHES: Final = CompiledPatches()

@@ -1,0 +1,133 @@
+"""Pools in machine code: when it is worth having it, and whether it may be used.
+
+As with chains (`compiled_blocks`), NumPy folds windows until that has taken about as long as compiling takes, and the
+code is used where it gives NumPy's results on numbers of every kind. A pool of a small image is some ten calls of
+NumPy, each of which costs as much as all of it in code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aioflow.errors import OpError
+from aioflow_numpy.addresses import address
+from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.pools import TYPES, pool_program
+from aioflow_numpy.compiled.trials import numbers, same
+from aioflow_numpy.compiled.wanted import Wanted
+from aioflow_numpy.conv_scratch import scratch
+from aioflow_numpy.conv_shapes import Array, Windows, windows
+from aioflow_numpy.threads import for_each
+
+__all__ = ["CompiledPool", "Order", "Plain", "compiled_pool"]
+
+_log = logging.getLogger("aioflow.compiled")
+
+# For each axis, the lines or columns that each window folds, in order; the first may be -1, for the identity.
+Order: TypeAlias = tuple[list[list[int]], list[list[int]]]
+Plain: TypeAlias = Callable[[np.ufunc, Array, Windows, Array, Any], None]
+
+_WORTH: Final = 1 << 29  # bytes that are read: NumPy takes 0.1 to 0.2 s for them
+_CALL: Final = 1 << 16  # what NumPy's calls cost besides, in bytes
+_PART: Final = 1 << 20  # bytes that are read, for which a thread is worth waking
+_TRIALS: Final = 4
+_TRIED: Final[tuple[Any, ...]] = (  # image, kernel, strides, padding
+    ((2, 7, 6, 19), (3, 3), (1, 1), ((1, 1), (1, 1))),
+    ((1, 9, 8, 8), (2, 3), (2, 3), ((0, 1), (2, 0))),
+    ((1, 2, 3, 5), (4, 5), (2, 2), ((2, 2), (2, 3))),
+    ((3, 6, 6, 1), (2, 2), (2, 2), ((0, 0), (0, 0))),
+)
+
+
+class CompiledPool:
+    """The folds of windows by one function, of one dtype, in machine code once it is there.
+
+    Args:
+        fold: The function.
+        dtype: Of the images.
+        plain: The same by NumPy.
+        order: In what order it folds.
+    """
+
+    def __init__(self, fold: np.ufunc, dtype: np.dtype[Any], plain: Plain, order: Callable[[Windows], Order]) -> None:
+        self._fold, self._dtype, self._plain = fold, dtype, plain
+        self._lists = lru_cache(maxsize=256)(lambda g: _lists(g, order(g)))
+        self._function: Function | None = None
+        self._wanted = Wanted()
+
+    def run(self, images: Array, g: Windows, out: Array, identity: Any) -> bool:
+        """Write the folds of all windows; False where NumPy has to do it. `out` is in one piece."""
+        function = self._function
+        if function is None:
+            self._wanted.worked(images.nbytes + _CALL, _WORTH, self.prepare, self._text)
+            return False
+        if not images.flags.c_contiguous or not images.flags.aligned or not out.size:
+            return False
+        self._call(function, images, g, out, identity)
+        return True
+
+    def _call(self, function: Function, images: Array, g: Windows, out: Array, identity: Any) -> None:
+        """All arrays are held here until the code has returned."""
+        given = (*self._lists(g), images, np.array(identity, self._dtype))
+        places, lines = [address(array) for array in given], g.n * g.oh
+
+        def work(part: slice) -> None:
+            folded = scratch("total", (g.w * g.c,), self._dtype)
+            function(part.start, part.stop, *places, address(folded), address(out))
+
+        count = max(1, min(lines, images.nbytes // _PART))
+        for_each(work, [slice(lines * k // count, lines * (k + 1) // count) for k in range(count)])
+
+    def prepare(self) -> None:
+        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        try:
+            (function,) = programs().functions(self._text(), [7])
+        except OpError as error:
+            _log.info("a pool is not compiled: %s", error)
+            return
+        if self._agrees(function):
+            self._function = function
+        else:
+            _log.warning("a compiled pool gives other results than NumPy, and is not used")
+
+    def _text(self) -> str:
+        return pool_program(self._fold, self._dtype)
+
+    def _agrees(self, function: Function) -> bool:
+        rng = np.random.default_rng(0)
+        with np.errstate(all="ignore"):
+            for _ in range(_TRIALS):
+                for shape, *geometry in _TRIED:
+                    g = windows(shape, *geometry)
+                    images, identity = numbers(rng, self._dtype, shape), numbers(rng, self._dtype, ())[()]
+                    wanted, found = np.empty((2, g.n, g.oh, g.ow, g.c), self._dtype)
+                    self._plain(self._fold, images, g, wanted, identity)
+                    self._call(function, images, g, found, identity)
+                    if not same(wanted, found):
+                        return False
+        return True
+
+
+def _lists(g: Windows, order: Order) -> tuple[Array, Array, Array]:
+    """The windows as numbers, and the lists of both axes."""
+    rows, columns = (_table(lists) for lists in order)
+    numbers = np.array([g.h, g.w, g.c, g.oh, g.ow, rows.shape[1], columns.shape[1]], np.intp)
+    return numbers, rows, columns
+
+
+def _table(lists: list[list[int]]) -> Array:
+    longest = max(map(len, lists), default=1)
+    return np.array([[len(each), *each, *[0] * (longest - len(each))] for each in lists], np.intp)
+
+
+@lru_cache(maxsize=8)
+def compiled_pool(
+    fold: np.ufunc, dtype: np.dtype[Any], plain: Plain, order: Callable[[Windows], Order]
+) -> CompiledPool | None:
+    """For images of that dtype; None where C has no such numbers."""
+    return CompiledPool(fold, dtype, plain, order) if dtype in TYPES else None

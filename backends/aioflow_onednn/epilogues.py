@@ -1,0 +1,95 @@
+"""What follows a product in a fused node, apart from its bias, which is the primitive's own argument: done with each
+part of the result while that is in the cache, or by the primitive itself. It may read another array of the result's
+shape, the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from aioflow.kernels.fused import epilogue_of, operands_of
+from aioflow.kernels.registry import Binding
+from aioflow.ops.fused import ORIGINS
+from aioflow_numpy.fused_blocks import BlockChain
+from aioflow_onednn.codes import Algorithm
+from aioflow_onednn.filters import PackedFilter
+from aioflow_onednn.forward import Activated
+from aioflow_onednn.library import Activation
+from aioflow_onednn.primitives import Array, Finish
+
+__all__ = ["activated_of", "finish_of", "without_bias"]
+
+_BIAS: Final = "BiasAdd"
+# What oneDNN does with a result before it writes it; the same bits, but for NaN (`forward.Activated`).
+_ACTIVATIONS: Final = {
+    "Relu": Activation(Algorithm.ELTWISE_RELU),
+    "Relu6": Activation(Algorithm.ELTWISE_CLIP, 0.0, 6.0),
+}
+_SWISH: Final = Activation(Algorithm.ELTWISE_SWISH, 1.0)  # NaN where NumPy's is
+_SUMS: Final = frozenset({"Add", "AddV2"})
+_MOST: Final = 2  # arguments: bias and residual
+
+
+def without_bias(binding: Binding) -> Binding | None:
+    """The fused node as if its product had the bias in it. None where what follows is not as the optimizer writes it:
+    at most one bias, and that first, and a residual only behind that.
+    """
+    ops, operands, count = tuple(binding.attrs["fused_ops"]), operands_of(binding.attrs), binding.attrs["num_args"]
+    if not count and _BIAS not in ops:
+        return binding
+    if ops[:1] != (_BIAS,) or _BIAS in ops[1:] or count > _MOST:
+        return None
+    if operands[:2] != [0, 1] or {0, 1} & set(operands[2:]):
+        return None
+    # One argument fewer, and the result of the bias is value 0.
+    values = {1 + count: 0} | {value: value - (1 if value <= count else 2) for value in operands if value != 1 + count}
+    attrs: dict[str, Any] = {**binding.attrs, "num_args": count - 1, "fused_ops": ops[1:]}
+    attrs["operands"] = [values[value] for value in operands[2:]]
+    attrs |= {name: [attrs[name][0], *attrs[name][2:]] for name in ORIGINS}
+    inputs: dict[str, Any] = {name: (*known[:2], *known[3:]) for name, known in _inputs(binding)}
+    return replace(binding, attrs=attrs, **inputs)
+
+
+def _inputs(binding: Binding) -> Sequence[tuple[str, tuple[Any, ...]]]:
+    """What is known of the inputs."""
+    return [(name, getattr(binding, name)) for name in ("input_dtypes", "input_dims", "constants")]
+
+
+def finish_of(rest: Binding) -> Finish | None:
+    """What follows in a node without bias, in the place of each part of the result, given that of the residual."""
+    epilogue = epilogue_of(rest)
+    if epilogue is None:
+        return None
+    blocks = BlockChain(epilogue)
+
+    def finish(block: Array, *others: Array) -> None:
+        made = blocks.run((block, *others), block, threads=False)
+        if made is not block:
+            block[...] = made
+
+    return finish
+
+
+def activated_of(rest: Binding, kernel: PackedFilter | None, biases: Sequence[Array | None]) -> Activated | None:
+    """The same by oneDNN, where it has it.
+
+    Args:
+        rest: A node without bias.
+        kernel, biases: Of its convolution, where they are constants.
+    """
+    ops, operands, count = tuple(rest.attrs["fused_ops"]), operands_of(rest.attrs), rest.attrs["num_args"]
+    if ops == ("Sigmoid", "Mul") and not count and sorted(operands) == [0, 0, 1]:
+        return Activated(_SWISH)
+    adds = bool(count)
+    if adds:
+        if ops[0] not in _SUMS or sorted(operands[:2]) != [0, 1] or operands[2:] != [2] * len(ops[1:]):
+            return None
+        ops = ops[1:]
+        if not ops:
+            return Activated(Activation(None, adds=True))
+    activation = _ACTIVATIONS.get(ops[0]) if len(ops) == 1 else None
+    if activation is None or kernel is None or any(bias is None for bias in biases):
+        return None
+    return Activated(activation._replace(adds=adds), kernel, biases[0] if biases else None)

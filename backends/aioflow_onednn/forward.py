@@ -1,0 +1,264 @@
+"""Convolutions of one shape, ready to run: what can be known before the image comes is known then.
+
+Small nets are fifty and more convolutions of 20 to 100 µs, and what is done for each of them besides is seen in the
+whole.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from aioflow_numpy.conv_scratch import scratch
+from aioflow_numpy.conv_shapes import Windows
+from aioflow_numpy.threads import for_each, thread_count
+from aioflow_onednn import conv_blocks, convolutions
+from aioflow_onednn.conv_blocks import Block, blocks
+from aioflow_onednn.convolutions import Prepared, adds_as_well
+from aioflow_onednn.filters import Filters, PackedFilter, packing, packings
+from aioflow_onednn.library import Activation, library
+from aioflow_onednn.magnitudes import FAR, sum_of_squares
+from aioflow_onednn.primitives import Array, Finish, Placed, address
+from aioflow_onednn.team import TEAM
+
+__all__ = ["SAMPLES", "Activated", "Forward", "Who", "who"]
+
+_FOR_A_TEAM: Final = 2**18  # multiplications that are worth several threads of OpenMP
+SAMPLES: Final = 8  # and more are cut into blocks by samples, which need nothing of one another
+_KEPT: Final = 1024  # plans
+_FLOAT: Final = np.dtype(np.float32)
+
+Kernel: TypeAlias = Array | PackedFilter
+
+
+class Who(enum.Enum):
+    """Who computes a convolution."""
+
+    ALONE = "this thread, in one go"
+    TEAM = "the team"
+    BLOCKS = "our own threads, each some of the blocks"
+
+
+def who(g: Windows, filters: Filters, prepared: Callable[[int], Prepared]) -> Who:
+    """Who is to compute a convolution, given what prepares it for a number of threads."""
+    work = g.rows * filters.size(g)
+    if g.n < SAMPLES and work >= _FOR_A_TEAM and library().has_team and not prepared(1).primitive.is_by_products:
+        return Who.TEAM
+    return Who.BLOCKS if work >= 2 * conv_blocks.LEAST else Who.ALONE
+
+
+class Activated:
+    """An activation that oneDNN may do itself: where no number can be NaN, which it would take for a zero. Without a
+    filter: one that keeps NaN, and goes with every image.
+
+    No sum in a convolution is larger than the root of the sum of squares of the image, times that of the filter
+    (Cauchy and Schwarz), plus the bias. Where that is far from infinity, nothing overflows, so that nothing is NaN.
+    """
+
+    def __init__(self, activation: Activation, kernel: PackedFilter | None = None, bias: Array | None = None) -> None:
+        self.activation, self._kernel, self._bias = activation, kernel, bias
+        self._bound: float | None = None  # found by the first step, in its thread
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether it is right for all numbers."""
+        return self._kernel is None
+
+    def holds_for(self, x: Array, *others: Array) -> bool:
+        """Whether the activation may be left to oneDNN with this image, and with what is added; all are contiguous."""
+        if self._kernel is None:
+            return True
+        if self._bound is None:
+            self._bound = self._found_bound(self._kernel)
+        # What is added is no larger than the root of its own sum of squares.
+        return sum_of_squares(x) < self._bound and all(sum_of_squares(each) < FAR for each in others)
+
+    def _found_bound(self, kernel: PackedFilter) -> float:
+        """What the sum of squares of an image must be less than; 0 where a constant is not finite."""
+        bias, norm = 0.0 if self._bias is None else np.abs(self._bias).max(initial=0.0), kernel.norm()
+        if not math.isfinite(bias + norm) or bias > FAR:
+            return 0.0
+        return float((FAR - bias) / max(norm, 1.0)) ** 2
+
+
+class Forward:
+    """The convolution of images [n, h, w, c] of one shape.
+
+    Args:
+        finish: What follows, done with each block while it is in the cache.
+        activated: The same as a part of the primitive, for images that it holds for.
+
+    Attributes:
+        shape: Of the result, [n, oh, ow, outputs].
+        of: The windows and the filters, and whether there is a bias.
+        finish: As the argument.
+        activated: As the argument; None where the primitive would be slower so.
+    """
+
+    def __init__(
+        self,
+        g: Windows,
+        filters: Filters,
+        has_bias: bool = False,
+        finish: Finish | None = None,
+        activated: Activated | None = None,
+    ) -> None:
+        self.shape, self.of = (g.n, g.oh, g.ow, filters.outputs), (g, filters, has_bias)
+        activation = None if activated is None else activated.activation
+        if activation is not None and activation.adds and not adds_as_well(g, filters, has_bias, activation):
+            activated = activation = None
+        self.finish, self.activated = finish, activated
+        self._plain = _way(g, filters, has_bias, None)
+        self._active = self._plain if activation is None else _way(g, filters, has_bias, activation)
+
+    def __call__(self, x: Array, kernel: Kernel, bias: Placed | None = None, *others: Array) -> Array:
+        """The convolution of an image.
+
+        Args:
+            x: Contiguous, as the others are.
+            bias: [outputs].
+            others: What follows reads them; of the result's shape.
+        """
+        job = _Job(x, kernel, bias, others, np.empty(self.shape, _FLOAT))
+        if self.activated is not None and self.activated.holds_for(x, *others):
+            self._active(job, None)
+        else:
+            self._plain(job, self.finish)
+        return job.out
+
+
+class _Job(NamedTuple):
+    """The arrays of a convolution, as `Forward` takes them, and where its result goes."""
+
+    x: Array
+    kernel: Kernel
+    bias: Placed | None
+    others: Sequence[Array]
+    out: Array
+
+    def addresses(self, packed: Placed, adds: bool) -> list[int]:
+        """What a primitive is run with.
+
+        Args:
+            packed: The filter.
+            adds: Whether the primitive adds what follows would read.
+        """
+        found = [address(self.x), packed.at, address(self.out)]
+        if self.bias is not None:
+            found.append(self.bias.at)
+        if adds:
+            found.extend(map(address, self.others))
+        return found
+
+
+class _Way(Protocol):
+    """Who computes a convolution."""
+
+    def __call__(self, job: _Job, finish: Finish | None) -> None:
+        """Compute the result, and finish that."""
+
+
+def _way(g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> _Way:
+    def prepared(threads: int) -> Prepared:
+        return convolutions.forward(g, filters, has_bias, activation, threads)
+
+    adds = activation is not None and activation.adds
+    match who(g, filters, prepared):
+        case Who.TEAM:
+            return _ByTeam(prepared, adds)
+        case Who.BLOCKS:
+            return _InBlocks(g, filters, has_bias, activation)
+    return _Alone(prepared(1), adds)
+
+
+class _Alone:
+    """This thread, in one go.
+
+    Args:
+        adds: Whether the primitive adds what follows would read.
+    """
+
+    def __init__(self, prepared: Prepared, adds: bool) -> None:
+        self._user, self._adds = (prepared, 0), adds
+
+    def __call__(self, job: _Job, finish: Finish | None) -> None:
+        user = self._user
+        packed = packing(job.kernel, user)  # held until the primitive has run, as all is
+        user[0].run(*job.addresses(packed, self._adds))
+        if finish is not None:
+            finish(job.out, *job.others)
+
+
+class _ByTeam:
+    """The team, or this thread as long as that cannot be had: the bits are the same, whatever else the machine does.
+
+    Args:
+        prepared: Gives the convolution for so many threads.
+        adds: As for `_Alone`.
+    """
+
+    def __init__(self, prepared: Callable[[int], Prepared], adds: bool) -> None:
+        self._prepared, self._alone, self._adds = prepared, prepared(1).primitive, adds
+        self._users: dict[int, tuple[Prepared, int]] = {}  # by the number of threads
+
+    def __call__(self, job: _Job, finish: Finish | None) -> None:
+        alone = self._alone
+        threads = 1 if TEAM.is_for_one(alone) else TEAM.lend()
+        try:
+            user = self._users.get(threads)
+            if user is None:
+                user = self._users[threads] = self._prepared(threads), 0
+            packed = packing(job.kernel, user)
+            TEAM.run(user[0].primitive, alone, *job.addresses(packed, self._adds))
+        finally:
+            if threads > 1:
+                TEAM.back()
+        if finish is not None:
+            finish(job.out, *job.others)
+
+
+class _InBlocks:
+    """Our own threads, each some of the blocks."""
+
+    def __init__(self, g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> None:
+        self._of, self._outputs = (g, filters, has_bias, activation), filters.outputs
+        self._adds = activation is not None and activation.adds
+
+    def __call__(self, job: _Job, finish: Finish | None) -> None:
+        plan = _plan(*self._of, thread_count(), conv_blocks.LEAST)
+        packed = packings(job.kernel, ((prepared, block.outputs.start) for block, prepared in plan))
+
+        def convolve(number: int) -> None:
+            block, prepared = plan[number]
+            part, target = self._part(job, block)
+            prepared.run(*part.addresses(packed[prepared, block.outputs.start], self._adds))
+            if finish is not None:
+                finish(part.out, *part.others)
+            if part.out is not target:
+                target[..., block.outputs] = part.out
+
+        for_each(convolve, range(len(plan)))
+
+    def _part(self, job: _Job, block: Block) -> tuple[_Job, Array]:
+        """The arrays of a block, and where its part of the result goes in the end."""
+        image, target = job.x[block.samples, block.source], job.out[block.samples, block.lines]
+        bias = None if job.bias is None else Placed(job.bias.array[block.outputs])
+        others = [each[block.samples, block.lines] for each in job.others]
+        made = target
+        if block.filters.outputs != self._outputs:  # oneDNN is slow where there are gaps between the pixels of a result
+            made = scratch("channels", (*target.shape[:3], block.filters.outputs), _FLOAT)
+            others = [np.ascontiguousarray(each[..., block.outputs]) for each in others]
+        return _Job(image, job.kernel, bias, others, made), target
+
+
+@lru_cache(maxsize=_KEPT)
+def _plan(
+    g: Windows, filters: Filters, has_bias: bool, activation: Activation | None, threads: int, least: int
+) -> list[tuple[Block, Prepared]]:
+    parts = blocks(g, filters, threads, least)
+    return [(each, convolutions.forward(each.windows, each.filters, has_bias, activation)) for each in parts]

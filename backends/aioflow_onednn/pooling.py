@@ -1,0 +1,232 @@
+"""Pools of float32 by oneDNN, max and average, with their gradients.
+
+Images are NHWC and contiguous. A pool is cut into blocks as a depthwise convolution is, each of which runs in one of
+our threads. oneDNN's maximum passes over NaN, and begins with the lowest finite number: it gets images of moderate
+numbers alone, which their sum of squares tells while they come into the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from aioflow_numpy.conv_scratch import scratch
+from aioflow_numpy.conv_shapes import Windows
+from aioflow_numpy.threads import for_each, thread_count
+from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
+from aioflow_onednn.conv_blocks import Block, blocks, by_samples
+from aioflow_onednn.filters import Filters
+from aioflow_onednn.library import Library, library
+from aioflow_onednn.magnitudes import FAR, sum_of_squares
+from aioflow_onednn.primitives import Array, Layout, Primitive, address, described, dims_of
+
+__all__ = ["Pool", "backprop", "fits", "forward", "max_backprop", "prepared"]
+
+Shape: TypeAlias = tuple[int, ...]
+
+_BLOCK: Final = 2**19  # numbers that the windows of a block read, at least: below, waking a thread takes as long
+_SLOW_BLOCK: Final = 2**17  # the same for the gradient of a maximum
+_CACHED: Final = 2**19  # numbers of the image that a block reads, about, so that what is read twice is in the cache
+_LARGE: Final = 2**12  # elements of a window, or a stride: above, oneDNN may not be quick, or refuse it
+_KEPT: Final = 1024  # prepared pools
+_BYTE: Final = np.dtype(np.uint8)
+_FLOAT: Final = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What is done with the windows of images."""
+
+    algorithm: Algorithm
+    windows: Windows
+
+    @property
+    def made(self) -> Shape:
+        """The shape of the result."""
+        g = self.windows
+        return g.n, g.oh, g.ow, g.c
+
+    @property
+    def image(self) -> Shape:
+        """The shape of the image."""
+        g = self.windows
+        return g.n, g.h, g.w, g.c
+
+    def layouts(self) -> tuple[Layout, Layout]:
+        """Of the image and of the result."""
+        return _layout(*self.image), _layout(*self.made)
+
+
+def _layout(n: int, h: int, w: int, c: int) -> Layout:
+    return Layout((n, c, h, w), (h * w * c, 1, w * c, c))
+
+
+def fits(g: Windows) -> bool:
+    """Whether oneDNN is quick and right: images and windows are not empty, and every window reads something."""
+    below, beside = _after(g)
+    inside = max(g.top, below) < g.kh and max(g.left, beside) < g.kw
+    usual = g.kh * g.kw <= _LARGE and max(g.sh, g.sw) <= _LARGE
+    return inside and usual and g.rows * g.c > 0 and g.h * g.w > 0
+
+
+def forward(x: Array, pool: Pool) -> Array | None:
+    """The pool of x, or None where that has numbers of which oneDNN would not make the right maximum."""
+    out = np.empty(pool.made, _FLOAT)
+    plan = _plan(pool, max(thread_count(), x.size // _CACHED), _BLOCK)
+    strange: list[int] = []
+
+    def fold(number: int) -> None:
+        block, primitive = plan[number]
+        if strange:
+            return
+        image = x[block.samples, block.source]
+        if pool.algorithm is Algorithm.POOLING_MAX and not _is_moderate(image):
+            strange.append(number)
+            return
+        primitive.run(address(image), address(out[block.samples, block.lines]))
+
+    for_each(fold, range(len(plan)))
+    return None if strange else out
+
+
+def backprop(dy: Array, pool: Pool) -> Array:
+    """The gradient of the image of an average, from that of the result."""
+    out = np.empty(pool.image, _FLOAT)
+    plan = _average_plan(pool, max(thread_count(), out.size // _CACHED), _BLOCK)
+
+    def spread(number: int) -> None:
+        block, primitive = plan[number]
+        primitive.run(address(out[block.samples]), address(dy[block.samples]))
+
+    for_each(spread, range(len(plan)))
+    return out
+
+
+def max_backprop(x: Array, dy: Array, pool: Pool) -> Array | None:
+    """The gradient of the image of a maximum, from the image and the gradient of the result: that of each window is
+    its first maximum's, in row-major order. None as for `forward`.
+    """
+    out = np.empty(pool.image, _FLOAT)
+    plan = _max_plan(pool, max(thread_count(), out.size // _CACHED), _SLOW_BLOCK)
+    strange: list[int] = []
+
+    def route(number: int) -> None:
+        block, prepared = plan[number]
+        if strange:
+            return
+        image, gradient = x[block.samples], dy[block.samples]
+        if not _is_moderate(image):
+            strange.append(number)
+            return
+        prepared.run(image, gradient, out[block.samples])
+
+    for_each(route, range(len(plan)))
+    return None if strange else out
+
+
+def _is_moderate(x: Array) -> bool:
+    """Whether there is no NaN and no number near infinity."""
+    return sum_of_squares(x) < FAR
+
+
+class _MaxGradient:
+    """The maximum once more, which notes where it has found it, and its gradient."""
+
+    def __init__(self, pool: Pool) -> None:
+        training = {Argument.SRC: Query.SRC, Argument.DST: Query.DST, Argument.WORKSPACE: Query.WORKSPACE}
+        dnnl = library()
+        descriptor = _descriptor(dnnl, pool, PropKind.FORWARD_TRAINING)
+        self._forward = Primitive(dnnl, descriptor, training)
+        self._backward = _gradient(pool, {Argument.WORKSPACE: Query.WORKSPACE})
+        self._noted = dnnl.size(self._forward.describes(Argument.WORKSPACE))
+        g = pool.windows
+        self._made = g.rows * g.c
+
+    def run(self, image: Array, gradient: Array, out: Array) -> None:
+        """All of the samples of the pool."""
+        noted = scratch("noted", (self._noted,), _BYTE)
+        made = scratch("made", (self._made,), _FLOAT)
+        self._forward.run(address(image), address(made), address(noted))
+        self._backward.run(address(out), address(gradient), address(noted))
+
+
+_Plan: TypeAlias = list[tuple[Block, Primitive]]
+
+
+@lru_cache(maxsize=_KEPT)
+def _plan(pool: Pool, most: int, least: int) -> _Plan:
+    parts = blocks(pool.windows, _taps(pool), most, least)
+    return [(each, prepared(_part(pool, each))) for each in parts]
+
+
+@lru_cache(maxsize=_KEPT)
+def _average_plan(pool: Pool, most: int, least: int) -> _Plan:
+    parts = by_samples(pool.windows, _taps(pool), most, least)
+    return [(each, _average_gradient(_part(pool, each))) for each in parts]
+
+
+@lru_cache(maxsize=_KEPT)
+def _max_plan(pool: Pool, most: int, least: int) -> list[tuple[Block, _MaxGradient]]:
+    parts = by_samples(pool.windows, _taps(pool), most, least)
+    return [(each, _max_gradient(_part(pool, each))) for each in parts]
+
+
+def _taps(pool: Pool) -> Filters:
+    """The windows as filters: one for each channel."""
+    return Filters(pool.windows.c, 1, pool.windows.c)
+
+
+def _part(pool: Pool, block: Block) -> Pool:
+    return Pool(pool.algorithm, block.windows)
+
+
+@lru_cache(maxsize=_KEPT)
+def prepared(pool: Pool, threads: int = 1) -> Primitive:
+    """The pool itself, of (image, result), by so many threads of OpenMP. A maximum is right for moderate numbers."""
+    dnnl = library()
+    arguments = {Argument.SRC: Query.SRC, Argument.DST: Query.DST}
+    return Primitive(dnnl, _descriptor(dnnl, pool, PropKind.FORWARD_INFERENCE, threads), arguments, threads)
+
+
+_max_gradient = lru_cache(maxsize=_KEPT)(_MaxGradient)
+
+
+@lru_cache(maxsize=_KEPT)
+def _average_gradient(pool: Pool) -> Primitive:
+    return _gradient(pool, {})
+
+
+def _gradient(pool: Pool, more: dict[Argument, Query]) -> Primitive:
+    dnnl = library()
+    hint = _descriptor(dnnl, pool, PropKind.FORWARD_TRAINING)
+    try:
+        with described(dnnl, pool.layouts()) as (image, result):
+            made = dnnl.made(
+                *("pooling_backward_primitive_desc_create", dnnl.engine, pool.algorithm, image, result),
+                *(*_geometry(pool.windows), hint, dnnl.attributes),
+            )
+    finally:
+        dnnl.call("primitive_desc_destroy", hint)
+    return Primitive(dnnl, made, {Argument.DIFF_SRC: Query.DIFF_SRC, Argument.DIFF_DST: Query.DIFF_DST, **more})
+
+
+def _descriptor(dnnl: Library, pool: Pool, kind: PropKind, threads: int = 1) -> int:
+    with described(dnnl, pool.layouts()) as (image, result):
+        return dnnl.made(
+            *("pooling_forward_primitive_desc_create", dnnl.engine, kind, pool.algorithm, image, result),
+            *(*_geometry(pool.windows), dnnl.attributes),
+            threads=threads,
+        )
+
+
+def _geometry(g: Windows) -> tuple[object, ...]:
+    """Strides, kernel, dilations (none) and paddings, as the library takes them."""
+    return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.kh, g.kw), (0, 0), (g.top, g.left), _after(g)))
+
+
+def _after(g: Windows) -> tuple[int, int]:
+    """The padding below and at the right, negative where windows end before the image does."""
+    return g.span_h - g.top - g.h, g.span_w - g.left - g.w

@@ -1,0 +1,28 @@
+"""How a kernel of oneDNN stands before the kernel below it, which it falls back on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, Converter, binder
+
+__all__ = ["faster"]
+
+Maker: TypeAlias = Callable[[Binding, Body], Body]
+
+_PRIORITY: Final = 1
+
+
+def faster(op: str, host: Mapping[str, Converter] | None = None, dtype: str = "float32") -> Callable[[Maker], Maker]:
+    """Register what makes the body of a node of that dtype, given the body of the kernel below."""
+
+    def register(make: Maker) -> Maker:
+        @binder(op, device=HOST, dtypes={"T": dtype}, host=host, fresh=True, priority=_PRIORITY)
+        def bind(binding: Binding) -> Body:
+            plain = KERNELS.get(op, HOST, binding.attrs, below=_PRIORITY).bind(binding)
+            return plain if binding.reproducible else make(binding, plain)
+
+        return make
+
+    return register

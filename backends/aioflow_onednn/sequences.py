@@ -1,0 +1,124 @@
+"""Runs of nodes that oneDNN computes for the most part, as one call.
+
+The first steps with inputs of some shapes go through the nodes, one by one. Then one does so and looks at what they
+make; of that a plan is drawn, which the steps behind it follow (`plans.py`). Where a plan meets with anything unusual,
+such as a number that is not finite, or an error, it gives up, and the nodes are computed one by one: what the plan has
+done was seen by nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.kernels.joinable import Member, given
+from aioflow.work.stopping import checkpoint
+from aioflow_onednn.parts import Part, called, viewed
+from aioflow_onednn.plans import Drawing, Plan, Value
+from aioflow_onednn.primitives import Array, address
+
+__all__ = ["join"]
+
+_FIRST: Final = 1  # steps that go through the nodes before one looks at them
+_SHAPES: Final = 8  # of the inputs, of which something is remembered
+_LARGEST: Final = 2**22  # bytes of an input: what is larger takes so long that nothing is gained
+_MOST: Final = 2**28  # bytes of all values together
+_FEWEST: Final = 2  # nodes that are worth a plan
+
+
+def join(members: Sequence[Member], inputs: int) -> Callable[..., Any] | None:
+    """As `joinable.Joiner`."""
+    return _Run(members, inputs) if sum(each.part is not None for each in members) >= _FEWEST else None
+
+
+class _Run:
+    """A run of nodes.
+
+    Args:
+        inputs: How many values it reads from outside.
+    """
+
+    def __init__(self, members: Sequence[Member], inputs: int) -> None:
+        self._members, self._inputs = members, inputs
+        # By the shapes and dtypes of the inputs: how many steps there were, or the plan, or None where there is none.
+        self._known: OrderedDict[Any, int | Plan | None] = OrderedDict()
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The last value, or None."""
+        key = tuple((each.shape, each.dtype) for each in inputs)
+        known = self._known.get(key, 0)
+        try:
+            if isinstance(known, Plan):
+                return known.run(inputs)
+            return None if known is None else self._before(known, key, inputs)
+        except Exception:  # the nodes fail, too, and say which of them it is
+            return None
+
+    def _before(self, steps: int, key: Any, inputs: Sequence[Any]) -> Array | None:
+        """As a call, where there were so many steps with such inputs, and there is no plan."""
+        if steps < _FIRST:
+            self._remember(key, steps + 1)
+            return None
+        arrays = self._looked_at(inputs)
+        self._remember(key, None)  # also where a plan cannot be made
+        drawing = None if arrays is None else self._drawn(arrays)
+        if drawing is not None:
+            self._remember(key, Plan(drawing, self._inputs))
+        return arrays[-1] if arrays is not None and self._members[-1].fresh else None
+
+    def _remember(self, key: Any, known: int | Plan | None) -> None:
+        self._known[key] = known
+        if len(self._known) > _SHAPES:
+            self._known.popitem(last=False)
+
+    def _looked_at(self, inputs: Sequence[Any]) -> list[Array] | None:
+        """All values of a step; None where they are too large, or other things than arrays."""
+        if any(not isinstance(each, np.ndarray) or each.dtype.hasobject or each.nbytes > _LARGEST for each in inputs):
+            return None
+        arrays, size = list(inputs), 0
+        for member in self._members:
+            checkpoint()
+            made = member.call(*(given(item, arrays) for item in member.arguments))
+            if not isinstance(made, np.ndarray) or made.dtype.hasobject or not made.ndim:
+                return None
+            arrays.append(made)
+            size += made.nbytes
+            if size > _MOST:
+                return None
+        return arrays
+
+    def _drawn(self, arrays: Sequence[Array]) -> Drawing | None:
+        """What makes values like these; None where too little of that is oneDNN's."""
+        values = [Value(each.shape, each.dtype, number, _norm(each)) for number, each in enumerate(arrays)]
+        drawing, parts = Drawing(values), 0
+        for number, member in enumerate(self._members, self._inputs):
+            part: Part | None = member.part
+            if part is not None and part.draw(drawing, member.arguments, number):
+                parts += 1
+                continue
+            source = _looks_at(member, arrays, number)
+            if source is None:
+                drawing.add(called(member.call, member.arguments, number, member.takes_out))
+            else:
+                values[number].root, values[number].bound = values[source].root, values[source].bound
+                drawing.add(viewed(member.call, member.arguments, source, number))
+        return None if parts < _FEWEST or drawing.is_refused else drawing
+
+
+def _norm(array: Array) -> float:
+    return float(np.sqrt(np.square(array, dtype=np.float64).sum())) if array.dtype == np.float32 else math.inf
+
+
+def _looks_at(member: Member, arrays: Sequence[Array], number: int) -> int | None:
+    """The value whose memory, in its order, a member gives another shape; None where it does something else."""
+    sources = [item for item in member.arguments if isinstance(item, int)]
+    if member.fresh or len(sources) != 1 or any(isinstance(item, tuple) for item in member.arguments):
+        return None
+    made, array = arrays[number], arrays[sources[0]]
+    is_whole = made.flags.c_contiguous and array.flags.c_contiguous and made.nbytes == array.nbytes
+    is_same = made.dtype == array.dtype and address(made) == address(array)
+    return sources[0] if is_whole and is_same else None

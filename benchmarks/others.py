@@ -1,0 +1,38 @@
+"""`python -m benchmarks.others`: what is not a step of a case beside TensorFlow's.
+
+Its second column says what each is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from benchmarks.checkpointing import CHECKPOINT_ROWS
+from benchmarks.compiling import COMPILING_ROWS
+from benchmarks.devices import DEVICE_ROWS
+from benchmarks.first_run import FIRST_RUN_ROWS
+from benchmarks.fusion import FUSION_ROWS
+from benchmarks.import_order import IMPORT_ORDER_ROWS
+from benchmarks.network import NETWORK_ROWS
+from benchmarks.records import RECORD_ROWS
+from benchmarks.resources import RESOURCE_ROWS
+
+__all__ = ["OTHER_ROWS"]
+
+OTHER_ROWS: Final[tuple[Callable[[], str], ...]] = (
+    *RECORD_ROWS,
+    *RESOURCE_ROWS,
+    *IMPORT_ORDER_ROWS,
+    *COMPILING_ROWS,
+    *FIRST_RUN_ROWS,
+    *DEVICE_ROWS,
+    *FUSION_ROWS,
+    *NETWORK_ROWS,
+    *CHECKPOINT_ROWS,
+)
+
+if __name__ == "__main__":
+    print("| case | TensorFlow 2.21, or other | aioflow | ratio | target | reached |\n|---|---|---|---|---|---|")
+    for _row_of in OTHER_ROWS:
+        print(_row_of(), flush=True)

@@ -1,0 +1,238 @@
+"""The compiler as a process: found, asked, waited for and ended; and what becomes of a process without one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioflow.errors import DeadlineExceededError, FailedPreconditionError, NotFoundError, OpError
+from aioflow_numpy.compiled import compiler as module
+from aioflow_numpy.compiled.code import Programs, describe
+from aioflow_numpy.compiled.compiler import find
+from aioflow_numpy.compiled.store import Store
+from tests.backends.compiled.chains import compiler
+
+NOTHING = "void piece0(long rows, long width) {}"
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes a shell script the compiler."""
+
+    def make(text: str) -> Path:
+        path = tmp_path / "compiler"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o700)
+        monkeypatch.setenv("AIOFLOW_CC", str(path))
+        return path
+
+    return make
+
+
+ASKED = 'case "$*" in *-dM*) echo \'#define __VERSION__ "1.0 of the test"\'; exit 0;; esac\n'
+
+
+def test_there_may_be_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AIOFLOW_CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotFoundError):
+        find()
+    assert describe()["C compiler"].startswith("not used: no C compiler was found")
+
+
+def test_one_that_depends_on_where_the_process_stands_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: Callable[[str], Path]
+) -> None:
+    script(ASKED).rename(tmp_path / "cc")
+    monkeypatch.delenv("AIOFLOW_CC")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", ".")
+    with pytest.raises(NotFoundError):
+        find()
+
+
+def test_it_may_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOFLOW_CC", "off")
+    with pytest.raises(FailedPreconditionError):
+        find()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("echo broken >&2; exit 3", "3: broken"), ("exit 0", "does not say which"), ("kill -9 $$", "137")],
+)
+def test_one_that_does_not_answer_as_a_compiler_does_is_not_used(
+    script: Callable[[str], Path], text: str, said: str, tmp_path: Path
+) -> None:
+    script(text)
+    with pytest.raises(FailedPreconditionError) as caught:
+        Programs(Store(tmp_path / "kept")).functions(NOTHING, [0])
+    assert said in str(caught.value)
+    assert said in describe()["C compiler"]
+
+
+def test_flags_that_it_does_not_know_are_left_out(script: Callable[[str], Path]) -> None:
+    script('case "$*" in *-march*) exit 1;; esac\n' + ASKED)
+    assert "-mcpu=native" in find().flags
+
+
+def test_one_that_fails_again_and_again_is_left_alone(script: Callable[[str], Path], tmp_path: Path) -> None:
+    script(f"{ASKED}echo once >> {tmp_path / 'log'}; exit 1")
+    programs = Programs(Store(tmp_path / "kept"))
+    for i in range(10):
+        with pytest.raises(FailedPreconditionError):
+            programs.functions(f"{NOTHING} // {i}", [0])
+    assert (tmp_path / "log").read_text().count("once") == 3
+
+
+@pytest.mark.parametrize("text", ["echo nonsense > made.so", "exit 0"])
+def test_what_it_makes_may_be_nothing_that_can_be_loaded(
+    script: Callable[[str], Path], tmp_path: Path, text: str
+) -> None:
+    script(ASKED + text)
+    with pytest.raises(OpError):
+        Programs(Store(tmp_path / "kept")).functions(NOTHING, [0])
+
+
+def test_one_that_takes_too_long_is_ended_with_all_that_it_has_started(
+    script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_COMPILE", 0.5)
+    script(f"{ASKED}sleep 1000 & echo $! $$ > {tmp_path / 'ids'}; pwd > {tmp_path / 'folder'}; sleep 1000")
+    with pytest.raises(DeadlineExceededError):
+        Programs(Store(tmp_path / "kept")).functions(NOTHING, [0])
+    for number in (tmp_path / "ids").read_text().split():
+        until_gone(int(number))
+    assert not Path((tmp_path / "folder").read_text().strip()).exists()
+
+
+@pytest.mark.parametrize("end", ["", "SIGTERM", "SIGKILL"])
+def test_it_ends_with_the_process_and_leaves_nothing(script: Callable[[str], Path], tmp_path: Path, end: str) -> None:
+    script(f"{ASKED}pwd > {tmp_path / 'folder'}; echo $$ > {tmp_path / 'id'}; sleep 1000")
+    program = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from aioflow_numpy.compiled.background import BACKGROUND\n"
+        "from aioflow_numpy.compiled.code import Programs\n"
+        "BACKGROUND.ask(lambda: Programs().functions('', []))\n"
+        "while not Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
+        "if sys.argv[2]: os.kill(os.getpid(), signal.Signals[sys.argv[2]])\n"
+    )
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", program, str(tmp_path / "id"), end]
+    done = subprocess.run(command, env=environ, timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == (-signal.Signals[end] if end else 0), done.stderr
+    until_gone(int((tmp_path / "id").read_text()))
+    assert not Path((tmp_path / "folder").read_text().strip()).exists()
+
+
+def test_a_daemon_that_it_leaves_is_not_waited_for(
+    script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ANSWER", 5.0)
+    script(f"sleep 1000 & echo $! > {tmp_path / 'id'}\n{ASKED}")
+    try:
+        assert find().version == "1.0 of the test"
+    finally:
+        os.kill(int((tmp_path / "id").read_text()), signal.SIGKILL)
+
+
+def test_folders_that_a_crash_has_left_are_taken_away(
+    script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    old, young, another = (tmp_path / name for name in ("aioflow-cc-old", "aioflow-cc-young", "another"))
+    linked = tmp_path / "aioflow-cc-linked"
+    linked.symlink_to(another)
+    for folder in (old, young, another):
+        folder.mkdir()
+        (folder / "made.so").touch()
+    for folder in (old, another):
+        os.utime(folder, (0, 0))
+    script(ASKED)
+    find()
+    assert not old.exists()
+    assert (young / "made.so").exists()
+    assert (linked / "made.so").exists()
+
+
+def until_gone(number: int) -> None:
+    """Wait until a process that was killed is none any more; whoever inherits it may be slow to ask for its end."""
+    while True:
+        try:
+            os.kill(number, 0)
+            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+        except (ProcessLookupError, FileNotFoundError):
+            return
+
+
+@compiler
+def test_a_program_is_compiled_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "void piece0(long rows, long width, int *out) { *out = rows + width; }"
+    first = Programs(Store(tmp_path / "kept"))
+    (function,) = first.functions(text, [1])
+    assert first.functions(text, [1])[0] is function
+
+    def refuse(*given: Any) -> bytes:
+        raise AssertionError("it was kept")
+
+    monkeypatch.setattr(module.Compiler, "compile", refuse)
+    Programs(Store(tmp_path / "kept")).functions(text, [1])
+
+
+@compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_asks_for_itself(tmp_path: Path) -> None:
+    """The parent forks while its compiler runs; the child has no part in that, and compiles on its own."""
+    program = f"""
+import os, sys, time
+from pathlib import Path
+from tests.backends.compiled.chains import gate, gate_inputs
+from aioflow_numpy import compiled_blocks
+from aioflow_numpy.compiled.background import BACKGROUND
+from aioflow_numpy.compiled.compiler import Compiler
+
+compiled_blocks._WORTH = 0
+compile = Compiler.compile
+def slowly(self, text):
+    made = compile(self, text)
+    while not Path("{tmp_path}/forked").exists():
+        time.sleep(0.01)
+    return made
+Compiler.compile = slowly
+blocks, inputs = gate(), gate_inputs(1000)
+wanted = blocks.chain(inputs).tobytes()
+
+def run():
+    for _ in range(4):
+        assert blocks.run(inputs).tobytes() == wanted
+    Path("{tmp_path}/forked").touch()
+    assert BACKGROUND.wait(30)
+    assert next(iter(plans())).compiled.function is not None
+    assert blocks.run(inputs).tobytes() == wanted
+
+def plans():
+    yield blocks._plan(tuple(value.shape for value in inputs), None)
+
+for _ in range(3):
+    blocks.run(inputs)
+child = os.fork()
+if child == 0:
+    run()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+run()
+"""
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, timeout=90, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

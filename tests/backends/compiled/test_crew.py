@@ -1,0 +1,494 @@
+"""Products whose parts are taken by threads that wait awake."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow_numpy import crew as module
+from aioflow_numpy import deep_products, products, threads
+from aioflow_numpy.account import Account
+from aioflow_numpy.blas_products import Gemm, find_products, product_parts
+from aioflow_numpy.blas_threads import alone
+from aioflow_numpy.compiled.background import BACKGROUND
+from aioflow_numpy.compiled.crew import SINGLE, crew_program
+from aioflow_numpy.crew import Crew
+from tests.backends.compiled.chains import Array, compiler
+from tests.backends.compiled.crews import helpers, noting
+from tests.processes import SECONDS
+
+SOME = Gemm(1, SINGLE)  # is not called
+
+pytestmark = [
+    compiler,
+    pytest.mark.skipif(find_products() is None, reason="NumPy has another BLAS than OpenBLAS"),
+]
+
+
+class _Clock:
+    """Goes on by `step` seconds whenever it is looked at."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now, self._step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self._step
+        return self.now
+
+
+def _ready(clock: Callable[[], float] = time.perf_counter) -> Crew:
+    crew = Crew(clock)
+    crew.prepare()
+    return crew
+
+
+@pytest.fixture
+def _no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More threads than processors: they wait for one another, and would rest."""
+    monkeypatch.setattr(Account, "enter", lambda self, seconds: None)
+
+
+class _Woken(list[int]):
+    """Wakes nobody, and notes how many it was to wake."""
+
+    def __call__(self, count: int) -> bool:
+        self.append(count)
+        return True
+
+
+def _never(count: int) -> bool:
+    raise AssertionError("the helpers were to be awake")
+
+
+def _multiplied(crew: Crew, a: Array, b: Array, out: Array, bounds: tuple[int, ...], by_rows: bool) -> None:
+    """Have the crew multiply, as soon as somebody is awake."""
+    end = time.monotonic() + SECONDS
+    while not crew.multiply(a, b, out, bounds, by_rows, 1, lambda _: True):
+        assert time.monotonic() < end, "nobody waits awake"
+
+
+def _by_numpy(a: Array, b: Array, bounds: tuple[int, ...], by_rows: bool) -> Array:
+    parts = [slice(*each) for each in pairwise(bounds)]
+    made = [alone(np.matmul, a[p] if by_rows else a, b if by_rows else b[:, p]) for p in parts]
+    return np.concatenate(made, 0 if by_rows else 1)
+
+
+def _matrix(rng: np.random.Generator, rows: int, columns: int, dtype: Any) -> Array:
+    """By rows or by columns, in one piece or a part of something larger."""
+    room = rng.standard_normal((rows + 3, columns + 5)).astype(dtype)
+    if rng.random() < 0.5:
+        room = np.asfortranarray(room)
+    part = room[1 : rows + 1, 2 : columns + 2]
+    return part if rng.random() < 0.5 else part.copy("K")
+
+
+@pytest.mark.usefixtures("_no_rests")
+def test_parts_are_what_numpy_makes_of_them_and_nothing_else_is_written() -> None:
+    rng, crew = np.random.default_rng(0), _ready()
+    with helpers(crew, 2):
+        for _ in range(500):
+            rows, inner, columns = (int(n) for n in rng.integers(8, 150, 3))
+            dtype = np.float32 if rng.random() < 0.5 else np.float64
+            a, b = _matrix(rng, rows, inner, dtype), _matrix(rng, inner, columns, dtype)
+            by_rows = bool(rng.integers(2))
+            size = rows if by_rows else columns
+            bounds = (0, *sorted({2 * int(n) for n in rng.integers(1, size // 2, 3)}), size)
+            room = np.full((rows + 2, columns + 3), 7, dtype)
+            _multiplied(crew, a, b, room[1:-1, 1:-2], bounds, by_rows)
+            wanted = np.full_like(room, 7)
+            wanted[1:-1, 1:-2] = _by_numpy(a, b, bounds, by_rows)
+            np.testing.assert_array_equal(room, wanted, strict=True)
+
+
+@pytest.mark.usefixtures("_no_rests")
+def test_products_of_few_rows_have_the_same_bits_with_helpers_without_and_by_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And they are near to what they should be, and nothing else is written."""
+    rng, crew, without = np.random.default_rng(1), _ready(), Crew()
+    monkeypatch.setattr(deep_products, "thread_count", lambda: 3)
+    monkeypatch.setattr(deep_products, "wake_helpers", lambda count: True)
+    shared: list[int] = []
+    share, (summing, sums) = crew._share, noting(crew.sums)
+
+    def shares(code: Any, parts: Any, *places: int) -> bool:
+        shared.append(parts.count)
+        return share(code, parts, *places)
+
+    monkeypatch.setattr(crew, "_share", shares)
+    monkeypatch.setattr(crew, "sums", summing)
+    with helpers(crew, 2):
+        for _ in range(200):
+            narrow = rng.random() < 0.5  # then pieces are long
+            sizes = rng.integers(
+                (2, 2500, 64) if narrow else (2, 700, 200), (120, 5000, 130) if narrow else (120, 2500, 700)
+            )
+            rows, inner, columns = (int(n) for n in sizes)
+            dtype = np.float32 if rng.random() < 0.5 else np.float64
+            a, b = _matrix(rng, rows, inner, dtype), rng.standard_normal((inner, columns + 5)).astype(dtype)[:, 2:-3]
+            made = np.full((2, rows + 2, columns + 3), 7, dtype)
+            for room, by in zip(made, (crew, without), strict=True):
+                monkeypatch.setattr(deep_products, "CREW", by)
+                products.matmul(a, b, room[1:-1, 1:-2])
+            np.testing.assert_array_equal(made[0], made[1], strict=True)
+            wanted = np.full(made.shape[1:], 7.0)
+            wanted[1:-1, 1:-2] = a.astype(float) @ b.astype(float)
+            np.testing.assert_allclose(made[0], wanted, rtol=1e-4, atol=1e-3)
+    assert len(sums) > 150
+    assert None not in sums, "there is code for each"
+    assert max(shared) > 1
+
+
+@pytest.mark.usefixtures("_no_rests")
+def test_several_threads_may_have_products_at_once() -> None:
+    crew = _ready()
+
+    def multiply(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(100):
+            a, b = rng.standard_normal((60, 80), np.float32), rng.standard_normal((80, 90), np.float32)
+            out, bounds = np.empty((60, 90), np.float32), (0, 20, 50, 90)
+            _multiplied(crew, a, b, out, bounds, False)
+            np.testing.assert_array_equal(out, _by_numpy(a, b, bounds, False))
+
+    with helpers(crew, 2), ThreadPoolExecutor(3) as pool:
+        list(pool.map(multiply, range(3)))
+
+
+def test_who_is_awake_takes_a_part() -> None:
+    """The helper's thread uses the processor while it waits, and the other thread does half of the work."""
+    crew = _ready()
+    a, b = np.ones((1200, 1200), np.float32), np.ones((1200, 1200), np.float32)
+    out = np.empty_like(a)
+    saved: list[float] = []
+    with pytest.MonkeyPatch.context() as patch, helpers(crew, 1):
+        patch.setattr(Account, "enter", lambda self, seconds: saved.append(seconds))
+        end = time.monotonic() + SECONDS
+        while not any(seconds > 0 for seconds in saved):
+            assert time.monotonic() < end, "no part was taken, or none of them saved time"
+            _multiplied(crew, a, b, out, (0, 600, 1200), True)
+    assert (out == 1200).all()
+
+
+def test_nobody_is_awake_and_is_woken_once() -> None:
+    crew, woken = _ready(), _Woken()
+    crew.gather(1)
+    a, out = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32)
+    for _ in range(3):
+        assert not crew.multiply(a, a.copy(), out, (0, 4, 8), True, 1, woken)
+    assert woken == [1]
+    assert not out.any()
+    crew.stay(0, lambda: True)  # it was awake, and there is something else to do
+    assert not crew.multiply(a, a.copy(), out, (0, 4, 8), True, 1, woken)
+    assert woken == [1, 1]
+
+
+def test_a_helper_may_be_awake_before_who_wakes_it_goes_on() -> None:
+    crew, woken = _ready(), _Woken()
+    crew.gather(1)
+    a, out = np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32)
+
+    def wake(count: int) -> bool:
+        crew.stay(0, lambda: True)
+        return woken(count)
+
+    for _ in range(2):
+        assert not crew.multiply(a, a.copy(), out, (0, 4, 8), True, 1, wake)
+    assert woken == [1, 1]
+
+
+def test_as_many_are_woken_as_there_are_parts_for() -> None:
+    crew, woken = _ready(), _Woken()
+    crew.gather(7)
+    a = np.ones((9, 8), np.float32)
+    assert not crew.multiply(a, np.ones((8, 8), np.float32), a.copy(), (0, 3, 6, 9), True, 1, woken)
+    assert woken == [2]
+
+
+def test_a_helper_waits_for_a_moment_and_leaves_when_it_is_called() -> None:
+    crew = _ready(_Clock())
+    crew.gather(1)
+    crew.stay(0, lambda: False)  # returns by itself
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PATIENCE", 10**12)
+        helper = threading.Thread(target=crew.stay, args=(0, lambda: False), daemon=True)
+        helper.start()
+        end = time.monotonic() + SECONDS
+        while helper.is_alive():
+            assert time.monotonic() < end, "it does not hear that it is called"
+            crew.call()
+            time.sleep(0.001)
+
+
+def test_what_waits_in_vain_rests() -> None:
+    clock = _Clock(1e-3)
+    crew = _ready(clock)
+    crew.gather(1)
+    looked: list[None] = []
+
+    def is_wanted() -> bool:
+        looked.append(None)
+        return False
+
+    for _ in range(50):
+        crew.stay(0, is_wanted)
+    assert 2 < len(looked) < 10, "the account is empty after some moments"
+    before = len(looked)
+    clock.now += 2
+    crew.stay(0, is_wanted)
+    assert len(looked) == before + 1
+
+
+def test_who_is_called_before_a_product_comes_has_waited_in_vain() -> None:
+    """Other kernels call all the time where there are no products."""
+    crew = _ready()
+    crew.gather(1)
+    stayed = 0
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        caller = threading.Timer(0.0005, crew.call)
+        caller.start()
+        begun = time.thread_time()
+        crew.stay(0, lambda: False)
+        stayed += time.thread_time() - begun > 1e-4
+        caller.join()
+    assert stayed < 50
+
+
+def test_a_large_product_wants_all() -> None:
+    crew = _ready()
+    a, out = np.ones((9, 8), np.float32), np.zeros((9, 8), np.float32)
+    with helpers(crew, 1):
+        _multiplied(crew, a, np.ones((8, 8), np.float32), out, (0, 3, 6, 9), True)
+        for _ in range(100):
+            assert not crew.multiply(a, a[:8].copy(), out, (0, 3, 6, 9), True, 2, lambda _: True)
+
+
+def test_a_product_is_made_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = _ready()
+    monkeypatch.setattr(products, "CREW", crew)
+    monkeypatch.setattr(threads, "CREW", crew)
+    monkeypatch.setattr(products, "thread_count", lambda: 2)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    a = np.ones((150, 150), np.float32)
+    crew.gather(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        patch.setattr(threads, "_started", threads._started.__wrapped__)
+        for _ in range(2):
+            assert (products.matmul(a, a.copy()) == 150).all()
+
+
+def test_helpers_that_could_be_started_go_on_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def refused(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threads, "CREW", Crew())
+    monkeypatch.setattr(threads, "_threads", [])
+    monkeypatch.setattr(threads, "_started", functools.cache(threads._started.__wrapped__))
+    monkeypatch.setattr(os, "cpu_count", lambda: 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        for _ in range(3):
+            done: list[int] = []
+            threads.for_each(done.append, range(20))
+            assert sorted(done) == list(range(20))
+    assert threads._threads == started
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads run where the system lets them")
+def test_who_is_waited_for_too_long_may_run_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was sent to another processor, where another program may be."""
+    crew, here = _ready(), os.sched_getaffinity(0)
+    if len(here) < 2:
+        pytest.skip("there is one processor")
+    monkeypatch.setattr(module, "_STUCK", -1)
+    a = np.ones((8, 8), np.float32)
+    with helpers(crew, 1):
+        _multiplied(crew, a, a.copy(), a.copy(), (0, 4, 8), True)
+        assert all(os.sched_getaffinity(thread) == here for thread in crew._ids.values())
+
+
+_AT_ONCE = """
+import threading
+from aioflow_numpy import threads
+barrier = threading.Barrier(8)
+def first():
+    barrier.wait()
+    threads.for_each(lambda item: None, range(4))
+users = [threading.Thread(target=first) for _ in range(8)]
+for user in users: user.start()
+for user in users: user.join()
+names = [thread.name for thread in threading.enumerate() if "blocks" in thread.name]
+assert len(names) == len(set(names)), names
+"""
+
+
+def test_threads_that_want_the_first_helpers_at_once_get_the_same() -> None:
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", _AT_ONCE], capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == 0, done.stderr
+
+
+def test_rests_become_longer_and_short_again() -> None:
+    clock = _Clock()
+    account = Account(clock)
+
+    def rest() -> float:
+        """Lose all, and see how long it rests."""
+        while account.is_open(clock.now):
+            account.enter(-1e-3)
+        begun = clock.now
+        while not account.is_open(clock.now):
+            clock.now += 1e-3
+        return clock.now - begun
+
+    rests = [rest() for _ in range(10)]
+    assert rests[0] < 0.03
+    assert rests[1] == pytest.approx(2 * rests[0], rel=0.1)
+    assert max(rests) < 1.1
+    for _ in range(10):
+        account.enter(1e-3)
+    assert rest() < 0.03
+
+
+def test_an_event_loop_waits_for_nobody() -> None:
+    crew = _ready()
+    a = np.ones((8, 8), np.float32)
+
+    async def on_a_loop() -> bool:
+        return crew.multiply(a, a.copy(), a.copy(), (0, 4, 8), True, 1, _never)
+
+    with helpers(crew, 1):
+        _multiplied(crew, a, a.copy(), a.copy(), (0, 4, 8), True)
+        assert not any(asyncio.run(on_a_loop()) for _ in range(10))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out"),
+    [
+        (np.ones((1, 9), np.float32), np.ones((9, 8), np.float32), np.ones((1, 8), np.float32)),
+        (np.ones((9, 1), np.float32), np.ones((1, 8), np.float32), np.ones((9, 8), np.float32)),
+        (np.ones((8, 18), np.float32)[:, ::2], np.ones((9, 8), np.float32), np.ones((8, 8), np.float32)),
+        (np.ones((9, 8), np.float32)[:, ::-1], np.ones((8, 8), np.float32), np.ones((9, 8), np.float32)),
+        (np.broadcast_to(np.float32(1), (9, 8)), np.ones((8, 8), np.float32), np.ones((9, 8), np.float32)),
+        (np.ones((9, 8), np.float32), np.ones((8, 8), np.float32), np.ones((8, 9), np.float32).T),
+    ],
+)
+def test_what_numpy_may_ask_for_in_another_way_is_left_to_it(a: Array, b: Array, out: Array) -> None:
+    assert product_parts(SOME, a, b, out, (0, 4, 8), True) is None
+
+
+def _read_only(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out"),
+    [
+        (np.ones((9, 8), np.float32), np.ones((7, 6), np.float32), np.ones((9, 6), np.float32)),
+        (np.ones((9, 8), np.float32), np.ones((8, 6), np.float64), np.ones((9, 6), np.float64)),
+        (np.ones((9, 8), np.float32), np.ones((8, 6), np.float32), np.ones((9, 6), np.float64)),
+        (np.ones((9, 8), np.float32), np.ones((8, 6), np.float32), np.ones((8, 6), np.float32)),
+        (np.ones((9, 8), np.float32), np.ones((8, 6), np.float32), _read_only(np.ones((9, 6), np.float32))),
+        (
+            np.frombuffer(b"0" * 289, np.float32, 72, 1).reshape(9, 8),
+            np.ones((8, 6), np.float32),
+            np.ones((9, 6), np.float32),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_numpys_to_refuse_or_to_copy(a: Array, b: Array, out: Array) -> None:
+    assert product_parts(SOME, a, b, out, (0, 4, 8), True) is None
+
+
+def test_a_matrix_and_its_transpose_are_left_to_numpy() -> None:
+    a = np.ones((9, 8), np.float32)
+    assert product_parts(SOME, a, a.T, np.empty((9, 9), np.float32), (0, 4, 8), True) is None
+    assert product_parts(SOME, a, a.T.copy(), np.empty((9, 9), np.float32), (0, 4, 8), True) is not None
+    assert product_parts(SOME, a, a[4:].T, np.empty((9, 5), np.float32), (0, 4, 8), True) is None, "a part of it is"
+
+
+def test_it_is_compiled_when_products_have_taken_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a result has the same bits before and after, whoever computes it."""
+    crew = Crew()
+    monkeypatch.setattr(module, "_WORTH", 2**24)
+    monkeypatch.setattr(products, "CREW", crew)
+    monkeypatch.setattr(products, "wake_helpers", lambda count: True)  # the test has its own
+    monkeypatch.setattr(products, "thread_count", lambda: 2)
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((130, 200), np.float32), rng.standard_normal((200, 150), np.float32)
+    before = products.matmul(a, b)
+    for _ in range(5):
+        products.matmul(a, b)
+    assert BACKGROUND.wait(SECONDS)
+    with helpers(crew, 1) as returned:
+        end = time.monotonic() + SECONDS
+        while crew.multiply(a, b, np.empty_like(before), (0, 75, 150), False, 1, lambda _: True) is False:
+            assert time.monotonic() < end, "it is not there"
+        for _ in range(500):
+            np.testing.assert_array_equal(products.matmul(a, b), before, strict=True)
+    assert returned[0]
+
+
+def test_shapes_that_do_not_fit_are_an_error_whoever_is_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = _ready()
+    monkeypatch.setattr(products, "CREW", crew)
+    monkeypatch.setattr(products, "wake_helpers", lambda count: True)
+    monkeypatch.setattr(products, "thread_count", lambda: 2)
+    a = np.ones((200, 200), np.float32)
+    with helpers(crew, 1):
+        _multiplied(crew, a, a.copy(), a.copy(), (0, 100, 200), True)
+        for _ in range(20):
+            with pytest.raises(ValueError, match="mismatch"):
+                products.matmul(a, np.ones((199, 200), np.float32))
+
+
+def test_code_that_gives_other_results_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text, usual, wrong = crew_program("INTEGER"), "i > 0, c", "i >= 0, c"
+    assert usual in text
+    monkeypatch.setattr(module, "crew_program", lambda integer: text.replace("INTEGER", integer).replace(usual, wrong))
+    crew = _ready()
+    crew.gather(1)
+    a = np.ones((8, 8), np.float32)
+    assert not crew.multiply(a, a.copy(), a.copy(), (0, 4, 8), True, 1, _never)
+    assert "is not called without it" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # which is what is tried here
+def test_a_forked_child_goes_on_without_the_helpers() -> None:
+    crew = _ready()
+    a, b = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
+    out = np.empty_like(a)
+    with helpers(crew, 1):
+        _multiplied(crew, a, b, out, (0, 32, 64), True)
+        child = os.fork()
+        if child == 0:
+            alone_here = not crew.multiply(a, b, out, (0, 32, 64), True, 1, lambda _: True)
+            os._exit(0 if alone_here and (products.matmul(a, b) == 64).all() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        _multiplied(crew, a, b, out, (0, 32, 64), True)

@@ -1,0 +1,150 @@
+"""Depthwise convolutions in machine code give what NumPy gives, to the last bit, and are used when they are there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow_numpy import compiled_depthwise as module
+from aioflow_numpy import conv_depthwise
+from aioflow_numpy.compiled.background import BACKGROUND
+from aioflow_numpy.compiled.depthwise import depthwise_program
+from aioflow_numpy.compiled.trials import numbers
+from aioflow_numpy.compiled_depthwise import CompiledDepthwise, compiled_depthwise
+from aioflow_numpy.conv_shapes import Windows, windows
+from aioflow_numpy.convolution import depthwise_conv2d, depthwise_conv2d_backprop_input
+from tests.backends.compiled.chains import Array, compiler, same
+
+pytestmark = compiler
+
+# (image, kernel, strides, padding, dilations); the channels fill vectors, or do not.
+CASES: list[Any] = [
+    ((1, 9, 8, 144), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    ((2, 9, 8, 67), (3, 3), (2, 2), ((0, 1), (0, 1)), (1, 1)),
+    ((3, 5, 4, 16), (5, 5), (1, 1), ((2, 2), (2, 2)), (1, 1)),
+    ((1, 7, 9, 40), (3, 2), (1, 2), ((0, 0), (0, 0)), (2, 3)),
+    ((2, 3, 3, 33), (3, 3), (3, 1), ((4, 3), (5, 2)), (1, 1)),
+    ((1, 1, 1, 960), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    ((1, 30, 41, 17), (1, 1), (2, 3), ((0, 0), (0, 0)), (1, 1)),
+    ((2, 61, 64, 224), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),  # several parts
+]
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    compiled_depthwise.cache_clear()
+    module._spent.clear()
+    yield
+    compiled_depthwise.cache_clear()
+
+
+def _known(g: Windows, dtype: Any = np.float32) -> CompiledDepthwise:
+    known = compiled_depthwise(g, np.dtype(dtype), conv_depthwise._by_numpy)
+    assert known is not None
+    return known
+
+
+def _case(case: Any, dtype: Any) -> tuple[Windows, Array, Array]:
+    """Its windows, and an image and filters with numbers of every kind."""
+    shape, kernel, *geometry = case
+    rng = np.random.default_rng(0)
+    image, taps = (numbers(rng, np.dtype(dtype), each) for each in (shape, (*kernel, shape[3], 1)))
+    return windows(shape, kernel, *geometry), image, taps
+
+
+def _convolved(x: Array, taps: Array, case: Any, data_format: str = "NHWC") -> Array:
+    strides, padding, dilations = case[2:]
+    return depthwise_conv2d(x, taps, strides, padding, dilations, data_format)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bits_are_those_of_numpy(case: Any, dtype: Any) -> None:
+    g, image, taps = _case(case, dtype)
+    usual = np.asarray(np.random.default_rng(1).standard_normal(image.shape), dtype)
+    with np.errstate(all="ignore"):
+        wanted = [_convolved(x, taps, case) for x in (image, usual)]
+        known = _known(g, dtype)
+        known.prepare()
+        assert known.is_ready
+        found = [_convolved(x, taps, case) for x in (image, usual)]
+    assert all(map(same, wanted, found))
+
+
+def test_images_may_lie_in_any_order() -> None:
+    g, image, taps = _case(CASES[1], np.float32)
+    _known(g).prepare()
+    wanted = _convolved(image, taps, CASES[1])
+    channels_first = np.ascontiguousarray(image.transpose(0, 3, 1, 2))
+    found = _convolved(channels_first, taps, CASES[1], "NCHW")
+    assert same(wanted, np.ascontiguousarray(found.transpose(0, 2, 3, 1)))
+    gaps = np.repeat(image, 2, axis=3)[..., ::2]
+    fixed = np.array(taps)
+    fixed.flags.writeable = False
+    assert same(wanted, _convolved(gaps, fixed, CASES[1]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_filters_may_lie_in_any_order(case: Any) -> None:
+    """NumPy and machine code add in one order, so that it does not matter when the code is there."""
+    shape, kernel, *geometry = case
+    rng, g = np.random.default_rng(0), windows(shape, kernel, *geometry)
+    image, taps = (rng.standard_normal(each, np.float32) for each in (shape, (*kernel, shape[3], 1)))
+    turned = np.asfortranarray(taps)
+    wanted = _convolved(image, taps, case)
+    assert same(wanted, _convolved(image, turned, case))
+    _known(g).prepare()
+    assert same(wanted, _convolved(image, turned, case))
+
+
+def test_the_gradient_of_the_image_has_the_same_bits() -> None:
+    g, dy, taps = _case(CASES[0], np.float32)
+    strides, padding, dilations = CASES[0][2:]
+
+    def gradient() -> Array:
+        return depthwise_conv2d_backprop_input(dy.shape, taps, dy, strides, padding, dilations, "NHWC")
+
+    with np.errstate(all="ignore"):
+        wanted = gradient()
+        known = _known(g)  # at stride 1 the gradient is a convolution by the same windows
+        known.prepare()
+        assert known.is_ready
+        assert same(wanted, gradient())
+
+
+def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Callable[[], None]] = []
+    monkeypatch.setattr(BACKGROUND, "ask", asked.append)
+    g, image, taps = _case(CASES[0], np.float32)
+    monkeypatch.setattr(module, "_WORTH", 3 * g.rows * g.c * 9)
+    for count in (0, 0, 1, 1):
+        with np.errstate(all="ignore"):
+            _convolved(image, taps, CASES[0])
+        assert len(asked) == count
+        assert not _known(g).is_ready
+    asked[0]()
+    assert _known(g).is_ready
+
+
+@pytest.mark.parametrize("change", [("+= a[v]", "-= a[v]"), (": zeros", ": x"), ("oh * height", "oh * width")])
+def test_code_that_gives_other_results_is_not_used(
+    change: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "depthwise_program", lambda dtype: depthwise_program(dtype).replace(*change))
+    known = _known(windows((2, 40, 30, 144), (3, 3), (1, 1), ((1, 1), (1, 1))))
+    with caplog.at_level(logging.WARNING, "aioflow.compiled"):
+        known.prepare()
+    assert not known.is_ready
+    assert "other results than NumPy" in caplog.text
+
+
+def test_what_numpy_does_as_well_stays_with_it() -> None:
+    few = windows((1, 9, 9, 3), (3, 3), (1, 1), ((1, 1), (1, 1)))
+    large = windows((1, 40, 40, 32), (17, 17), (1, 1), ((0, 0), (0, 0)))
+    assert compiled_depthwise(few, np.dtype(np.float32), conv_depthwise._by_numpy) is None
+    assert compiled_depthwise(large, np.dtype(np.float32), conv_depthwise._by_numpy) is None
+    assert compiled_depthwise(large, np.dtype(np.complex64), conv_depthwise._by_numpy) is None

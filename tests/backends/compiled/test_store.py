@@ -1,0 +1,175 @@
+"""Compiled programs on disk: kept for the next process, and not taken from anybody else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioflow.errors import ResourceExhaustedError
+from aioflow_numpy.compiled import store as module
+from aioflow_numpy.compiled.code import Programs, describe
+from aioflow_numpy.compiled.store import Store
+from tests import processes
+from tests.backends.compiled.chains import compiler
+
+TEXT = "void piece0(long rows, long width, int *out) { *out = rows + width; }"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "kept"
+
+
+def test_what_is_kept_is_found(folder: Path) -> None:
+    path = Store(folder).keep("key", b"machine code")
+    assert path is not None
+    assert Store(folder).find("key") == path
+    assert path.read_bytes().startswith(b"machine code")
+    assert Store(folder).find("other") is None
+
+
+def test_the_folder_is_the_users_alone(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        Store(folder).keep("key", b"machine code")
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o700, 0o700]
+
+
+def writable(folder: Path, path: Path) -> None:
+    folder.chmod(0o770)
+
+
+def writable_above(folder: Path, path: Path) -> None:
+    folder.parent.chmod(0o777)
+
+
+def writable_file(folder: Path, path: Path) -> None:
+    path.chmod(0o666)
+
+
+def cut_off(folder: Path, path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def altered(folder: Path, path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[3] ^= 1
+    path.write_bytes(contents)
+
+
+def empty(folder: Path, path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def linked(folder: Path, path: Path) -> None:
+    path.rename(folder.parent / "elsewhere")
+    path.symlink_to(folder.parent / "elsewhere")
+
+
+def a_pipe(folder: Path, path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "harm", [writable, writable_above, writable_file, cut_off, altered, empty, linked, a_pipe], ids=lambda f: f.__name__
+)
+def test_what_is_not_sure_to_be_the_users_own_is_not_loaded(folder: Path, harm: Callable[[Path, Path], None]) -> None:
+    path = Store(folder).keep("key", b"x" * 100)
+    assert path is not None
+    harm(folder, path)
+    assert Store(folder).find("key") is None
+
+
+def test_a_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(folder).keep("key", b"machine code")
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    store = Store(folder)
+    assert store.find("key") is None
+    assert store.keep("key", b"other code") is None
+    assert "another user's" in str(store.problem())
+
+
+def test_a_sticky_folder_above_is_well(folder: Path) -> None:
+    folder.parent.mkdir()
+    folder.parent.chmod(0o1777)  # as /tmp
+    assert Store(folder).keep("key", b"machine code") is not None
+
+
+def test_a_user_without_a_home_has_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wherever the process stands is no place for code: it may be an archive that somebody has unpacked."""
+    monkeypatch.chdir(tmp_path)
+    assert Store(Path(".cache")).keep("key", b"machine code") is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_longest_unused_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 3)
+    store = Store(folder)
+    for i in range(3):
+        path = store.keep(f"key{i}", b"machine code")
+        assert path is not None
+        os.utime(path, (i, i))
+    store.find("key0")
+    store.keep("key3", b"machine code")
+    assert [i for i in range(4) if store.find(f"key{i}")] == [0, 2, 3]
+
+
+@compiler
+@pytest.mark.parametrize("why", ["full", "read-only", "hostile"])
+def test_where_nothing_can_be_kept_code_is_the_process_own(
+    folder: Path, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(parents=True)
+    if why == "full":
+
+        def refuse(*given: Any) -> None:
+            raise ResourceExhaustedError("no space left on device")
+
+        monkeypatch.setattr(module, "write_atomically", refuse)
+    elif why == "read-only":
+        monkeypatch.setattr(module, "write_atomically", lambda *given: (folder / "no" / "such").write_bytes(b""))
+    else:
+        folder.chmod(0o777)
+    (function,) = Programs(Store(folder)).functions(TEXT, [1])
+    assert callable(function)
+    assert not list(folder.iterdir())
+
+
+@compiler
+def test_the_doctor_says_why_a_folder_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert f"kept in {tmp_path}/aioflow/compiled" in describe()["C compiler"]
+    tmp_path.chmod(0o777)
+    assert f"others may write to {tmp_path}" in describe()["C compiler"]
+
+
+@compiler
+def test_two_processes_may_compile_the_same_at_once(tmp_path: Path) -> None:
+    program = f"""
+from ctypes import addressof, c_int
+from pathlib import Path
+from aioflow_numpy.compiled.code import Programs
+from aioflow_numpy.compiled.store import Store
+
+for i in range(3):
+    (function,) = Programs(Store(Path({str(tmp_path / "kept")!r}))).functions({TEXT!r} + f"// {{i}}", [1])
+    out = c_int()
+    function(2, 3, addressof(out))
+    assert out.value == 5
+"""
+    with ExitStack() as stack:
+        running = [stack.enter_context(processes.program("-c", program, stderr=subprocess.PIPE)) for _ in range(3)]
+        for process in running:
+            _, complaints = process.communicate(timeout=90)
+            assert process.returncode == 0, complaints
+    assert len(list((tmp_path / "kept").iterdir())) == 3

@@ -1,0 +1,88 @@
+"""Random layers without filters, for oneDNN's kernels beside NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from aioflow.graph.dtypes import float32
+from tests.backends.onednn.random_cases import Array, Case, body, normal
+
+__all__ = ["LAYERS", "layers"]
+
+
+def odd(rng: np.random.Generator, array: Array, large: float = 3e38) -> Array:
+    """Now and then with numbers that are none, or infinite, or large, or have many equals."""
+    match int(rng.integers(6)):
+        case 0:
+            return np.round(array)
+        case 1:
+            made = array.copy()
+            made[rng.random(made.shape) < 0.1] = rng.choice([np.nan, np.inf, -np.inf, large])
+            return made
+        case _:
+            return array
+
+
+def pool(rng: np.random.Generator, most: int = 20) -> Case:
+    """A pool or its gradient."""
+    n, h, w, c = (int(rng.integers(1, limit)) for limit in (5, most, most, 40))
+    kh, kw, sh, sw = (int(rng.integers(1, limit)) for limit in (6, 6, 4, 4))
+    attrs: dict[str, Any] = {"ksize": (1, kh, kw, 1), "strides": (1, sh, sw, 1), "data_format": "NHWC"}
+    attrs["padding"] = "SAME" if rng.integers(2) else "VALID"
+    if attrs["padding"] == "VALID":
+        h, w = max(h, kh), max(w, kw)
+    image = odd(rng, normal(rng, n, h, w, c))
+    name = "MaxPool" if rng.integers(2) else "AvgPool"
+    made = body(name, attrs, (image,), reproducible=True)(image)
+    if rng.integers(2):
+        return Case(name, attrs, (image,), kh * kw)
+    gradient = odd(rng, normal(rng, *made.shape))
+    inputs = (image, made, gradient) if name == "MaxPool" else (image.shape, gradient)
+    return Case(f"{name}Grad", attrs, inputs, kh * kw)
+
+
+def softmax(rng: np.random.Generator) -> Case:
+    """A softmax of vectors, or its logarithm."""
+    shape = [int(rng.integers(1, limit)) for limit in (40, 9, 70)][int(rng.integers(3)) :]
+    logits = odd(rng, normal(rng, *shape) * np.float32(rng.choice([1.0, 30.0])))
+    return Case(str(rng.choice(["Softmax", "LogSoftmax"])), {}, (logits,), 1)
+
+
+def batch_norm(rng: np.random.Generator) -> Case:
+    """A batch normalization or its gradient."""
+    version, data_format = str(rng.choice(["", "V2", "V3"])), str(rng.choice(["NHWC", "NCHW"]))
+    if version == "V3" and not rng.integers(3):
+        data_format = "NDHWC"
+    channels, is_training = int(rng.integers(1, 70)), bool(rng.integers(2))
+    shape = [channels if axis == "C" else int(rng.integers(1, 8)) for axis in data_format]
+    attrs: dict[str, Any] = {"data_format": data_format, "is_training": is_training, "epsilon": 1e-2, "U": float32}
+    x, scale, shift = normal(rng, *shape), normal(rng, channels), normal(rng, channels)
+    mean, variance = normal(rng, channels), np.abs(normal(rng, channels)) + np.float32(0.1)
+    depth = x.size // channels
+    if rng.integers(2):
+        attrs["exponential_avg_factor"] = float(rng.choice([1.0, 0.1]))
+        return Case(f"FusedBatchNorm{version}", attrs, (odd(rng, x, 1e10), scale, shift, mean, variance), depth)
+    more = (mean,) if version == "V3" else ()
+    inputs = (normal(rng, *shape), x, scale, mean, variance, *more)
+    return Case(f"FusedBatchNormGrad{version}", attrs, inputs, 100 * depth)
+
+
+def batch_product(rng: np.random.Generator) -> Case:
+    """Products of a batch of matrices."""
+    batch = [int(rng.integers(1, 6)) for _ in range(int(rng.integers(1, 3)))]
+    rows, inner, columns = (int(rng.integers(1, 40)) for _ in range(3))
+    a, b = bool(rng.integers(2)), bool(rng.integers(2))
+    left = normal(rng, *batch, *((inner, rows) if a else (rows, inner)))
+    right = normal(rng, *batch, *((columns, inner) if b else (inner, columns)))
+    return Case(str(rng.choice(["BatchMatMul", "BatchMatMulV2"])), {"adj_x": a, "adj_y": b}, (left, right), inner)
+
+
+LAYERS = (pool, softmax, batch_norm, batch_product)
+
+
+def layers(seed: int, count: int) -> list[Case]:
+    """So many layers, of every kind."""
+    rng = np.random.default_rng(seed)
+    return [LAYERS[number % len(LAYERS)](rng) for number in range(count)]

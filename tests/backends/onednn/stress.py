@@ -1,0 +1,144 @@
+"""`python -m tests.backends.onednn.stress SEED COUNT [nets]`: random shapes for every kernel of oneDNN, or random nets,
+in guarded memory.
+
+Several threads compute at once; now and then the work is stopped at a checkpoint, or a primitive fails. Arrays are
+released as soon as the kernel has returned or raised: whoever still used one would crash the process.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+from unittest.mock import patch
+
+import numpy as np
+
+from tests.backends.onednn.guarded_memory import guard
+
+__all__ = ["nets", "shrink", "stress"]
+
+_THREADS: Final = 3
+_SHARE: Final = 0.1  # of the kernels that are stopped, and of the primitives that fail
+
+
+def shrink(put: Callable[[Any, str, Any], object]) -> None:
+    """Small arrays go to oneDNN, and are shared by threads. `put` sets an attribute."""
+    from aioflow_numpy import products as numpy_products
+    from aioflow_onednn import (
+        batch_products,
+        conv_blocks,
+        forward,
+        kernels,
+        normalization,
+        pooling,
+        products,
+        team,
+    )
+    from aioflow_onednn import softmax as softmaxes
+
+    put(kernels, "_WORTHWHILE", 1)
+    put(numpy_products, "_BLOCK", 2**12)
+    put(products, "COLUMNS", 1)
+    put(products, "are_quicker", lambda: True)
+    put(conv_blocks, "LEAST", 2**10)
+    put(forward, "_FOR_A_TEAM", 2**14)
+    put(team, "_TRIALS", 0)
+    put(team, "_SHORT", 0)
+    put(conv_blocks, "_CHANNELS", 4)
+    for module in (products, softmaxes, normalization):
+        put(module, "WORTHWHILE", 1)
+    for module in (batch_products, normalization, pooling, softmaxes):
+        put(module, "_BLOCK", 2**9)
+    put(pooling, "_SLOW_BLOCK", 2**9)
+    put(pooling, "_CACHED", 2**9)
+    put(softmaxes, "_CACHED", 2**9)
+    put(normalization, "_MANY", 2**6)
+    put(normalization, "_SUMMED", 2**4)
+
+
+def stress(seed: int, count: int) -> Counter[str]:
+    """What has come of so many kernels.
+
+    Raises:
+        AssertionError: a result is another than NumPy's.
+    """
+    from aioflow.errors import InternalError
+    from aioflow.work.stopping import Stoppable, Stopped, doing
+    from aioflow_onednn.library import library
+    from tests.backends.onednn.random_cases import convolution, flat, fused, product
+    from tests.backends.onednn.random_layers import LAYERS
+
+    chance = random.Random(seed)
+    execute = library().execute
+
+    def failing(*arguments: Any) -> None:
+        if chance.random() < _SHARE / 5:
+            raise InternalError("a primitive fails")
+        execute(*arguments)
+
+    class Ends(Stoppable):
+        """Work that is stopped at one of its first checkpoints, perhaps."""
+
+        def check(self) -> None:
+            if chance.random() < 3 * _SHARE:
+                self.stop()
+            super().check()
+
+    def one(number: int) -> str:
+        rng = np.random.default_rng((seed, number))
+        makers = (product, convolution, convolution, *LAYERS)
+        case = makers[number % len(makers)](rng)
+        case = fused(case, rng) if rng.integers(2) else case
+        said = f"case {number} of seed {seed}: {case.op} {case.attrs} {[np.shape(each) for each in flat(case.inputs)]}"
+        try:
+            agrees = doing(Ends() if rng.random() < _SHARE else None, case.agrees)
+        except Stopped:
+            return "stopped"
+        except InternalError:
+            return "failed"
+        assert agrees, said
+        return "agreed"
+
+    library().execute = failing  # type: ignore[method-assign, assignment]
+    try:
+        with ThreadPoolExecutor(_THREADS, initializer=lambda: np.seterr(all="ignore")) as pool:
+            return Counter(pool.map(one, range(count)))
+    finally:
+        library().execute = execute  # type: ignore[method-assign]
+
+
+def nets(seed: int, count: int) -> Counter[str]:
+    """The same of random nets, whose nodes are computed as one call."""
+    import aioflow as af
+    from aioflow_onednn.plans import Plan
+    from tests.backends.onednn.random_nets import random_net
+
+    outcomes: Counter[str] = Counter()
+    run = Plan.run
+
+    def watched(plan: Plan, given: Any) -> Any:
+        outcomes["planned"] += 1
+        return run(plan, given)
+
+    with patch.object(Plan, "run", watched):
+        for number in range(count):
+            rng = np.random.default_rng((seed, number))
+            with af.Graph().as_default():
+                image, made = random_net(rng)
+                with af.Session() as session, af.Session(config=af.SessionConfig(reproducible=True)) as plain:
+                    for _ in range(4):
+                        fed = {image: rng.standard_normal(image.shape.as_list(), np.float32)}
+                        found, wanted = session.run_sync(made, fed), plain.run_sync(made, fed)
+                        assert np.allclose(found, wanted, rtol=1e-4, atol=1e-4), f"net {number} of seed {seed}"
+    return outcomes
+
+
+if __name__ == "__main__":
+    guard()
+    shrink(setattr)
+    kind = nets if sys.argv[3:] == ["nets"] else stress
+    print(dict(kind(int(sys.argv[1]), int(sys.argv[2]))))

@@ -1,0 +1,272 @@
+"""Who computes with OpenMP's threads, and that these are in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+import threading
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.errors import FailedPreconditionError, NotFoundError
+from aioflow_numpy.conv_shapes import windows
+from aioflow_onednn import convolutions
+from aioflow_onednn.codes import Algorithm
+from aioflow_onednn.filters import Filters, packings
+from aioflow_onednn.library import Activation, library
+from aioflow_onednn.primitives import address
+from aioflow_onednn.team import Team
+
+try:
+    library()
+except (NotFoundError, FailedPreconditionError) as error:
+    pytest.skip(error.message, allow_module_level=True)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Computation:
+    """Takes a time of the clock."""
+
+    def __init__(self, clock: _Clock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        self.runs, self.usual, self.missed, self.most_missed = 0, math.inf, 0, 64
+
+    def run(self, *addresses: int) -> None:
+        self._clock.now += self._seconds
+
+
+def _pair(clock: _Clock, alone: float, together: float) -> Any:
+    return SimpleNamespace(alone=_Computation(clock, alone), together=_Computation(clock, together))
+
+
+def _step(team: Team, pair: Any) -> str:
+    """Compute, and say by whom."""
+    if team.lend() < 2:
+        return "blocks"
+    try:
+        chosen = pair.alone if team.is_for_one(pair.alone) else pair.together
+        team.run(chosen, pair.alone)
+        return "alone" if chosen is pair.alone else "together"
+    finally:
+        team.back()
+
+
+def _team(clock: _Clock) -> Team:
+    return Team(clock, size=lambda: 2)
+
+
+def test_it_is_first_found_out_what_one_thread_takes() -> None:
+    clock = _Clock()
+    team, pair = _team(clock), _pair(clock, 1e-3, 6e-4)
+    by = [_step(team, pair) for _ in range(60)]
+    assert by[0] == "alone"
+    assert set(by[10:]) == {"together"}
+
+
+def test_now_and_then_it_is_found_out_again() -> None:
+    """One thread was slow when it was found out, since something else wanted the processors."""
+    clock = _Clock()
+    team, pair = _team(clock), _pair(clock, 4e-3, 2e-3)
+    by = [_step(team, pair) for _ in range(640)]
+    assert by[10:].count("alone") == 9
+    pair.alone._seconds = 1e-3
+    assert "blocks" in [_step(team, pair) for _ in range(2000)]
+
+
+def test_short_computations_stay_with_one_thread() -> None:
+    clock = _Clock()
+    team, pair = _team(clock), _pair(clock, 1e-5, 5e-6)
+    assert {_step(team, pair) for _ in range(50)} == {"alone"}
+
+
+def test_one_late_computation_is_forgiven() -> None:
+    clock = _Clock()
+    team, quick, late = _team(clock), _pair(clock, 1e-3, 6e-4), _pair(clock, 1e-3, 4e-3)
+    for _ in range(100):
+        _step(team, quick)
+    for _ in range(5):
+        _step(team, late)  # of these one alone counts: the others find out what it takes
+    assert _step(team, quick) == "together"
+
+
+def test_a_team_that_costs_time_rests_longer_and_longer() -> None:
+    clock = _Clock()
+    team, late = _team(clock), _pair(clock, 1e-3, 5e-3)
+    rests = []
+    for _ in range(6):
+        while _step(team, late) != "blocks":
+            pass
+        begun = clock.now
+        while _step(team, late) == "blocks":
+            clock.now += 1e-3
+        rests.append(clock.now - begun)
+    assert all(later > 1.5 * sooner for sooner, later in pairwise(rests))
+    assert rests[-1] < 2.0
+
+
+def test_it_has_short_rests_again_when_it_has_saved_time() -> None:
+    clock = _Clock()
+    team, quick, late = _team(clock), _pair(clock, 1e-3, 1e-4), _pair(clock, 1e-3, 9e-3)
+    for _ in range(300):
+        _step(team, late)
+        clock.now += 1e-3
+    clock.now += 10.0
+    for _ in range(50):
+        assert _step(team, quick) != "blocks"
+    while _step(team, late) != "blocks":
+        pass
+    clock.now += 0.1
+    assert _step(team, quick) == "together"
+
+
+def test_one_computation_at_a_time_has_it() -> None:
+    team = _team(_Clock())
+    assert team.lend() == 2
+    with_another: list[int] = []
+    thread = threading.Thread(target=lambda: with_another.append(team.lend()))
+    thread.start()
+    thread.join()
+    assert with_another == [1]
+    team.back()
+    assert team.lend() == 2
+
+
+def test_who_is_interrupted_does_not_keep_it() -> None:
+    sizes: list[int] = []
+
+    def size() -> int:
+        if not sizes:
+            sizes.append(2)
+            raise KeyboardInterrupt
+        return sizes[0]
+
+    team = Team(_Clock(), size)
+    with pytest.raises(KeyboardInterrupt):
+        team.lend()
+    assert team.lend() == 2
+
+
+async def test_an_event_loop_does_not_wait_for_it() -> None:
+    team = _team(_Clock())
+    assert team.lend() == 1
+    assert await asyncio.to_thread(team.lend) == 2
+
+
+_PROGRAM = """
+import os, sys
+if "early" in sys.argv:
+    import ctypes
+    ctypes.CDLL("libgomp.so.1")
+import numpy as np
+import aioflow as af
+from aioflow_onednn.library import library
+
+def step():
+    with af.Graph().as_default(), af.Session() as session:
+        image, weights = np.ones((1, 24, 24, 64), np.float32), np.ones((3, 3, 64, 64), np.float32)
+        made = af.nn.conv2d(af.placeholder(af.float32, image.shape), af.constant(weights), padding="SAME")
+        for _ in range(20):
+            result = session.run_sync(made, {made.op.inputs[0]: image})
+        return float(result.sum())
+
+first = step()
+if "fork" in sys.argv:
+    from aioflow_onednn.forward import Forward
+    from aioflow_onednn.team import TEAM
+    from aioflow_onednn.filters import Filters
+    from aioflow_numpy.conv_shapes import windows
+    g = windows((1, 24, 24, 64), (3, 3), (1, 1), ((1, 1), (1, 1)))
+    image, weights = np.ones((1, 24, 24, 64), np.float32), np.ones((3, 3, 64, 64), np.float32)
+    convolve = Forward(g, Filters(1, 64, 64))
+    def here():  # with the team, whether it rests or not
+        TEAM.lend = lambda: 2
+        TEAM.back = lambda: None
+        for _ in range(20):
+            out = convolve(image, weights)
+        return float(out.sum())
+    assert here() == first  # in the thread that forks
+    child = os.fork()
+    if not child:
+        same = here() == first == step()
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert here() == first
+print(library().has_team, "GOMP_SPINCOUNT" in os.environ)
+"""
+
+
+def _run(*arguments: str, **settings: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"} | settings
+    command = [sys.executable, "-c", _PROGRAM, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+_with_a_team = pytest.mark.skipif(library().version.runtime != 2, reason="this build of oneDNN is without OpenMP")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_who_computes_is_not_to_be_seen(seed: int) -> None:
+    """Not in the last bit."""
+    rng = np.random.default_rng(seed)
+    swish, added = Activation(Algorithm.ELTWISE_SWISH, 1.0), Activation(Algorithm.ELTWISE_RELU, adds=True)
+    activation = (None, swish, added)[seed % 3]
+    compared = 0
+    for _ in range(12):
+        depthwise, kernel, stride = rng.random() < 0.3, int(rng.choice([1, 1, 3, 5])), int(rng.choice([1, 2]))
+        n, h, w, c, outputs = (int(each) for each in rng.integers((1, 2, 2, 1, 1), (4, 24, 24, 200, 200)))
+        edge = (kernel // 2, kernel // 2)
+        g = windows((n, h, w, c), (kernel, kernel), (stride, stride), (edge, edge))
+        filters = Filters(c, 1, c) if depthwise else Filters(1, c, outputs)
+        if not convolutions.fits(g) or convolutions.forward(g, filters, False, activation).primitive.is_by_products:
+            continue
+        image = rng.standard_normal((n, h, w, c), np.float32)
+        weights = rng.standard_normal((kernel, kernel, filters.inputs, filters.outputs), np.float32)
+        other = rng.standard_normal((g.n, g.oh, g.ow, filters.outputs), np.float32)
+        results = []
+        for threads in (1, 2, 3):
+            prepared = convolutions.forward(g, filters, False, activation, threads)
+            out = np.empty((g.n, g.oh, g.ow, filters.outputs), np.float32)
+            packed = packings(weights, [(prepared, 0)])[prepared, 0]
+            more = [address(other)] if activation is added else []
+            prepared.run(address(image), packed.at, address(out), *more)
+            results.append(out)
+        np.testing.assert_array_equal(results[1:], results[:1] * 2)
+        compared += 1
+    assert compared > 6
+
+
+@_with_a_team
+def test_the_environment_is_as_before() -> None:
+    assert _run() == "True False"
+
+
+@_with_a_team
+def test_an_openmp_that_somebody_has_loaded_before_is_left_alone() -> None:
+    """It was told nothing of how long its threads are to wait, and keeps a processor busy for milliseconds."""
+    assert _run("early") == "False False"
+
+
+@_with_a_team
+def test_the_users_own_wait_stands() -> None:
+    assert _run(GOMP_SPINCOUNT="100") == "True True"
+
+
+@_with_a_team
+def test_a_child_of_a_fork_computes_on() -> None:
+    _run("fork")
