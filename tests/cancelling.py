@@ -1,0 +1,113 @@
+"""Cancels a coroutine at each turn of the event loop in which it runs, and looks for what it leaves behind.
+
+Most faults at start and stop are of one of four kinds: something is used before the code that completes it has run; a
+close is not idempotent, or not shielded; a callback does not check whether its future is done or its transport closing;
+a check before an `await` is not repeated after it. Cancellation at every turn reaches all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import uvloop
+
+__all__ = ["LOOPS", "cancel_at_each_turn", "run_on"]
+
+# For `pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)`.
+LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+_LIMIT: Final = 60.0  # seconds, for what a cancelled coroutine leaves behind to go away
+_FILES: Final = "/proc/self/fd"
+
+
+def run_on(loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` on a new event loop in debug mode. Errors that the loop can only log fail the test."""
+    logged: list[str] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(repr(context)))
+        await work
+
+    with asyncio.Runner(debug=True, loop_factory=loop) as runner:
+        runner.run(watched())
+    assert not logged, logged
+
+
+async def cancel_at_each_turn(
+    work: Callable[[], Coroutine[Any, Any, object]],
+    then: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    *,
+    turns: int = 40,
+    expected: tuple[type[BaseException], ...] = (),
+) -> int:
+    """Run `work` again and again, cancelled after 0, 1, 2, … turns of the loop, until it ends before it is cancelled.
+
+    After each run no task, descriptor or listening port of it may be left.
+
+    Args:
+        work: Makes the coroutine; called for each run.
+        then: Run after each cancelled run, with a time limit: shows that what `work` used still answers or refuses.
+        turns: The largest number of turns that is tried.
+        expected: Errors that `work` may raise. Any other, and an ExceptionGroup, fails the test.
+
+    Returns:
+        The number of cancelled runs.
+    """
+    await _run(work, None, expected)  # starts what stays for the process: thread pools, imports
+    before = asyncio.all_tasks(), _files()
+    for count in range(turns):
+        was_cancelled = await _run(work, count, expected)
+        await _until_nothing_is_left(before, count)
+        if then is not None:
+            async with asyncio.timeout(_LIMIT):
+                await then()
+        if not was_cancelled:
+            return count
+    return turns
+
+
+async def _run(
+    work: Callable[[], Coroutine[Any, Any, object]], turns: int | None, expected: tuple[type[BaseException], ...]
+) -> bool:
+    """Whether it was cancelled before it ended."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work())
+    for _ in range(turns or 0):
+        await asyncio.sleep(0)
+    was_cancelled = turns is not None and task.cancel(f"after {turns} turns")
+    done, _ = await asyncio.wait([task], timeout=_LIMIT)
+    if not done:
+        frames = "\n".join(map(str, task.get_stack()))
+        raise AssertionError(f"still running {_LIMIT} s after it was cancelled in turn {turns}: {task}\n{frames}")
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, expected):
+        raise AssertionError(f"{error!r} when cancelled in turn {turns}") from error
+    return was_cancelled
+
+
+async def _until_nothing_is_left(before: tuple[set[asyncio.Task[Any]], set[str]], turn: int) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _LIMIT
+    tasks, files = before
+    while left := (asyncio.all_tasks() - tasks) or (_files() - files):
+        assert loop.time() < until, f"left when cancelled in turn {turn}: {left}"
+        await asyncio.sleep(0.001)
+        gc.collect(0)
+
+
+def _files() -> set[str]:
+    """Descriptors of this process with what they lead to; nothing where the system does not list them."""
+    found = set()
+    for name in os.listdir(_FILES) if os.path.isdir(_FILES) else ():
+        try:
+            found.add(f"{name} -> {os.readlink(f'{_FILES}/{name}')}")
+        except OSError:  # the one of the listing itself
+            continue
+    return found
