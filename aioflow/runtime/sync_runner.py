@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
-from weakref import WeakSet
 
 from aioflow.errors import ClosedSessionError
 from aioflow.work.forking import renew_in_child
@@ -18,7 +17,6 @@ from aioflow.work.forking import renew_in_child
 __all__ = ["SyncRunner", "loop_runs_here"]
 
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
-_KEPT: Final[WeakSet[SyncRunner]] = WeakSet()
 
 
 def loop_runs_here() -> bool:
@@ -36,6 +34,9 @@ class SyncRunner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runner: asyncio.Runner | None = None
+        # Closes the loop when this object is collected without having been closed, and when the process ends. A loop
+        # does so itself in `__del__`, but in a cycle of garbage its sockets may be finalized first, and it then raises.
+        self._unclosed: weakref.finalize[[threading.Lock, asyncio.AbstractEventLoop], SyncRunner] | None = None
         self._closed = False
         renew_in_child(self)
 
@@ -43,7 +44,8 @@ class SyncRunner:
         """In a child the loop is the parent's, as is what it waits with. It would close itself when it is collected,
         and take the parent's sockets out of that.
         """
-        _KEPT.discard(self)
+        if self._unclosed is not None:
+            self._unclosed.detach()
         if self._runner is not None:
             with suppress(RuntimeError):  # it has been closed
                 loop = self._runner.get_loop()
@@ -66,19 +68,8 @@ class SyncRunner:
                 raise ClosedSessionError.refusing()
             if self._runner is None:
                 self._runner = asyncio.Runner()
-                _KEPT.add(self)
+                self._unclosed = weakref.finalize(self, _close_idle, self._lock, self._runner.get_loop())
             return _run(self._runner, coroutine)
-
-    def leave(self) -> None:
-        """The process ends: close the loop, unless somebody runs something. One that is collected after its sockets
-        complains.
-        """
-        if self._runner is not None and self._lock.acquire(blocking=False):
-            try:
-                self._runner.get_loop().close()
-                self._runner = None  # whoever closes the session after this has nothing left to do
-            finally:
-                self._lock.release()
 
     def refuse(self) -> bool:
         """Run no more; whether there is something to close."""
@@ -97,19 +88,21 @@ class SyncRunner:
             return
         with self._lock:
             self._closed = True
-            if self._runner is None:
-                last.close()
+            runner, self._runner = self._runner, None
+            if runner is None or self._unclosed is None or not self._unclosed.detach():
+                last.close()  # nothing has been run, or the loop was closed because the process ends
                 return
-            with self._runner as runner:
+            with runner:
                 _run(runner, last)
-            self._runner = None
 
 
-@atexit.register
-def _leave() -> None:
-    for kept in list(_KEPT):
-        with suppress(Exception):  # whoever has not closed it hears nothing of it
-            kept.leave()
+def _close_idle(lock: threading.Lock, loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop unless a thread runs something on it, as a daemon thread may at the end of the process."""
+    if lock.acquire(blocking=False):
+        try:
+            loop.close()
+        finally:
+            lock.release()
 
 
 def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:

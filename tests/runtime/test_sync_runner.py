@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -38,6 +40,40 @@ def test_a_run_after_an_interrupted_one_comes_to_its_end(turns: int) -> None:
         assert runner.run(number(value)) == value
     assert len(begun) == 3
     runner.close(asyncio.sleep(0))
+
+
+def test_sync_runner_dropped_without_close_closes_its_loop_before_its_sockets_are_finalized() -> None:
+    """In a cycle of garbage, where the order of finalizers depends on the ages of the objects."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.me = self
+            self.runner = SyncRunner()
+            self.runner.run(number(1))
+            assert self.runner._runner is not None
+            self.loop = self.runner._runner.get_loop()
+
+    closed: list[bool] = []
+
+    class Socket:
+        """Looks at the loop when it is finalized, as the loop's own sockets are."""
+
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            self.loop = loop
+
+        def __del__(self) -> None:
+            closed.append(self.loop.is_closed())
+
+    def drop() -> None:
+        owner = Owner()
+        owner.loop.socket = Socket(owner.loop)  # type: ignore[attr-defined]  # reachable from the garbage alone
+
+    thread = threading.Thread(target=drop)  # a thread that goes on would keep its last event loop
+    thread.start()
+    thread.join()
+    gc.collect()  # the owner
+    gc.collect()  # what the owner had
+    assert closed == [True]
 
 
 _AT_THE_END = """
