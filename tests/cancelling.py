@@ -27,7 +27,7 @@ _LIMIT: Final = 60.0  # seconds, for what a cancelled coroutine leaves behind to
 _FILES: Final = "/proc/self/fd"
 
 
-def run_on(loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[Any, Any, None]) -> None:
+def run_on(loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[Any, Any, object]) -> None:
     """Run `work` on a new event loop in debug mode. Errors that the loop can only log fail the test."""
     logged: list[str] = []
 
@@ -44,6 +44,7 @@ async def cancel_at_each_turn(
     work: Callable[[], Coroutine[Any, Any, object]],
     then: Callable[[], Coroutine[Any, Any, object]] | None = None,
     *,
+    before: Callable[[], Coroutine[Any, Any, object]] | None = None,
     turns: int = 40,
     expected: tuple[type[BaseException], ...] = (),
 ) -> int:
@@ -54,17 +55,23 @@ async def cancel_at_each_turn(
     Args:
         work: Makes the coroutine; called for each run.
         then: Run after each cancelled run, with a time limit: shows that what `work` used still answers or refuses.
+        before: Run before each run, and not cancelled: enters the block that `work` leaves, say. Leaving a block always
+            begins, so `work` is then cancelled after its first turn at the earliest.
         turns: The largest number of turns that is tried.
         expected: Errors that `work` may raise. Any other, and an ExceptionGroup, fails the test.
 
     Returns:
         The number of cancelled runs.
     """
+    if before is not None:
+        await before()
     await _run(work, None, expected)  # starts what stays for the process: thread pools, imports
-    before = asyncio.all_tasks(), _files()
-    for count in range(turns):
+    present = asyncio.all_tasks(), _files()
+    for count in range(0 if before is None else 1, turns):
+        if before is not None:
+            await before()
         was_cancelled = await _run(work, count, expected)
-        await _until_nothing_is_left(before, count)
+        await _until_nothing_is_left(present, count)
         if then is not None:
             async with asyncio.timeout(_LIMIT):
                 await then()
@@ -92,10 +99,10 @@ async def _run(
     return was_cancelled
 
 
-async def _until_nothing_is_left(before: tuple[set[asyncio.Task[Any]], set[str]], turn: int) -> None:
+async def _until_nothing_is_left(present: tuple[set[asyncio.Task[Any]], set[str]], turn: int) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + _LIMIT
-    tasks, files = before
+    tasks, files = present
     while left := (asyncio.all_tasks() - tasks) or (_files() - files):
         assert loop.time() < until, f"left when cancelled in turn {turn}: {left}"
         await asyncio.sleep(0.001)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 from aioflow.serve import Limits, ModelOptions, Server, ServerOptions, create_app  # noqa: E402
 from tests.serve.folders import SECONDS  # noqa: E402
 
-__all__ = ["Server", "ServerOptions", "asked", "create_app", "families", "httpx", "post", "serving", "until", "values"]
+__all__ = ["Server", "ServerOptions", "asked", "create_app", "families", "httpx", "post", "serving", "values"]
 
 
 @contextlib.asynccontextmanager
@@ -35,13 +35,6 @@ async def serving(
     ):
         await server.ready()
         yield server, client
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what nobody says when it comes."""
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110  # that is what it is for
-            await asyncio.sleep(0)
 
 
 def asked(x: Any, **more: Any) -> dict[str, Any]:

@@ -13,12 +13,13 @@ import pytest
 
 from tests.serve.folders import SECONDS, rows
 from tests.serve.service import asked, httpx, post
+from tests.waiting import eventually
 
 pytest.importorskip("httptools", reason="httptools is not installed")
 
 from aioflow.serve import ModelOptions, Processes, ServerOptions  # what it needs may not be there
 
-__all__ = ["LONG", "Client", "loaded", "several", "soon"]
+__all__ = ["LONG", "Client", "loaded", "several"]
 
 LONG = 2 * SECONDS  # processes are started, on machines that are busy
 
@@ -31,15 +32,6 @@ async def several(models: Any, options: ModelOptions | None = None, **named: Any
         await service.ready()
         async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as client:
             yield service, client
-
-
-async def soon(condition: Any) -> None:
-    """Wait for what another process does; the timeout of `several` ends it. `condition` may be a coroutine function."""
-    while True:
-        found = condition()
-        if await found if asyncio.iscoroutine(found) else found:
-            return
-        await asyncio.sleep(0.01)
 
 
 class Client:
@@ -92,9 +84,9 @@ async def loaded(url: str, count: int = 8) -> AsyncIterator[list[Client]]:
     async with asyncio.TaskGroup() as group:
         for client in clients:
             group.create_task(client.run())
-        await soon(lambda: all(client.right for client in clients))
+        await eventually(lambda: all(client.right for client in clients))
         yield clients
         before = [client.right + client.broken for client in clients]
-        await soon(lambda: all(c.right + c.broken > b for c, b in zip(clients, before, strict=True)))
+        await eventually(lambda: all(c.right + c.broken > b for c, b in zip(clients, before, strict=True)))
         for client in clients:
             client.is_done = True

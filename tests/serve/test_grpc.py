@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from aioflow.serve.grpc.methods import Methods
 from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 from tests.serve.grpc_client import asking, client_of, grpc, infer_request, over_grpc, raw_values
+from tests.waiting import eventually
 
 Code = grpc.StatusCode
 
@@ -26,12 +26,6 @@ Code = grpc.StatusCode
 @pytest.fixture
 async def folder(tmp_path: Path) -> Path:
     return await save_model(tmp_path / "m", scaled(2))
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110  # nobody says when it comes
-            await asyncio.sleep(0)
 
 
 # ── what is answered ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -197,8 +191,8 @@ async def test_a_deadline_stops_the_work(tmp_path: Path) -> None:
         async with asking(Code.DEADLINE_EXCEEDED):
             await ask("ModelInfer", request)
         (call,) = repository.get("m").calls.values()
-        await until(lambda: not repository.get("m").users)
-        await until(lambda: not call.statistics().running_batches)
+        await eventually(lambda: not repository.get("m").users)
+        await eventually(lambda: not call.statistics().running_batches)
         assert repository.get("m").tally.outcomes["ok"] == 0
 
 
@@ -230,9 +224,9 @@ async def test_a_cancelled_call_stops_the_work(tmp_path: Path) -> None:
         model = repository.get("m")
         (call,) = model.calls.values()
         asked = ask.call("ModelInfer")(infer_request({"x": np.ones([1, 1], np.float32)}), timeout=SECONDS)
-        await until(lambda: call.statistics().running_batches)
+        await eventually(lambda: call.statistics().running_batches)
         asked.cancel()
-        await until(lambda: not model.users and not call.statistics().running_batches)
+        await eventually(lambda: not model.users and not call.statistics().running_batches)
         assert (model.tally.outcomes["gone"], model.tally.outcomes["ok"]) == (1, 0)
 
 
@@ -243,15 +237,15 @@ async def test_what_cannot_wait_comes_again_later(tmp_path: Path) -> None:
         (call,) = repository.get("m").calls.values()
         request = infer_request({"x": np.ones([1, 1], np.float32)})
         calls = [ask.call("ModelInfer")(request, timeout=SECONDS)]
-        await until(lambda: call.statistics().running_batches)
+        await eventually(lambda: call.statistics().running_batches)
         calls.append(ask.call("ModelInfer")(request, timeout=SECONDS))
-        await until(lambda: call.statistics().waiting_rows)
+        await eventually(lambda: call.statistics().waiting_rows)
         async with asking(Code.RESOURCE_EXHAUSTED) as raised:
             await ask("ModelInfer", request)
         assert int(dict(raised.value.trailing_metadata())["retry-after"]) >= 1
         for each in calls:
             each.cancel()
-        await until(lambda: not repository.get("m").users)
+        await eventually(lambda: not repository.get("m").users)
 
 
 async def test_every_answer_is_that_of_its_request(folder: Path) -> None:
@@ -281,7 +275,7 @@ async def test_every_answer_is_that_of_its_request(folder: Path) -> None:
             for seed in range(16):
                 group.create_task(call(seed))
         model = repository.get("m")
-        await until(lambda: not model.users)
+        await eventually(lambda: not model.users)
         (batches,) = (each.statistics() for each in model.calls.values())
         assert model.tally.outcomes["failed"] == 0
         assert batches.batches < batches.answered
@@ -295,7 +289,7 @@ async def test_what_has_begun_is_answered_at_the_end(tmp_path: Path) -> None:
             (call,) = repository.get("m").calls.values()
             async with asyncio.TaskGroup() as group:
                 asked = group.create_task(ask("ModelInfer", infer_request({"x": np.ones([1, 1], np.float32)})))
-                await until(lambda: call.statistics().running_batches)
+                await eventually(lambda: call.statistics().running_batches)
                 await server.__aexit__(None, None, None)
             assert raw_values(asked.result()).tolist() == [[1.0]]
             async with asking(Code.UNAVAILABLE):

@@ -8,7 +8,7 @@ import os
 import select
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,8 +30,9 @@ from aioflow.serve.processes.moving import MovingProtocol, hand_on, take
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.starting import start
 from aioflow.serve.processes.sums import Counters, statistics_of_all
+from tests.cancelling import LOOPS, run_on
 from tests.serve.folders import SECONDS
-from tests.serve.service import until
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes hand no sockets to one another there")
 
@@ -55,15 +56,17 @@ def test_a_board_says_who_is_ready_and_who_has_most() -> None:
     boards = [Board(fd, 0), Board(fd, 1)]
     watcher = Board(fd)
     os.close(fd)
-    assert (watcher.ready(), watcher.seconds_since_beat(0)) == (0, None)
+    assert watcher.ready() == 0
     boards[0].write(5, True)
     boards[1].write(2, False)  # it takes no connections yet
     assert (watcher.ready(), boards[0].ahead()) == (1, 0)
     boards[1].write(2, True)
     assert (watcher.ready(), boards[0].ahead(), boards[1].ahead(), watcher.ahead()) == (2, 3, 0, 0)
-    assert 0 <= (watcher.seconds_since_beat(1) or 0.0) < SECONDS
+    assert 0 <= watcher.seconds_since_beat(1) < SECONDS
+    watcher.begin(2)
+    assert (watcher.ready(), 0 <= watcher.seconds_since_beat(2) < SECONDS) == (2, True)
     watcher.clear(1)
-    assert (watcher.ready(), boards[0].ahead(), watcher.seconds_since_beat(1)) == (1, 0, None)
+    assert (watcher.ready(), boards[0].ahead()) == (1, 0)
 
 
 @asynccontextmanager
@@ -112,6 +115,46 @@ async def test_a_line_answers_in_any_order_and_ends_for_both(caplog: pytest.LogC
         assert isinstance(lost.result(), UnavailableError)
         with pytest.raises(UnavailableError):
             await one.ask("go")
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("sent", [b'{"number": 0, "answ', b"[\n", b"\xff\n"], ids=["part", "not JSON", "not text"])
+def test_line_ends_where_the_other_process_sends_no_message(
+    loop: Callable[[], asyncio.AbstractEventLoop], sent: bytes
+) -> None:
+    """A part of one is what a process leaves that was killed while it wrote."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        line = await open_line(ours, {})
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+            running = group.create_task(line.run())
+            asking = group.create_task(_error(line.ask("anything")))
+            theirs.sendall(sent)
+            theirs.close()
+            assert isinstance(await asking, UnavailableError)
+            await running
+            await line.finish()
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_line_can_be_told_things_after_the_other_process_has_ended(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Whether or not it has been noticed: `run` notices, and is not running here."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        line = await open_line(ours, {})
+        theirs.close()
+        for _ in range(100):
+            line.tell("leave", replaced=False)
+            await asyncio.sleep(0)
+        await line.finish()
+
+    run_on(loop, main())
 
 
 async def _error(asking: Any) -> Exception | None:
@@ -246,7 +289,7 @@ async def test_a_connection_moves_when_no_request_is_in_it(moment: str) -> None:
             }[moment]
             writer.write(sent)
             if moment != "idle":
-                await until(lambda: protocol._is_amid or old.asked > 1)
+                await eventually(lambda: protocol._is_amid or old.asked > 1)
             protocol.leave(lambda connection: hand_on(give, connection))
             assert moment == "idle" or take(shared) is None
             if moment.startswith("half"):
@@ -257,14 +300,14 @@ async def test_a_connection_moves_when_no_request_is_in_it(moment: str) -> None:
             writer.write(request("d4"))  # before anybody has the connection
             new = Process()
             shared.setblocking(False)
-            await until(lambda: select.select([shared], [], [], 0)[0])
+            await eventually(lambda: select.select([shared], [], [], 0)[0])
             moved = take(shared)
             assert moved is not None
             await new.open(moved)
             assert await answered(reader) == b"d4"
             assert new.asked == 1
             writer.close()
-            await until(lambda: not new.web.server_state.connections)
+            await eventually(lambda: not new.web.server_state.connections)
 
 
 async def test_a_start_that_is_given_up_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,9 @@ from tests.serve.service import (
     httpx,
     post,
     serving,
-    until,
     values,
 )
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ async def test_the_end_waits_for_no_longer_than_it_says(folder: Path, seconds: f
         await server.ready()
         _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
         writer.write(post(b"{", 100))  # of which the rest never comes
-        await until(lambda: server.app.state.admission.bytes)
+        await eventually(lambda: server.app.state.admission.bytes)
         await stack.aclose()
         writer.close()
 
@@ -328,7 +328,7 @@ async def test_the_application_lives_by_its_lifespan(folder: Path) -> None:
     app = create_app({"m": folder})
     async with asyncio.timeout(SECONDS):
         async with app.router.lifespan_context(app), _inside(app) as client:
-            await until(lambda: app.state.repository.is_ready)
+            await eventually(lambda: app.state.repository.is_ready)
             assert (await client.get("/v2/health/ready")).status_code == 200
             np.testing.assert_allclose(values(await client.post("/v2/models/m/infer", json=asked(rows()))), rows() * 2)
             session = app.state.repository.get("m").session
@@ -340,7 +340,7 @@ async def test_an_application_serves_the_others_when_a_model_cannot_be_loaded(
 ) -> None:
     app = create_app({"bad": tmp_path / "missing", "m": folder})
     async with asyncio.timeout(SECONDS), app.router.lifespan_context(app), _inside(app) as client:
-        await until(lambda: len(app.state.repository.served()) == 1)
+        await eventually(lambda: len(app.state.repository.served()) == 1)
         assert (await client.get("/v2/health/ready")).status_code == 503
         assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 200
         response = await client.get("/v2/models/bad")

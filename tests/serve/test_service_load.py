@@ -14,7 +14,8 @@ import pytest
 import aioflow as af
 from aioflow.serve import Limits, ModelOptions
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
-from tests.serve.service import Server, ServerOptions, asked, families, httpx, post, serving, until, values
+from tests.serve.service import Server, ServerOptions, asked, families, httpx, post, serving, values
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ async def test_a_full_queue_is_429_and_a_late_answer_504(tmp_path: Path) -> None
         late = asked(x, parameters={"timeout": 2_000_000})
         async with asyncio.TaskGroup() as group:
             running = group.create_task(client.post("/v2/models/m/infer", json=late))
-            await until(lambda: batched.statistics().running_batches)
+            await eventually(lambda: batched.statistics().running_batches)
             waiting = group.create_task(client.post("/v2/models/m/infer", json=late))
-            await until(lambda: batched.statistics().waiting_rows)
+            await eventually(lambda: batched.statistics().waiting_rows)
             response = await client.post("/v2/models/m/infer", json=late)
             assert response.status_code == 429
             assert int(response.headers["Retry-After"]) >= 1
@@ -50,9 +51,9 @@ async def test_a_client_that_goes_away_stops_its_step(tmp_path: Path) -> None:
         host, port = server.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(post(json.dumps(asked(np.ones([1, 1], np.float32))).encode()))
-        await until(lambda: batched.statistics().running_batches)
+        await eventually(lambda: batched.statistics().running_batches)
         writer.close()
-        await until(lambda: not batched.statistics().running_batches)
+        await eventually(lambda: not batched.statistics().running_batches)
         assert server.repository.get("m").tally.outcomes["gone"] == 1
         assert batched.statistics().cancelled == 1
 
@@ -114,7 +115,7 @@ async def test_clients_of_all_kinds_at_once(tmp_path: Path) -> None:
         assert clients.right == 150
         assert clients.refused
         model = server.repository.get("m")
-        await until(lambda: not model.users)
+        await eventually(lambda: not model.users)
         (call,) = model.calls.values()
         found = call.statistics()
         assert (found.waiting_requests, found.waiting_rows, found.running_batches) == (0, 0, 0)
@@ -132,7 +133,7 @@ async def test_requests_that_have_begun_are_answered_at_the_end(tmp_path: Path) 
             client = httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=SECONDS)
             asking = [group.create_task(client.post("/v2/models/m/infer", json=asked(x))) for _ in range(5)]
             model = server.repository.get("m")
-            await until(lambda: model.users == 5)
+            await eventually(lambda: model.users == 5)
         assert model.session.closed
         for each in asking:
             np.testing.assert_array_equal(values(await each), x)
@@ -158,7 +159,7 @@ async def test_what_all_requests_have_together_is_limited(folder: Path) -> None:
         assert (response.status_code, response.headers["Retry-After"]) == (429, "1")
         assert not server.repository.get("m").users  # whoever is slow to send holds no version
         writer.close()
-        await until(lambda: server.repository.get("m").tally.outcomes["gone"])
+        await eventually(lambda: server.repository.get("m").tally.outcomes["gone"])
         assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 200
 
 
@@ -177,7 +178,7 @@ async def test_a_client_that_is_slow_to_read_holds_no_version(tmp_path: Path) ->
         writer.write(post(head + x.tobytes()).replace(b"\r\n\r\n", b"\r\n" + length, 1))
         await writer.drain()
         model = server.repository.get("m")
-        await until(lambda: model.tally.outcomes["ok"])
+        await eventually(lambda: model.tally.outcomes["ok"])
         assert (await families(client))["aioflow_request_bytes"][()] >= 2 * x.nbytes
         assert (await client.post("/v2/repository/models/m/unload")).status_code == 200
         assert model.session.closed

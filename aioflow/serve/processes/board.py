@@ -55,15 +55,18 @@ class Board:
             self._cells[at + _CONNECTIONS] = float(connections)
             self._cells[at + _READY] = float(is_ready)
 
+    def begin(self, line: int) -> None:
+        """Take a process with this line to run from now on. It writes the line itself as soon as it can."""
+        self._cells[line * self._width + _BEAT] = time.monotonic()
+
     def clear(self, line: int) -> None:
         """There is no process with this line."""
         for cell in range(self._width):
             self._cells[line * self._width + cell] = 0.0
 
-    def seconds_since_beat(self, line: int) -> float | None:
-        """How long a process has stood still; None before it has begun."""
-        beat = self._cells[line * self._width + _BEAT]
-        return time.monotonic() - beat if beat else None
+    def seconds_since_beat(self, line: int) -> float:
+        """Return the seconds since the last beat of a process, or since it was started."""
+        return time.monotonic() - self._cells[line * self._width + _BEAT]
 
     def ready(self) -> int:
         """How many processes can be asked."""

@@ -41,13 +41,18 @@ class Line:
         self._is_over = False
 
     async def run(self) -> None:
-        """Answer, until the other end has gone."""
+        """Answer requests until the other end closes the channel, or sends what is not a message."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks: set[asyncio.Task[None]] = set()
-                with contextlib.suppress(ConnectionError):
-                    while text := await self._reader.readline():
+                try:
+                    # A process that is killed while it writes leaves a message without its end.
+                    while (text := await self._reader.readline()).endswith(b"\n"):
                         self._hear(json.loads(text), group, tasks)
+                except ConnectionError:
+                    pass
+                except ValueError as error:
+                    _LOG.error("the other process sent what is not a message: %s", error)
                 self.close()
                 for task in tasks:
                     task.cancel()
@@ -78,7 +83,8 @@ class Line:
         self._send(answer)
 
     def _send(self, message: dict[str, Any]) -> None:
-        if not self._is_over:
+        # Under uvloop a write raises once the transport is closed, which `run` may not have been told yet.
+        if not (self._is_over or self._writer.is_closing()):
             self._writer.write(json.dumps(message).encode() + b"\n")
 
     def tell(self, what: str, **arguments: Any) -> None:

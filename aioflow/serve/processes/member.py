@@ -13,8 +13,8 @@ import gc
 import importlib
 import signal
 import socket
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NoReturn
 
 from starlette.applications import Starlette
 
@@ -48,6 +48,8 @@ class Member:
         self._board = board
         self._settings: asyncio.Future[Settings | None] = asyncio.get_running_loop().create_future()
         self._app: Starlette | None = None
+        self._connections: Callable[[], int] = int  # 0
+        self._is_ready: Callable[[], bool] = bool  # False
         self._end = asyncio.Event()
         self._is_replaced = False
 
@@ -57,6 +59,7 @@ class Member:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, line.tell, "terminated")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen(line))
+            beating = group.create_task(self._beat())
             settings = await self._settings
             try:
                 if settings is not None:
@@ -66,6 +69,13 @@ class Member:
                 line.tell("failed", **{key: None if value is None else str(value) for key, value in said.items()})
             finally:
                 await line.finish()
+                beating.cancel()
+
+    async def _beat(self) -> NoReturn:
+        """Tell the others, from the first turn of the loop to the last, that it is not stuck."""
+        while True:
+            self._board.write(self._connections(), self._is_ready())
+            await asyncio.sleep(_BEAT)
 
     async def _listen(self, line: Line) -> None:
         await line.run()
@@ -76,7 +86,8 @@ class Member:
     # -- what the supervisor says -------------------------------------------------------------------------------------
 
     async def _begin(self, settings: dict[str, Any]) -> None:
-        self._settings.set_result(Settings.from_json(settings))
+        if not self._settings.done():  # the line may have ended meanwhile
+            self._settings.set_result(Settings.from_json(settings))
 
     async def _request(self, method: str, path: str, body: str) -> dict[str, Any]:
         if self._app is None:
@@ -118,7 +129,6 @@ class Member:
                 web.should_exit = True
                 await asyncio.wait([serving])
                 watch.cancel()
-                self._board.write(0, False)
             last = await asked_inside(app, "GET", METRICS)
             line.tell("left", metrics=last["body"])
 
@@ -158,11 +168,12 @@ class Member:
         connections = web.server_state.connections
         acceptor = Acceptor(self._sockets, self._board, opened, web.config.ssl, lambda: len(connections))
         async with acceptor:
+            self._connections, self._is_ready = (lambda: acceptor.connections), (lambda: repository.is_ready)
             self._board.write(0, repository.is_ready)
             line.tell("ready", index=index_of(repository.index()))
             async with running() as group:
-                taking = (acceptor.accept(), acceptor.take_moved(), self._beat(repository, acceptor))
-                await self._until_end(group, *taking)
+                await self._until_end(group, acceptor.accept(), acceptor.take_moved())
+            self._is_ready = bool
             self._board.write(acceptor.connections, False)
             if not self._is_replaced:
                 acceptor.sweep()
@@ -177,8 +188,3 @@ class Member:
 
     def _hand_on(self, connection: socket.socket) -> bool:
         return hand_on(self._sockets.give, connection)
-
-    async def _beat(self, repository: Repository, acceptor: Acceptor) -> None:
-        while True:
-            self._board.write(acceptor.connections, repository.is_ready)
-            await asyncio.sleep(_BEAT)

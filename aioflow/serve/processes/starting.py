@@ -117,7 +117,7 @@ class Process:
         except TimeoutError:
             _LOG.warning("%s has not ended in time, and is killed", self)
             self.kill()
-            await self.ended.wait()
+            await self._running.wait()
 
 
 async def start(sockets: Sockets, board: int, own: int) -> tuple[Process, socket.socket]:

@@ -143,14 +143,18 @@ class Processes:
     async def _close(self, tasks: list[asyncio.Task[Any]]) -> None:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
-        processes = list(self._running)
-        for process in processes:
-            process.leave(replaced=False)
-        await asyncio.sleep(_LINGER)
-        with contextlib.suppress(OSError):  # as on systems where a socket that listens cannot be shut down
-            self._sockets.listener.shutdown(socket.SHUT_RDWR)
-        await outcomes(process.finish(self._where.drain_seconds + _END_SECONDS) for process in processes)
+        try:
+            await asyncio.wait(tasks)
+            processes = list(self._running)
+            for process in processes:
+                process.leave(replaced=False)
+            await asyncio.sleep(_LINGER)
+            with contextlib.suppress(OSError):  # as on systems where a socket that listens cannot be shut down
+                self._sockets.listener.shutdown(socket.SHUT_RDWR)
+            await outcomes(process.finish(self._where.drain_seconds + _END_SECONDS) for process in processes)
+        finally:
+            for process in self._running:  # where this was cancelled: the task group waits for their ends
+                process.kill()
 
     async def ready(self) -> None:
         """Wait until all processes are ready. Raises UnavailableError: one cannot be."""
@@ -253,6 +257,7 @@ class Processes:
             self._free.add(own)
             raise
         self._running.add(process)
+        self._board.begin(own)
         self._group.create_task(self._watch(process, end))
         try:
             await process.begun()
@@ -274,12 +279,12 @@ class Processes:
             self._asking.ended(process)
 
     async def _look(self) -> None:
-        """Kill whoever stands still."""
+        """Kill processes whose event loop is stuck, those that start or end included."""
         while self._stuck_seconds:
             await asyncio.sleep(_LOOK)
-            for process in self._serving():
+            for process in self._running:
                 seconds = self._board.seconds_since_beat(process.own)
-                if seconds is not None and seconds > self._stuck_seconds:
+                if seconds > self._stuck_seconds:
                     _LOG.error("%s of the service has stood still for %.0f s, and is killed", process, seconds)
                     process.kill()
 
