@@ -141,15 +141,15 @@ def _helpers() -> SimpleQueue[_Share]:
 def _started() -> SimpleQueue[_Share]:
     jobs: SimpleQueue[_Share] = SimpleQueue()
 
-    count = max(1, (os.cpu_count() or 2) - 1)
-    CREW.gather(count)
+    crew, count = CREW, max(1, (os.cpu_count() or 2) - 1)
+    crew.gather(count)
 
     def help_out(number: int) -> None:
         ask_for_long_slice()
         with np.errstate(all="ignore"):  # as in every thread that runs kernels
             while True:
                 jobs.get().run()
-                CREW.stay(number, lambda: not jobs.empty())
+                crew.stay(number, lambda: not jobs.empty())
 
     for i in range(count):
         thread = threading.Thread(target=help_out, args=(i,), name=f"aioflow-blocks-{i}", daemon=True)

@@ -26,6 +26,7 @@ from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
 from aioflow.net.transports import connect, listen
 from tests.net.test_framing import PREFIX, feed, frame
+from tests.waiting import eventually
 
 ANY = "tcp://127.0.0.1:0"
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -118,24 +119,18 @@ def test_what_has_come_in_part_is_given_back_without_the_collector(loop: str, wh
                     writer.write(Hello(3).to_bytes() + sent)
                     await reader.readexactly(32)
                     if what == "cut off":
-                        await until(lambda: tracemalloc.get_traced_memory()[0] - before > LOST_BYTES)
+                        await eventually(lambda: tracemalloc.get_traced_memory()[0] - before > LOST_BYTES)
                         writer.transport.abort()
                     else:
                         with contextlib.suppress(ConnectionError):
                             await reader.read()
                     writer.close()
-                await until(lambda: tracemalloc.get_traced_memory()[0] - before < 4 << 20)
+                await eventually(lambda: tracemalloc.get_traced_memory()[0] - before < 4 << 20)
             finally:
                 gc.enable()
                 tracemalloc.stop()
 
     run(loop, main)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # memory tells nobody
-            await asyncio.sleep(0.005)
 
 
 def run(loop: str, main: Callable[[], object]) -> None:

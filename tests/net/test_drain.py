@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from aioflow.net.server import Server
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
 from tests.net.clusters import cluster
+from tests.waiting import eventually
 
 SECONDS = 60.0
 
@@ -23,11 +24,6 @@ async def failure(run: Awaitable[Any]) -> OpError:
     with pytest.raises(OpError) as raised:
         await run
     return raised.value
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 class Gate:
@@ -61,9 +57,9 @@ async def test_a_step_that_runs_ends_and_none_begins(tcp: bool) -> None:
         await session.run(v.initializer)
         await session.run(one)
         running = tg.create_task(session.run(late))
-        await until(lambda: ps.status().activity.running == 1)
+        await eventually(lambda: ps.status().activity.running == 1)
         draining = tg.create_task(ps.drain(SECONDS))
-        await until(lambda: ps.status().state == "drains")
+        await eventually(lambda: ps.status().state == "drains")
         refused = await failure(session.run(one))
         assert isinstance(refused, UnavailableError)
         assert f"{ps.task} is about to end" in refused.message
@@ -87,7 +83,7 @@ async def test_a_step_that_takes_longer_is_stopped() -> None:
         asyncio.TaskGroup() as tg,
     ):
         running = tg.create_task(failure(session.run(element)))
-        await until(lambda: ps.status().activity.running == 1)
+        await eventually(lambda: ps.status().activity.running == 1)
         await ps.drain(0.0)
         error = await running
         assert isinstance(error, UnavailableError)
@@ -115,7 +111,7 @@ async def test_what_a_part_has_sent_arrives_after_its_worker_has_gone(tcp: bool)
         await session.run(v.initializer)
         begun = first.status().activity.begun
         running = tg.create_task(session.run(result))
-        await until(lambda: first.status().activity.begun > begun and not first.status().activity.running)
+        await eventually(lambda: first.status().activity.begun > begun and not first.status().activity.running)
         assert second.status().activity.running == 1
         await first.drain(SECONDS)
         gate.open()
@@ -148,7 +144,7 @@ async def test_a_part_of_which_its_worker_does_not_know_any_more(between: int, m
         assert await session.run(soon) == 4.0
         begun = first.status().activity.begun
         running = tg.create_task(outcome(session.run(late)))
-        await until(lambda: first.status().activity.begun > begun and not first.status().activity.running)
+        await eventually(lambda: first.status().activity.begun > begun and not first.status().activity.running)
         for _ in range(between):
             assert await session.run(soon) == 6.0
         await first.drain(SECONDS)
@@ -216,9 +212,9 @@ async def test_a_session_in_the_same_process_is_refused_too() -> None:
             waits, quick = gate.value + 1.0, af.random.uniform([])
         async with asyncio.TaskGroup() as tg:
             running = tg.create_task(session.run(waits))
-            await until(lambda: ps.status().activity.running == 1)
+            await eventually(lambda: ps.status().activity.running == 1)
             tg.create_task(ps.drain(SECONDS))
-            await until(lambda: ps.status().state == "drains")
+            await eventually(lambda: ps.status().state == "drains")
             error = await failure(session.run(quick))
             assert isinstance(error, UnavailableError)
             assert not error.may_have_been_applied
@@ -230,7 +226,7 @@ async def test_join_ends_with_the_drain() -> None:
     server = Server.create_local_server()
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tg:
         joining = tg.create_task(server.join())
-        await until(lambda: server.status().state == "serves")
+        await eventually(lambda: server.status().state == "serves")
         await server.drain(SECONDS)
         await joining
     await server.drain(SECONDS)
@@ -257,9 +253,9 @@ async def test_a_drain_that_is_cancelled_ends_at_once() -> None:
         asyncio.TaskGroup() as tg,
     ):
         running = tg.create_task(failure(session.run(element)))
-        await until(lambda: ps.status().activity.running == 1)
+        await eventually(lambda: ps.status().activity.running == 1)
         draining = tg.create_task(ps.drain(SECONDS))
-        await until(lambda: ps.status().state == "drains")
+        await eventually(lambda: ps.status().state == "drains")
         draining.cancel()
         assert isinstance(await running, OpError)
         await asyncio.wait([draining])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import threading
 import weakref
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.python_functions import find_function
 from aioflow.testing.evaluate import evaluate
+from tests.waiting import until_collected
 
 _WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
@@ -416,8 +416,7 @@ def test_functions_go_with_their_graph() -> None:
         token = y.op.attrs["token"]
     assert find_function(token).call is function
     del function, y
-    gc.collect()
-    assert alive() is None
+    until_collected(alive)
     with pytest.raises(af.errors.NotFoundError, match=token):
         find_function(token)
 

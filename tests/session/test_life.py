@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Generator
@@ -20,6 +19,7 @@ from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from aioflow.runtime.step import Step
 from aioflow.work.context_stack import ContextStack
+from tests.waiting import until_collected
 
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("WHO", default="nobody")
 
@@ -99,8 +99,7 @@ async def test_a_task_outlives_the_sessions_that_it_was_started_in() -> None:
                 await asyncio.sleep(0)
         references: list[weakref.ref[Any]] = [weakref.ref(session), weakref.ref(session.graph)]
         del session
-        gc.collect()
-        assert [reference() for reference in references] == [None, None]
+        until_collected(*references)
         end.set()
     assert task.result() is None
 
