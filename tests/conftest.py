@@ -22,6 +22,7 @@ import aioflow as af
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
 from tests.loop_watch import BUSY, IDLE, watched
+from tests.retries import Retries
 
 _MEMORY = Path("/dev/shm")
 
@@ -97,11 +98,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["newest", "between"],
         help="leave out what no interpreter changes, and between the oldest and the newest what takes whole programs",
     )
+    parser.addoption(
+        "--flaky-limit",
+        type=int,
+        help="run failing tests again; the run fails if more than so many pass then",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the error output as it is before it is captured, and import what the first session would, on its loop."""
     config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
+    if (limit := config.getoption("--flaky-limit")) is not None:
+        config.pluginmanager.register(Retries(limit))
     OPS.load()
     KERNELS.load()
     importlib.import_module("aioflow_numpy.backend")

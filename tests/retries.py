@@ -1,0 +1,59 @@
+"""Failing tests are run again, those that pass then are listed as FLAKY, and more than a few of them fail the run.
+
+A test that fails once and then passes is a fault, in the product or in the test. It must be seen and mended, and must
+not keep right work from being merged. pytest-rerunfailures runs a test again. Its own limit ends the reruns, so that a
+flaky test behind it would count as failed and its first traceback would be lost; hence the limit here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+__all__ = ["Retries"]
+
+
+class Retries:
+    """A plug-in for `--flaky-limit`.
+
+    Args:
+        limit: The largest number of tests that may fail first and pass later without failing the run.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._failures: dict[str, pytest.TestReport] = {}  # the first one of each test that was run again
+        self._failed: set[str] = set()  # tests that failed to the end
+
+    @pytest.hookimpl(trylast=True)  # when the tests have their tiers
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """System tests are run again twice: they depend on other processes. Others once, and no rerun hides a fault."""
+        for item in items:
+            item.add_marker(pytest.mark.flaky(reruns=2 if item.get_closest_marker("system") else 1))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what failed first, and what failed to the end."""
+        if report.outcome == "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures' own outcome
+            self._failures.setdefault(report.nodeid, report)  # type: ignore[unreachable]
+        elif report.failed:
+            self._failed.add(report.nodeid)
+
+    @property
+    def _flaky(self) -> list[pytest.TestReport]:
+        return [report for name, report in self._failures.items() if name not in self._failed]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run with too many."""
+        if len(self._flaky) > self._limit:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """List them, each with its first traceback."""
+        if not self._flaky:
+            return
+        terminalreporter.section("flaky tests")
+        for report in self._flaky:
+            terminalreporter.write_line(f"FLAKY {report.nodeid} ({report.when})")
+            terminalreporter.write_line(report.longreprtext)
+        allowed = f"{len(self._flaky)} flaky, at most {self._limit} are allowed"
+        terminalreporter.write_line(f"{allowed}: each is a fault, in the product or in the test")

@@ -1,0 +1,73 @@
+"""A test that fails and then passes is listed with its traceback, and too many of them fail the run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import SECONDS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_TESTS = """
+import pytest
+
+runs = [0] * 4
+
+@pytest.mark.parametrize(("number", "failures"), [(0, 0), (1, 1), (2, 1), (3, {last})])
+def test_it(number, failures):
+    runs[number] += 1
+    assert runs[number] > failures, f"failure {{runs[number]}} of {{number}}"
+"""
+
+
+def run(folder: Path, last: int, *options: str) -> subprocess.CompletedProcess[str]:
+    """Tests that fail 0, 1, 1 and `last` times before they pass, under the project's settings."""
+    file = folder / "test_some.py"
+    file.write_text(_TESTS.format(last=last), encoding="utf-8")
+    settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *settings, "-p", "tests.conftest", *options, str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+
+
+def flaky(done: subprocess.CompletedProcess[str]) -> set[str]:
+    return set(re.findall(r"^FLAKY \S*::(\S+)", done.stdout, re.MULTILINE))
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+def test_flaky_tests_are_listed_with_their_first_failures(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    done = run(tmp_path, 0, "--flaky-limit", "2", *workers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert flaky(done) == {"test_it[1-1]", "test_it[2-1]"}
+    assert {"AssertionError: failure 1 of 1", "AssertionError: failure 1 of 2"} <= set(
+        re.findall(r"AssertionError: failure \d of \d", done.stdout)
+    )
+
+
+def test_more_flaky_tests_than_allowed_fail_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, 0, "--flaky-limit", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert len(flaky(done)) == 2
+
+
+def test_a_test_that_goes_on_failing_is_failed_and_not_flaky(tmp_path: Path) -> None:
+    done = run(tmp_path, 9, "--flaky-limit", "3")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert flaky(done) == {"test_it[1-1]", "test_it[2-1]"}
+    assert re.search(r"^FAILED .*test_it\[3-9\]", done.stdout, re.MULTILINE)
+
+
+def test_without_the_option_nothing_is_run_again(tmp_path: Path) -> None:
+    done = run(tmp_path, 0)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "2 failed, 2 passed" in done.stdout
