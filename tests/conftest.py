@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import tempfile
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,24 +27,26 @@ from tests.retries import Retries
 
 _MEMORY = Path("/dev/shm")
 
+# What a test needs decides where it runs. A unit test is one process, and neither the order of tests nor the machine's
+# speed changes its outcome. System tests start processes, servers and clusters, and run after the units. Sweeps call
+# every op, or replay many seeds; `--sweep-share` takes a sample of them. The folders of these two:
+_SYSTEM: Final = ("browser", "cli", "demo", "distributed", "examples", "system", "types")
+_SWEEP: Final = ("sweep",)
+
 # The files that take longest, the longest first: a worker that began one of them last would be waited for.
 _LONG: Final = (
-    "backends/test_one_door.py",
-    "hostile/test_hostile_calls.py",
-    "distributed/test_ray.py",
+    "sweep/test_one_door.py",
+    "sweep/hostile/test_hostile_calls.py",
+    "sweep/test_ops_on_the_fake.py",
+    "sweep/test_deadlines.py",
     "autodiff/test_loops.py",
-    "backends/cupy/test_ops_on_the_fake.py",
-    "session/test_deadlines.py",
-    "cli/test_program.py",
-    "examples/test_train_cluster.py",
     "ops/test_queue_interruptions.py",
     "kernels/test_registry.py",
-    "distributed/test_processes.py",
 )
 
 # What no interpreter changes: the results of ops, what is made of graphs and files, random programs under a virtual
-# clock, what a model learns, the pages. One interpreter runs these; the others, with `--one-of-several`, run what may
-# differ between them: event loops, threads, processes, connections, memory, generated code.
+# clock, what a model learns, the pages. One interpreter runs these; the others, with `--other-interpreter`, run what
+# may differ between them: event loops, threads, processes, connections, memory, generated code.
 _ALIKE: Final = (
     "autodiff",
     "backends/cupy",
@@ -59,7 +62,6 @@ _ALIKE: Final = (
     "examples/test_sharded_embedding.py",
     "formats",
     "graph",
-    "hostile",
     "interop",
     "kernels",
     "ops",
@@ -68,36 +70,46 @@ _ALIKE: Final = (
     "runtime/test_deadlock_freedom.py",
     "saved",
     "session/test_random_constraints.py",
-    "sim",
+    "sweep",
+    "system/test_blocked_loops.py",
+    "system/test_every_test_ends.py",
+    "system/test_pages.py",
+    "system/test_retries.py",
     "test_architecture.py",
-    "test_blocked_loops.py",
     "test_docs.py",
-    "test_every_test_ends.py",
-    "test_pages.py",
     "train/monitored/test_checkpointed_input.py",
     "train/test_elastic_clusters.py",
     "train/test_gradient_accumulation.py",
     "train/test_optimizers.py",
     "train/test_training_in_a_session.py",
+    "types",
 )
-
-# Whole programs and clusters, which the oldest and the newest interpreter run.
-_AT_THE_ENDS: Final = ("demo", "distributed", "examples", "system")
 
 _STDERR = pytest.StashKey[TextIO]()
 
-# An example may take as long as it takes on a busy machine: the limit is that of the test.
-hypothesis.settings.register_profile("aioflow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("aioflow")
+# An example may take as long as it takes on a busy machine: the limit is that of the test. The quick profile looks at
+# the same examples each time, so that no run fails by other examples than the run before.
+_ANY_TIME: Final = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("quick", _ANY_TIME, max_examples=25, derandomize=True)
+hypothesis.settings.register_profile("thorough", _ANY_TIME, max_examples=100)
+hypothesis.settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """For a run beside that of another interpreter."""
+    """Options of the runs in `tox.ini`."""
     parser.addoption(
-        "--one-of-several",
-        choices=["newest", "between"],
-        help="leave out what no interpreter changes, and between the oldest and the newest what takes whole programs",
+        "--other-interpreter",
+        action="store_true",
+        help="leave out what no interpreter changes: another one has run it",
     )
+    parser.addoption(
+        "--sweep-share",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of the sweeps, run one test in N, chosen by --sweep-seed",
+    )
+    parser.addoption("--sweep-seed", type=int, default=0, metavar="SEED", help="which tests --sweep-share chooses")
     parser.addoption(
         "--flaky-limit",
         type=int,
@@ -115,14 +127,30 @@ def pytest_configure(config: pytest.Config) -> None:
     importlib.import_module("aioflow_numpy.backend")
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which sweeps are run."""
+    share = config.getoption("--sweep-share")
+    return [f"sweeps: one in {share}, by --sweep-seed {config.getoption('--sweep-seed')}"] if share > 1 else []
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the long files before the others; within a file the order remains."""
+    """Mark each test with its tier, choose, and put the long files first; within a file the order remains."""
     tests = Path(__file__).parent
-    if place := config.getoption("--one-of-several"):
-        left_out = _ALIKE if place == "newest" else _ALIKE + _AT_THE_ENDS
-        alike = {item for item in items if item.path.relative_to(tests).as_posix().startswith(left_out)}
-        config.hook.pytest_deselected(items=list(alike))
-        items[:] = [item for item in items if item not in alike]
+    share, seed = config.getoption("--sweep-share"), config.getoption("--sweep-seed")
+    left_out = _ALIKE if config.getoption("--other-interpreter") else ()
+    deselected = set[pytest.Item]()
+    for item in items:
+        place = item.path.relative_to(tests).as_posix() if tests in item.path.parents else ""
+        tier = "system" if place.startswith(_SYSTEM) else "sweep" if place.startswith(_SWEEP) else "unit"
+        item.add_marker(tier)
+        if left_out and place.startswith(left_out):
+            deselected.add(item)
+        if tier == "sweep" and zlib.crc32(f"{seed} {item.nodeid}".encode()) % share:
+            deselected.add(item)
+    if deselected:
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]
     rank = {tests / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 

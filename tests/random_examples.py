@@ -1,14 +1,16 @@
-"""How many random examples the slowest tests look at: half of them in a usual run, which gets others each time, and all
-with `AIOFLOW_EXAMPLES=all`, as in `tox -e sim`.
+"""The number of random examples of a test: a quarter by default, and the same ones in each run; in `tox -e sweep` all
+of them, and others each time. `tests/conftest.py` has the profiles.
 """
 
 from __future__ import annotations
 
-import os
+import hypothesis
 
 __all__ = ["examples"]
 
+_ALL = 100  # examples of a test that does not say how many, in the thorough profile
+
 
 def examples(count: int) -> int:
-    """So many, or half of them."""
-    return count if os.environ.get("AIOFLOW_EXAMPLES") == "all" else count // 2
+    """The number of examples under the profile that is loaded, of `count` in the thorough one."""
+    return max(1, count * hypothesis.settings().max_examples // _ALL)

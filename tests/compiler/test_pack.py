@@ -25,6 +25,7 @@ from aioflow.graph.boundary import RECV, SEND
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.runtime.step import Step
 from tests.net.clusters import cluster
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 
@@ -157,7 +158,7 @@ def test_what_is_there_does_not_wait_for_what_others_put_into_a_queue() -> None:
 # ── the same step ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
 def test_a_packed_plan_has_no_circle(seed: int, loops: bool) -> None:
     with af.Graph().as_default():
@@ -192,7 +193,7 @@ async def same_bits(seed: int, executor: str) -> None:
         np.testing.assert_array_equal(part, expected, strict=True)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 100_000), executor=st.sampled_from(["strands", "strands", "reference"]))
 def test_a_packed_step_gives_the_same_bits(seed: int, executor: str) -> None:
     asyncio.run(same_bits(seed, executor))

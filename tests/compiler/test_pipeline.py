@@ -19,6 +19,7 @@ from aioflow.compiler.place.placement import place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
 from aioflow.errors import InternalError
+from tests.random_examples import examples
 from tests.runtime.programs import random_program
 
 CLUSTER = ClusterView(("/job:localhost/replica:0/task:0/device:CPU:0",))
@@ -29,7 +30,7 @@ def _boundary(graph: ClientGraph, op: str) -> list[object]:
     return sorted(n.attrs["index"] for n in graph.nodes.values() if n.op == op)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 60), gradients=st.booleans())
 def test_random_programs_stay_valid_through_every_stage(seed: int, size: int, gradients: bool) -> None:
     with af.Graph().as_default():

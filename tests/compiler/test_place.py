@@ -26,6 +26,7 @@ from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
 from tests.dense import dense
+from tests.random_examples import examples
 
 TASK = "/job:localhost/replica:0/task:0"
 CPU0, CPU1, GPU0 = (f"{TASK}/device:{d}" for d in ("CPU:0", "CPU:1", "GPU:0"))
@@ -220,7 +221,7 @@ _SCOPES = st.sampled_from(["/cpu:0", "/cpu:1", "/device:CPU:*", "", None])
 _PAIRS = (CPU0, CPU1, f"{TASK}/device:CPU:2")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(_SCOPES, min_size=6, max_size=6), st.randoms(use_true_random=False))
 def test_control_flow_is_placed_so_that_only_computed_values_cross(scopes: list[str | None], rng: Any) -> None:
     """Under any device scopes and choices: a Switch is with its data, an Exit with its Switch, and so on."""

@@ -24,6 +24,7 @@ from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.dtypes import float32
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.split import CPU, scattered
 
@@ -307,7 +308,7 @@ def flow_plan(seed: int) -> tuple[Plan, Seconds]:
 
 
 @pytest.mark.parametrize("make", [random_plan, flow_plan])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000), prefetch=st.sampled_from([0.0, 0.1]))
 @example(seed=229, prefetch=0.0)  # in these two a request from a node that is itself put off would close a circle
 @example(seed=704, prefetch=0.0)
@@ -337,7 +338,7 @@ def without_waits(node: Node) -> Node:
     return Node(node.name, node.op, node.inputs, kept, node.attrs, node.outputs, node.device, node.source)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000))
 def test_nothing_that_may_be_dead_asks_and_nothing_in_a_loop_is_asked_for(seed: int) -> None:
     plan, seconds = flow_plan(seed)

@@ -16,6 +16,7 @@ from aioflow.distributed import all_reduce
 from aioflow.graph.boundary import SEND
 from aioflow.testing.gradcheck import check_gradients
 from tests.net.clusters import cluster
+from tests.random_examples import examples
 
 NUMPY = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -46,7 +47,7 @@ def fed(values: Sequence[Any], shape: Any = None) -> tuple[list[af.Tensor], dict
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     devices=st.integers(1, 5),
     shape=st.lists(st.integers(0, 5), max_size=3),

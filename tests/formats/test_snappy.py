@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from aioflow.errors import DataLossError
 from aioflow.formats.protobuf import write_number
 from aioflow.formats.snappy import decompress
+from tests.random_examples import examples
 
 LIMIT = 1 << 16
 
@@ -55,7 +56,7 @@ def test_what_is_no_block_is_refused(block: bytes) -> None:
         decompress(block, LIMIT)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_block_or_are_refused(data: bytes) -> None:
     with contextlib.suppress(DataLossError):

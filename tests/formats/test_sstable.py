@@ -12,11 +12,12 @@ from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
 from aioflow.formats.protobuf import write_number
 from aioflow.formats.sstable import MAGIC, Table, write_table
+from tests.random_examples import examples
 
 ENTRIES = st.dictionaries(st.binary(max_size=20), st.binary(max_size=50), max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ENTRIES, st.binary(max_size=20))
 def test_what_is_written_is_read_and_found(entries: dict[bytes, bytes], other: bytes) -> None:
     table = Table.of(write_table(sorted(entries.items())))

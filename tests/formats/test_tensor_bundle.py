@@ -25,6 +25,7 @@ from aioflow.formats.protobuf import write_number, write_piece
 from aioflow.formats.sstable import Table, write_table
 from aioflow.formats.tensor_bundle import TensorBundle
 from aioflow.formats.tensor_bundle_writer import write_bundle
+from tests.random_examples import examples
 
 VALUES: dict[str, Any] = {
     "a": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -269,7 +270,7 @@ def _entries_or_refused(stored: _Memory, changes: list[tuple[int, int]]) -> None
                 bundle.read(name)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(changes=CHANGES)
 def test_whatever_an_index_says_is_read_or_refused(stored: _Memory, changes: list[tuple[int, int]]) -> None:
     _entries_or_refused(stored, changes)

@@ -22,6 +22,7 @@ import aioflow as af
 from aioflow import errors
 from aioflow.graph import dtypes, encoding
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
+from tests.random_examples import examples
 
 FIXED = [d for d in dtypes.ALL if d.is_plain or d.is_quantized]
 
@@ -91,7 +92,7 @@ def sealed(body: bytes) -> bytes:
     return struct.pack("<8sHIQ", encoding.MAGIC, 1, zlib.crc32(body), len(body)) + body
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(graph_defs(), st.data())
 def test_a_body_altered_under_a_right_checksum_is_refused_or_read(graph_def: GraphDef, data: st.DataObject) -> None:
     body = bytearray(graph_def.to_bytes()[22:])

@@ -15,6 +15,7 @@ from aioflow.errors import DataLossError
 from aioflow.formats import example as example_format
 from aioflow.formats.example import Kind, Layouts, Place, decode_example, encode_example, values_at
 from aioflow.formats.protobuf import write_number, write_piece
+from tests.random_examples import examples
 
 FIELDS: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}
 
@@ -69,7 +70,7 @@ def features_of(kind: Kind) -> st.SearchStrategy[Any]:
 FEATURE = st.one_of(features_of("bytes"), features_of("float"), features_of("int64"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(FEATURE, max_size=3), min_size=1, max_size=12))
 def test_what_came_before_does_not_matter(messages: list[Any]) -> None:
     layouts = Layouts()

@@ -23,8 +23,9 @@ from aioflow.sync.fair_lock import Turns
 from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore
 from aioflow.sync.staging import Get, Put, StagingCore
 from aioflow.sync.waiting import Ticket, Waiting, wake_all
+from tests.random_examples import examples
 
-SETTINGS = settings(max_examples=200, deadline=None)
+SETTINGS = settings(max_examples=examples(200), deadline=None)
 
 # One event each: a new attempt (which, how many), or a tick of the loop, or a cancellation of some attempt.
 EVENTS = st.lists(

@@ -19,6 +19,7 @@ from aioflow.graph.dtypes import ALL
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, INLINE_BYTES, Kind, Message, bare_frame, encode
 from aioflow.net.limits import Limits
+from tests.random_examples import examples
 
 PREFIX = struct.Struct("<4sBBHQIIQ")  # written out here: the format is a promise to other versions
 
@@ -86,7 +87,7 @@ MESSAGES = st.builds(
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.lists(st.integers(1, 200), min_size=1))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_messages_survive_any_cut(messages: list[Message], sizes: list[int]) -> None:
     data = b"".join(map(wire, messages))
     cuts = (sizes[i % len(sizes)] for i in range(len(data) + 1))
@@ -266,7 +267,7 @@ def test_what_is_between_the_tensors_of_a_large_message_must_be_zeros() -> None:
 
 
 @given(MESSAGES, st.data())
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 def test_altered_bytes_give_messages_or_a_typed_error(message: Message, data: st.DataObject) -> None:
     altered = bytearray(wire(message))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -289,7 +290,7 @@ def test_altered_bytes_give_messages_or_a_typed_error(message: Message, data: st
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_any_header_gives_a_message_or_a_typed_error(header: bytes) -> None:
     try:
         (message,) = feed(Decoder(), frame(header))

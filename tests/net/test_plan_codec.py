@@ -35,6 +35,7 @@ from aioflow.net.limits import Limits
 from aioflow.net.plan_codec import decode_part, encode_part
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import split_plan
@@ -82,7 +83,7 @@ def require_same(first: Part, second: Part) -> None:
 
 
 @given(seed=st.integers(0, 100_000), devices=st.integers(1, 4), flow=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_random_programs_come_back_as_they_were(seed: int, devices: int, flow: bool) -> None:
     with af.Graph().as_default():
         program = random_flow_program(seed) if flow else random_program(seed)
@@ -462,7 +463,7 @@ def test_a_message_without_its_buffer_is_refused() -> None:
 
 
 @given(seed=st.integers(0, 50), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_altered_bytes_give_a_part_or_a_typed_error(seed: int, data: st.DataObject) -> None:
     with af.Graph().as_default():
         program = random_flow_program(seed) if seed % 2 else random_program(seed, size=10)

@@ -16,6 +16,7 @@ from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, Kind, Message, bare_frame, encode
 from aioflow.net.proving import Proving, Role, client_secret, is_client_secret
 from aioflow.net.sealing import Seal
+from tests.random_examples import examples
 
 SECRET = bytes(range(32))
 HELLO = struct.Struct("<8sHHIQQ")  # written out here: the format is a promise to other versions
@@ -192,7 +193,7 @@ def frames() -> list[bytes]:
 
 
 @given(st.lists(st.integers(1, 70_000), min_size=1))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_sealed_messages_survive_any_cut(sizes: list[int]) -> None:
     data = b"".join(frames())
     decoder = Decoder(seal=Seal(KEY))
@@ -218,7 +219,7 @@ def test_whole_is_what_the_other_end_takes() -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_an_altered_byte_is_found_before_anybody_has_the_message(data: st.DataObject) -> None:
     sent = frames()
     index = data.draw(st.integers(0, len(sent) - 1))

@@ -31,6 +31,7 @@ from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.sync.background import Background
 from tests.net.clusters import cluster, inproc
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 
@@ -641,7 +642,7 @@ async def same_bits(seed: int, kind: str, executor: str, tcp: bool) -> None:
         assert bits(parts) == bits(whole)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 100_000), kind=KINDS, executor=st.sampled_from(["strands", "strands", "reference"]))
 def test_a_step_on_two_workers_gives_what_it_gives_on_one_device(seed: int, kind: str, executor: str) -> None:
     asyncio.run(same_bits(seed, kind, executor, tcp=False))

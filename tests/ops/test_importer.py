@@ -17,6 +17,7 @@ from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.opdef import OpDef
 from aioflow.graph.signature.attributes import AttrDef
 from aioflow.testing.evaluate import evaluate
+from tests.random_examples import examples
 
 F32 = af.float32
 
@@ -344,7 +345,7 @@ def graphs(draw: st.DrawFn) -> tuple[af.Graph, dict[str, Any]]:
     return graph, feeds
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs())
 def test_a_graph_survives_the_way_through_bytes(made: tuple[af.Graph, dict[str, Any]]) -> None:
     graph, feeds = made
@@ -359,7 +360,7 @@ def test_a_graph_survives_the_way_through_bytes(made: tuple[af.Graph, dict[str, 
     np.testing.assert_array_equal(values[0], values[1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(graphs(), st.data())
 def test_an_altered_definition_is_imported_or_refused(
     made: tuple[af.Graph, dict[str, Any]], data: st.DataObject

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import aioflow as af
 from aioflow.compiler.ir import ClientGraph
 from aioflow.graph.boundary import RECV, SEND
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import CPU, run_split, split_plan
@@ -27,7 +28,7 @@ def bits(values: Sequence[object]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 100_000), devices=st.integers(2, 4), kind=st.sampled_from(["plain", "branches", "loops"]))
 def test_a_step_cut_up_at_random_gives_what_the_whole_gives(executor: str, seed: int, devices: int, kind: str) -> None:
     async def compare() -> None:

@@ -28,6 +28,7 @@ from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
 from aioflow.runtime.reference import Reference
 from aioflow.runtime.step import Step
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.waiting import time_runs_out, until_waiting
 
@@ -108,7 +109,7 @@ async def test_async_nodes_are_awaited_together(graph: af.Graph, first: str) -> 
         assert (await session.run([got, put], timeout=60))[0] == 7
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 100_000))
 async def test_branches_are_as_the_rules_of_tagged_dataflow_have_them(seed: int) -> None:
     with af.Graph().as_default():

@@ -16,6 +16,7 @@ from aioflow.graph.opdef import OPS, define_op
 from aioflow.kernels.registry import KERNELS, kernel
 from aioflow.ops.apply import make
 from aioflow.runtime import strand
+from tests.random_examples import examples
 from tests.runtime.programs import random_program
 
 _COMPUTES: list[Callable[[], None]] = []
@@ -42,7 +43,7 @@ async def _both(
         return expected, await session.run(fetches, feeds)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10_000), known=st.booleans())
 async def test_strands_equal_the_reference_executor(seed: int, known: bool) -> None:
     with af.Graph().as_default():

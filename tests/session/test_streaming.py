@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.kernels.function.async_source import SourceCore
+from tests.random_examples import examples
 
 
 class Numbers:
@@ -201,7 +202,7 @@ def test_scripts() -> None:
     assert closed == [True]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 3), st.lists(st.sampled_from(["ask", "read", "leave", "leave late"]), max_size=40))
 def test_the_core_loses_and_doubles_nothing(depth: int, events: list[str]) -> None:
     core: SourceCore[int, int] = SourceCore(depth)

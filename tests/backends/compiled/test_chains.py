@@ -26,6 +26,7 @@ from aioflow_numpy.compiled.code import Function, Programs
 from aioflow_numpy.compiled.pieces import Piece, program
 from aioflow_numpy.fused_blocks import BlockChain
 from tests.backends.compiled.chains import GATE, Array, F, Step, chain, compiled, compiler, gate, gate_inputs, same
+from tests.random_examples import examples
 
 pytestmark = compiler
 
@@ -149,7 +150,7 @@ def outcome(run: Callable[[], Any]) -> Any:
         return str(error)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_random_chains_give_the_bits_of_numpy(data: st.DataObject) -> None:
     inputs, steps = data.draw(programs_of())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aioflow_cupy.namespace import Namespace
 from tests.backends.cupy.fake_arrays import FakeCupy
+from tests.random_examples import examples
 
 FAKE = FakeCupy()
 XP = Namespace(FAKE, FAKE)
@@ -19,7 +20,7 @@ DTYPES = ("int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "fl
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["add", "subtract", "multiply", "maximum", "minimum"])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(rows=st.lists(st.integers(0, 4), max_size=30), wide=st.booleans(), seed=st.integers(0, 99))
 def test_at(name: str, dtype: str, rows: list[int], wide: bool, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -40,7 +41,7 @@ def test_at(name: str, dtype: str, rows: list[int], wide: bool, seed: int) -> No
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=st.integers(0, 99))
 def test_reduceat(name: str, dtype: str, sizes: list[int], seed: int) -> None:
     rows = np.random.default_rng(seed).integers(1, 3, (sum(sizes), 2)).astype(dtype)

@@ -22,6 +22,7 @@ from aioflow.compiler.optimize.shapes import shapes
 from aioflow.compiler.optimize.transposes import transposes
 from tests.compiler.optimize.redundant_programs import redundant_program
 from tests.compiler.optimize.steps import EXECUTORS, OptimizationPass, assert_same_bits, optimized, run, step
+from tests.random_examples import examples
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 
@@ -49,7 +50,7 @@ async def _assert_equivalent(graph: ClientGraph, feeds: Sequence[Any], before: C
             assert found.effects == expected.effects, what
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 100_000))
 async def test_programs_full_of_what_may_go(seed: int) -> None:
     with af.Graph().as_default():
@@ -59,7 +60,7 @@ async def test_programs_full_of_what_may_go(seed: int) -> None:
     await _assert_equivalent(graph, list(program.feeds.values()), before)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 100_000), rows=st.sampled_from([None, 4, 3000]))
 async def test_random_programs(seed: int, rows: int | None) -> None:
     rows = None if rows is None else 3000 if seed % 3 == 0 else 4
@@ -69,7 +70,7 @@ async def test_random_programs(seed: int, rows: int | None) -> None:
     await _assert_equivalent(graph, list(program.feeds.values()))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 100_000), loops=st.booleans())
 async def test_random_branches_and_loops(seed: int, loops: bool) -> None:
     with af.Graph().as_default():

@@ -17,6 +17,7 @@ from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.errors import InvalidArgumentError
 from aioflow_numpy import fused_blocks
 from tests.compiler.optimize.fused_runs import check, never, ops, pruned, run
+from tests.random_examples import examples
 
 CHAIN = "_ElementwiseChain"
 
@@ -275,7 +276,7 @@ def _feeds(seed: int, shape: tuple[int, ...], known: bool) -> dict[af.Tensor, np
     return found
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     seed=st.integers(0, 100_000),
     shape=st.sampled_from([(), (0,), (1,), (7,), (257,), (5, 3), (40, 1), (1, 40), (30, 5), (3, 4, 12), (0, 4)]),

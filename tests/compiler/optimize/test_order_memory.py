@@ -17,6 +17,7 @@ from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.compiler.optimize.order_memory import order_memory, peak_bytes
 from aioflow.compiler.verify import verify
 from tests.compiler.optimize.fused_runs import never, pruned, run, same_bits
+from tests.random_examples import examples
 from tests.runtime.programs import random_program
 
 
@@ -72,7 +73,7 @@ def test_a_chain_of_elementwise_ops_writes_over_its_operand() -> None:
     assert peak_bytes(graph, 1) == 100_000 * 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10_000), size=st.integers(4, 50), gradients=st.booleans())
 def test_random_programs_keep_their_values_and_never_take_more(seed: int, size: int, gradients: bool) -> None:
     with af.Graph().as_default():
@@ -90,7 +91,7 @@ def test_random_programs_keep_their_values_and_never_take_more(seed: int, size: 
         assert list(order_memory(before, never).nodes) == list(after.nodes)  # the same each time
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(data=st.data())
 def test_small_graphs_against_all_orders(data: st.DataObject) -> None:
     """Sums over axes, so that nothing is written over an operand; the best order is found by trying all."""

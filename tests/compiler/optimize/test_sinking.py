@@ -18,6 +18,7 @@ from aioflow.compiler.optimize.fuse_bias import fuse_bias
 from aioflow.compiler.optimize.transposes import transposes
 from aioflow_numpy import convolution, kernels
 from tests.compiler.optimize.steps import assert_equivalent, assert_same_bits, fetched, ops, optimized, run, step
+from tests.random_examples import examples
 
 FIRST, LAST = [0, 3, 1, 2], [0, 2, 3, 1]  # the orders that put channels there
 
@@ -192,7 +193,7 @@ def _random_step(seed: int) -> tuple[Any, list[Any]]:
     return step([*shown, *sums], [x]), [_values(*shape, seed=seed)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 1_000_000))
 async def test_random_graphs_give_the_same_bits(seed: int) -> None:
     with af.Graph().as_default():

@@ -18,6 +18,7 @@ from aioflow.compiler.place.constraints import Group, feasible_groups
 from aioflow.errors import InvalidArgumentError, OpError, SourceLine, UnimplementedError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.kernels.registry import KernelDef, KernelRegistry
+from tests.random_examples import examples
 
 TASK = "/job:localhost/replica:0/task:0"
 CPU0, CPU1, GPU0 = (f"{TASK}/device:{d}" for d in ("CPU:0", "CPU:1", "GPU:0"))
@@ -601,7 +602,7 @@ _FITS = {
 _RUNS = {"Identity": set(ALL), "StringJoin": {CPU0, CPU1}, "Reciprocal": {GPU0}, "Square": set(ALL), "NoOp": set(ALL)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_groups_and_devices_against_brute_force(seed: int, size: int) -> None:
     rng = random.Random(seed)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from aioflow.compiler.place.calibration import Link
 from aioflow.compiler.place.simulate import Schedule, simulate_placement
 from tests.compiler.place.graphs import CPU0, CPU1, CPU2, GPU0, Cost, random_cost
+from tests.random_examples import examples
 
 LINK = Link(latency=2.0, bandwidth=8.0, overhead=1.0)
 
@@ -278,7 +279,7 @@ class Ticks:
             self.ends[node] = now + self.waiting.pop(node)[1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 3), st.integers(0, 2))
 def test_the_simulator_agrees_with_counting_the_seconds(seed: int, count: int, latency: int, overhead: int) -> None:
     source = random.Random(seed)

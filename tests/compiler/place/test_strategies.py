@@ -15,6 +15,7 @@ from aioflow.compiler.place.simulate import simulate_placement
 from aioflow.compiler.place.strategies import STRATEGIES, Placement, choose, heft_is_affordable
 from aioflow.errors import InternalError, InvalidArgumentError
 from tests.compiler.place.graphs import CPU0, CPU1, CPU2, GPU0, Cost, cluster, random_cost
+from tests.random_examples import examples
 
 BOTH = (CPU0, CPU1)
 SEARCHING = ("greedy", "heft", "auto")
@@ -314,7 +315,7 @@ def longest_path(cost: Cost, kind: str) -> float:
     return max(lengths.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from(["greedy", "heft", "auto", "random"]))
 def test_bounds_that_hold_for_any_placement(seed: int, count: int, strategy: str) -> None:
     cost = random_cost(random.Random(seed), count, Link(latency=1.0, bandwidth=2.0, overhead=1.0), free=True)

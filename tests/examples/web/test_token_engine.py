@@ -23,6 +23,7 @@ from examples.gpt2.model import Config, Model
 from examples.web.tokens.computing import Gpt2
 from examples.web.tokens.engine import Choice, Engine, Tokens, running
 from examples.web.tokens.slots import Slots, Stream
+from tests.random_examples import examples
 
 VOCABULARY, POSITIONS = 11, 40
 
@@ -270,7 +271,7 @@ async def _anything(engine: Engine, chance: random.Random, count: int, expected:
 
 
 @given(seed=st.integers(0, 2**32), slots=st.integers(1, 5), piece=st.integers(1, 20))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_whatever_the_others_do_by_the_bookkeeping(seed: int, slots: int, piece: int) -> None:
     async def main() -> None:
         chance = random.Random(seed)

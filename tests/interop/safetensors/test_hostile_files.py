@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from aioflow.errors import AioflowError
 from aioflow.formats.tensor_file import TensorFile
 from aioflow.interop import safetensors
+from tests.random_examples import examples
 
 NUMBERS = st.one_of(
     st.integers(-2, 20), st.sampled_from([2**31, 2**53, 2**62, 2**63, 2**64, 10**40, -1, True, 0.0, 4.0])
@@ -109,13 +110,13 @@ def _check_index(index: Any, raw: bytes) -> None:
 
 
 @given(contents())
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
 def test_files(data: bytes) -> None:
     _check(data)
 
 
 @given(st.one_of(st.fixed_dictionaries({"weight_map": INDEXED}), JUNK), st.one_of(st.just(b""), st.binary(max_size=2)))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 def test_indices(index: Any, raw: bytes) -> None:
     _check_index(index, raw)
 

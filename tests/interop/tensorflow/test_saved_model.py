@@ -20,6 +20,7 @@ from aioflow.interop import Model, Signature
 from aioflow.interop.tensorflow import load_saved_model, save_saved_model
 from aioflow.interop.unsupported import UnsupportedError
 from aioflow.protos import message, parse, parse_text, to_bytes
+from tests.random_examples import examples
 
 DATA = Path(__file__).parent / "data"
 
@@ -420,7 +421,7 @@ def mutable(tmp_path: Path) -> tuple[Path, bytes]:
     return tmp_path, (tmp_path / "saved_model.pb").read_bytes()
 
 
-@settings(max_examples=100, **QUICK)  # type: ignore[arg-type]
+@settings(max_examples=examples(100), **QUICK)  # type: ignore[arg-type]
 @given(changes=CHANGES)
 def test_whatever_a_model_says_is_loaded_or_refused(
     mutable: tuple[Path, bytes], changes: list[tuple[int, int]]

@@ -10,7 +10,7 @@ import aioflow as af
 from aioflow.errors import OpError
 from aioflow.testing.sim_faults import Fault
 from aioflow.testing.sim_net import SimNet
-from tests.sim.scenes import Client, Stage, Violation
+from tests.sweep.sim.scenes import Client, Stage, Violation
 
 _NAMES: Final = ("a", "b", "c", "d")
 _WORKERS: Final = 3

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.scenes import Violation, play
-from tests.sim.stories import SCENES
+from tests.sweep.sim.scenes import Violation, play
+from tests.sweep.sim.stories import SCENES
 
 ORDINARY = {
     "counting": 30,
@@ -55,8 +55,8 @@ _DIGESTS = """
 import sys
 from aioflow.kernels.registry import KERNELS
 KERNELS.load()
-from tests.sim.scenes import play
-from tests.sim.stories import SCENES
+from tests.sweep.sim.scenes import play
+from tests.sweep.sim.stories import SCENES
 ballast = [bytearray(1000 * int(sys.argv[1])) for _ in range(100)]  # objects lie elsewhere
 for name, scene in SCENES.items():
     print(name, play(scene, 5))
@@ -64,7 +64,7 @@ for name, scene in SCENES.items():
 
 
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     outputs = []
     for seed in ("1", "2"):
         path = os.pathsep.join([root, os.path.join(root, "backends")])
@@ -89,4 +89,4 @@ def test_a_violation_tells_its_story() -> None:
         play(counting, 7)
     (note,) = raised.value.__notes__
     assert note.startswith("seed 7, ")
-    assert "python -m tests.sim.replay counting 7" in note
+    assert "python -m tests.sweep.sim.replay counting 7" in note

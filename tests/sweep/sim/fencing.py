@@ -17,8 +17,8 @@ import aioflow as af
 from aioflow.errors import OpError
 from aioflow.testing.sim_faults import Fault, FaultSchedule
 from aioflow.testing.sim_net import SimNet
-from tests.sim.counting import Ledger
-from tests.sim.scenes import Client, Stage
+from tests.sweep.sim.counting import Ledger
+from tests.sweep.sim.scenes import Client, Stage
 
 _UNITS: Final = 40
 _BALLAST: Final = 30_000  # numbers of a long feed

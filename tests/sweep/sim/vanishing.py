@@ -9,8 +9,8 @@ from typing import Any
 import aioflow as af
 from aioflow.errors import OpError
 from aioflow.testing.sim_net import SimNet
-from tests.sim.queueing import Elements
-from tests.sim.scenes import Client, Stage
+from tests.sweep.sim.queueing import Elements
+from tests.sweep.sim.scenes import Client, Stage
 
 
 class Vanishing:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes import SECONDS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 HANGING = """
 import asyncio, ctypes, threading

@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import SECONDS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 TESTS = """
 import asyncio, threading, time

@@ -26,7 +26,7 @@ from aioflow.ops.apply import infer_attrs, output_specs
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Worker
 from aioflow.session.fetches import feed_converter
-from tests.hostile import values
+from tests.sweep.hostile import values
 
 __all__ = ["PREFIX", "imported", "run_damaged", "run_planted"]
 

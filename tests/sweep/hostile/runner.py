@@ -23,7 +23,7 @@ from tests.processes import SECONDS, end, start
 
 __all__ = ["Outcome", "Patience", "run_calls", "table"]
 
-_ROOT: Final = Path(__file__).parents[2]
+_ROOT: Final = Path(__file__).parents[3]
 _FAULTS: Final = ("bare", "hang", "crash", "unexplained", "UnknownError", "InternalError")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -57,7 +57,7 @@ class Outcome:
         return self.kind.startswith(("hang", "crash"))
 
     def __str__(self) -> str:
-        return f"python -m tests.hostile.child {self.seed} {self.op} {self.index}: {self.kind}: {self.place}"
+        return f"python -m tests.sweep.hostile.child {self.seed} {self.op} {self.index}: {self.kind}: {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Child:
         more = ["--ops", ops] if ops else []
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the child
         self._process = start(
-            *("-m", "tests.hostile.child", str(seed), *more),
+            *("-m", "tests.sweep.hostile.child", str(seed), *more),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

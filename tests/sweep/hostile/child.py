@@ -1,6 +1,6 @@
 """A process that makes hostile calls: it reads "op index" a line, and answers "begun" and then the outcome as JSON.
 
-By hand, one call with its traceback: `python -m tests.hostile.child SEED OP INDEX`.
+By hand, one call with its traceback: `python -m tests.sweep.hostile.child SEED OP INDEX`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import IO, Any, Final
 
 import aioflow as af
 from aioflow.errors import DeadlineExceededError, InternalError, OpError, UnknownError
-from tests.hostile.calls import perform
+from tests.sweep.hostile.calls import perform
 
 # What NumPy says of sizes and axes that nobody has looked at before it.
 _UNCHECKED: Final = r"negative dimensions|too big|Maximum allowed|size 1 to a Python|values to unpack|ambiguous"

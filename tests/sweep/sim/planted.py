@@ -1,6 +1,6 @@
 """Faults planted in the engine, to see that the simulated clusters find them.
 
-`python -m tests.sim.planted` plays seeds with each fault until one fails, and prints after how many: the table in
+`python -m tests.sweep.sim.planted` plays seeds with each fault until one fails, and prints after how many: the table in
 docs/simulation.md. Where none of `LIMIT` seeds fails, the scenes are blind on that side.
 """
 
@@ -27,8 +27,8 @@ from aioflow.runtime.parts import _Volley
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step, Stoppable
 from aioflow.sync.waiting import Waiting, wake_all
-from tests.sim.scenes import play
-from tests.sim.stories import SCENES
+from tests.sweep.sim.scenes import play
+from tests.sweep.sim.stories import SCENES
 
 LIMIT: Final = 200
 

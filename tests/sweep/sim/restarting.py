@@ -9,7 +9,7 @@ from typing import Final
 import aioflow as af
 from aioflow.errors import AbortedError, OpError
 from aioflow.testing.sim_net import SimNet
-from tests.sim.scenes import RECOVERY, Client, Stage, Violation
+from tests.sweep.sim.scenes import RECOVERY, Client, Stage, Violation
 
 _LIVES: Final = 3
 

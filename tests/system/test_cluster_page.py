@@ -18,7 +18,7 @@ from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
 from aioflow.net.cluster_sources.toml_file import parse_toml
 from tests.processes import SECONDS, program
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "cluster.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
 TEXT: Final = PAGE.read_text(encoding="utf-8")
 BLOCKS: Final = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 COMMANDS: Final = [

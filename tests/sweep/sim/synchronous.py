@@ -14,7 +14,7 @@ import numpy as np
 import aioflow as af
 from aioflow.errors import OpError
 from aioflow.testing.sim_net import SimNet
-from tests.sim.scenes import Client, Stage, Violation
+from tests.sweep.sim.scenes import Client, Stage, Violation
 
 STEPS = 6
 WORKERS = 2

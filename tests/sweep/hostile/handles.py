@@ -21,7 +21,7 @@ from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
 from aioflow.kernels.registry import KERNELS
 from aioflow.ops.apply import apply_op
-from tests.hostile import values
+from tests.sweep.hostile import values
 
 __all__ = ["Resource", "fill", "make", "other", "resource_for", "some"]
 

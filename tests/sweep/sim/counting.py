@@ -16,7 +16,7 @@ import aioflow as af
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.testing.sim_faults import FAULTS, Fault
 from aioflow.testing.sim_net import SimNet
-from tests.sim.scenes import Client, Stage, Violation
+from tests.sweep.sim.scenes import Client, Stage, Violation
 
 UNITS = 15  # of each client
 

@@ -33,7 +33,7 @@ def play(scene: Scene, seed: int) -> str:
             lambda net: _to_the_end(net, scene),
             seed,
             disk=Path(folder),
-            replay=f"python -m tests.sim.replay {scene.__name__} {seed}",
+            replay=f"python -m tests.sweep.sim.replay {scene.__name__} {seed}",
             limit=900.0,
         )
 

@@ -17,7 +17,7 @@ from aioflow.testing.evaluate import evaluate
 from aioflow.testing.sim_net import SimNet
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
-from tests.sim.scenes import Client, Stage, Violation
+from tests.sweep.sim.scenes import Client, Stage, Violation
 
 STEPS = 3
 

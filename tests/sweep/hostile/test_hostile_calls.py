@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aioflow.graph.opdef import OPS
-from tests.hostile.runner import Outcome, Patience, run_calls, table
+from tests.sweep.hostile.runner import Outcome, Patience, run_calls, table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit of the address space is Linux's")
 
@@ -47,7 +47,7 @@ def require_no_faults(outcomes: Sequence[Outcome]) -> None:
 
 def test_planted_faults_are_found() -> None:
     """And one that ends its process does not take the calls behind it along."""
-    module = "tests.hostile.faulty_ops"
+    module = "tests.sweep.hostile.faulty_ops"
     fatal = ["FaultyCrash", "FaultyHang", "FaultyLeft"]
     outcomes = run_calls([*fatal, "FaultyName"], 1, [0], children=1, patience=Patience(busy=1.0), ops=module)
     assert [outcome.kind for outcome in outcomes] == [PLANTED[outcome.op] for outcome in outcomes]

@@ -21,7 +21,7 @@ from aioflow import cli, worker
 from tests.follow import Reader, agrees, blocks, missing_packages
 from tests.processes import SECONDS
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 # The pages of the tutorial go on where the one before ended.
 TUTORIAL: Final = ["graph", "training", "queues", "checkpoints", "command_line", "service", "processes"]
@@ -36,7 +36,7 @@ ALONE: Final = [
 # Pages whose programs other tests run.
 ELSEWHERE: Final = {
     "tests/test_docs.py": ["compatibility.md", "distributed.md", "models.md", "simulation.md", "training.md"],
-    "tests/test_cluster_page.py": ["cluster.md"],
+    "tests/system/test_cluster_page.py": ["cluster.md"],
     "tests/serve/test_documented_programs.py": ["serving.md"],
     "tests/test_extend.py": ["extending.md"],
 }

@@ -17,8 +17,8 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import OPS
 from aioflow.ops.apply import apply_op
-from tests.hostile import damaged, handles, values
-from tests.hostile.arguments import (
+from tests.sweep.hostile import damaged, handles, values
+from tests.sweep.hostile.arguments import (
     Arguments,
     Array,
     Held,

@@ -19,7 +19,7 @@ from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
 from aioflow.kernels.registry import KERNELS
 from aioflow.ops.apply import apply_op, infer_attrs, output_specs
-from tests.hostile import handles, values
+from tests.sweep.hostile import handles, values
 
 __all__ = [
     "Arguments",

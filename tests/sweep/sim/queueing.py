@@ -10,7 +10,7 @@ from typing import Any, Final
 import aioflow as af
 from aioflow.errors import OpError
 from aioflow.testing.sim_net import SimNet
-from tests.sim.scenes import PATIENCE, Client, Stage, Violation
+from tests.sweep.sim.scenes import PATIENCE, Client, Stage, Violation
 
 ELEMENTS = 8  # of each producer
 LAST = 999
