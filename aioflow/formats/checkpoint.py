@@ -28,7 +28,14 @@ import numpy as np
 from aioflow.errors import DataLossError, NotFoundError, OpError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.files import file_errors
-from aioflow.formats.increments import BlockFiles, files_if_any, forget_files, write_increment
+from aioflow.formats.increments import (
+    BlockFiles,
+    files_if_any,
+    forget_files,
+    forgotten_if_it_fails,
+    tidy_blocks,
+    write_increment,
+)
 from aioflow.formats.manifests import MANIFEST, described, family_of, files_of, read_manifest, sealed, step_of
 from aioflow.formats.slice_tables import SliceTables, plain_prefix, table_files
 from aioflow.formats.stores import Store, StoredFile, is_url, store_of
@@ -40,7 +47,7 @@ from aioflow.formats.temporary_files import (
     write_atomically,
 )
 from aioflow.formats.tensor_bundle import INDEX, TensorBundle
-from aioflow.formats.tensor_bundle_writer import bundle_files
+from aioflow.formats.tensor_bundle_writer import SUFFIXES, bundle_files
 from aioflow.formats.tensor_file import TensorFile, write_tensors
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
@@ -51,6 +58,7 @@ __all__ = [
     "committing_file",
     "data_file",
     "remove_checkpoint",
+    "remove_unfinished",
     "write_checkpoint",
 ]
 
@@ -106,9 +114,14 @@ def _write_file(prefix: str, arrays: Mapping[str, Any]) -> None:
             header, digests = write_tensors(temporary.file, arrays)
             size = temporary.file.tell()
             _settle(prefix)
-            temporary.publish(pending)
             manifest = _manifest(data.name, prefix, arrays, header, digests, size)
-            write_atomically(_named(prefix, MANIFEST), manifest)
+            temporary.publish(pending)
+            try:
+                write_atomically(_named(prefix, MANIFEST), manifest)
+            except BaseException:
+                if not _is_pending(prefix):
+                    pending.unlink(missing_ok=True)
+                raise
             pending.replace(data)
         flush_directory(data.parent)
 
@@ -121,8 +134,21 @@ def _write_streamed(store: Store, name: str, arrays: Mapping[str, Any]) -> None:
         header, digests = write_tensors(upload.file, arrays, streamed=True)
         size = upload.file.tell()
         upload.commit()
-        store.put(name + MANIFEST, _manifest(file, name, arrays, header, digests, size))
+        with forgotten_if_it_fails(store, name, file):
+            store.put(name + MANIFEST, _manifest(file, name, arrays, header, digests, size))
     forget_files(store, replaced)
+
+
+def remove_unfinished(prefix: str, meta_graph_suffix: str = "meta") -> None:
+    """Delete what killed writers have left of checkpoints of this run, of any form, that were not complete.
+
+    Raises:
+        PermissionDeniedError, …: the file system refuses.
+    """
+    store, name = store_of(prefix)
+    _tidy(store.path(name))
+    tidy_blocks(store, name)
+    store.remove_unfinished(rf"{family_of(name)}(?:{SUFFIXES}|\.{re.escape(meta_graph_suffix)})")
 
 
 def _tidy(prefix: str) -> None:
@@ -156,14 +182,18 @@ def _settle(prefix: str) -> None:
     pending = _named(prefix, _PENDING)
     if not pending.exists() or has_writer(pending):
         return
-    try:
-        belongs = _matches(TensorFile(pending), read_manifest(*store_of(prefix)))
-    except (NotFoundError, DataLossError):
-        belongs = False
-    if belongs:
+    if _is_pending(prefix):
         pending.replace(_named(prefix, _DATA))
     else:
         pending.unlink()
+
+
+def _is_pending(prefix: str) -> bool:
+    """Whether the manifest speaks of the data file that waits for its name."""
+    try:
+        return _matches(TensorFile(_named(prefix, _PENDING)), read_manifest(*store_of(prefix)))
+    except (NotFoundError, DataLossError):
+        return False
 
 
 def _matches(file: TensorFile, manifest: Mapping[str, Any]) -> bool:

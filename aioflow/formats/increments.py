@@ -19,6 +19,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -41,7 +42,7 @@ from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.work.stopping import claim
 
-__all__ = ["BlockFiles", "files_if_any", "forget_files", "write_increment"]
+__all__ = ["BlockFiles", "files_if_any", "forget_files", "forgotten_if_it_fails", "tidy_blocks", "write_increment"]
 
 _BLOCK: Final = 1 << 17  # bytes; half a thousand rows of an embedding, and 32 digits for each of them in the manifest
 _DIGITS: Final = 32  # of a SHA-256, for a block
@@ -68,7 +69,7 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: s
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
         AbortedError: another program has deleted what the checkpoint refers to.
     """
-    _tidy(store, name)
+    tidy_blocks(store, name)
     replaced = files_if_any(store, name)
     with store.held(files_if_any(store, base) if base else [], alone=False) as there:
         files, known = _earlier(store, base, there)
@@ -80,7 +81,8 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: s
                 upload.commit()
                 files = [*files, {"name": fresh, "size": writer.offset}]
             content = {"version": 2, "block": _BLOCK, "step": step_of(name), "files": files, "tensors": entries}
-            store.put(name + MANIFEST, sealed(_compacted(content)))
+            with forgotten_if_it_fails(store, name, fresh):
+                store.put(name + MANIFEST, sealed(_compacted(content)))
         if not all(there.values()):
             _require_files(store, name, content)
     forget_files(store, replaced)
@@ -220,6 +222,26 @@ def forget_files(store: Store, names: list[str]) -> None:
     _remove(store, names, certain=False)
 
 
+@contextmanager
+def forgotten_if_it_fails(store: Store, name: str, file: str) -> Iterator[None]:
+    """A block that writes the manifest of a checkpoint, for a new file: where that fails, the file is deleted."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OpError):  # the error that is on its way is the cause
+            if not _refers(store, name, file):
+                store.remove(file)
+        raise
+
+
+def _refers(store: Store, name: str, file: str) -> bool:
+    """Whether the manifest of a checkpoint refers to a file. A store may have written it, and reported an error."""
+    try:
+        return file in files_of(read_manifest(store, name))
+    except (NotFoundError, DataLossError, ValueError, LookupError, TypeError):
+        return False
+
+
 def _remove(store: Store, names: list[str], certain: bool) -> None:
     """Delete what nothing refers to and nobody holds; `certain`: only where it can be told that nobody does."""
     with store.held(names, alone=True) as mine:
@@ -230,7 +252,7 @@ def _remove(store: Store, names: list[str], certain: bool) -> None:
                     store.remove(name)
 
 
-def _tidy(store: Store, name: str) -> None:
+def tidy_blocks(store: Store, name: str) -> None:
     """Take away the files of checkpoints that were never finished, where it is certain that they will not be."""
     family = family_of(name)
     blocks = re.compile(rf"{family}\.[0-9a-f]{{12}}\.blocks")

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -55,6 +57,9 @@ class Upload(Protocol):
 
     file: BinaryIO
 
+    def flush(self) -> None:
+        """All is written: in a folder of this machine, have it on the disk, so that `commit` only renames the file."""
+
     def commit(self) -> None:
         """All is written: let it appear under its name."""
 
@@ -76,6 +81,11 @@ class Store(Protocol):
 
     def creating(self, name: str) -> Any:
         """`with store.creating(name) as upload:` An `Upload`; unless it is committed there, nothing of it stays."""
+
+    def staging(self, name: str, data: bytes) -> AbstractContextManager[Upload]:
+        """`with store.staging(name, data) as upload:` Like `put` at `upload.commit()`, but a folder of this machine has
+        room for it from the beginning of the block.
+        """
 
     def size(self, name: str) -> int | None:
         """How many bytes a file has; None where there is no such file."""
@@ -157,6 +167,10 @@ class _FolderUpload:
         self._final = final
         self.file: BinaryIO = temporary.file
 
+    def flush(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
     def commit(self) -> None:
         self._temporary.publish(self._final)
         flush_directory(self._final.parent)
@@ -190,6 +204,13 @@ class Folder:
             self._path.mkdir(parents=True, exist_ok=True)
             with temporary_file(path) as temporary:
                 yield _FolderUpload(temporary, path)
+
+    @contextmanager
+    def staging(self, name: str, data: bytes) -> Iterator[Upload]:
+        with self.creating(name) as upload:
+            upload.file.write(data)
+            upload.flush()
+            yield upload
 
     def size(self, name: str) -> int | None:
         status = self._status(name)
@@ -233,10 +254,27 @@ class _RemoteUpload:
         self._path = path
         self.done = False
 
+    def flush(self) -> None:
+        """Only `commit` makes it last."""
+
     def commit(self) -> None:
         with _errors(self._path):
             self.file.close()
         self.done = True
+
+
+class _Put:
+    """An upload of a small file that is made at once when it is committed."""
+
+    def __init__(self, store: Store, name: str, data: bytes) -> None:
+        self.file: BinaryIO = BytesIO(data)
+        self._put = partial(store.put, name, data)
+
+    def flush(self) -> None:
+        """Only `commit` makes it last."""
+
+    def commit(self) -> None:
+        self._put()
 
 
 class _Remote:
@@ -288,6 +326,9 @@ class _Remote:
             finally:
                 if not upload.done:
                     self._drop(file, name)
+
+    def staging(self, name: str, data: bytes) -> AbstractContextManager[Upload]:
+        return nullcontext(_Put(self, name, data))
 
     def _drop(self, file: Any, name: str) -> None:
         """What was begun is of no use. That it cannot be taken away is no error beside the one that is on its way."""

@@ -83,6 +83,8 @@ def _lock(path: Path, wait: bool, stack: ExitStack) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     stack.callback(os.close, descriptor)
     locks.flock(descriptor, locks.LOCK_EX | (0 if wait else locks.LOCK_NB))
+    # A child that was forked meanwhile has the descriptor too, and would hold the lock for as long as it lives.
+    stack.callback(locks.flock, descriptor, locks.LOCK_UN)
 
 
 def _remove_abandoned(final: Path) -> None:

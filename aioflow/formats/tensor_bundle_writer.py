@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from aioflow.errors import OpError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.checksum import crc32c, disguised
 from aioflow.formats.increments import files_if_any, forget_files
-from aioflow.formats.manifests import MANIFEST
+from aioflow.formats.manifests import MANIFEST, family_of
 from aioflow.formats.protobuf import FIXED32, write_number, write_piece
 from aioflow.formats.sstable import write_table
-from aioflow.formats.stores import Store, store_of
+from aioflow.formats.stores import Store, is_url, store_of
 from aioflow.formats.tensor_bundle import INDEX, shard_name
 from aioflow.formats.tensor_encoding import encode
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import as_dtype
 from aioflow.work.stopping import batches, checkpoint
 
-__all__ = ["bundle_files", "write_bundle"]
+__all__ = ["SUFFIXES", "bundle_files", "write_bundle"]
 
 _HEADER: Final = write_number(1 << 3) + write_number(1) + write_piece(3, write_number(1 << 3) + write_number(1))
 _SHARD: Final = r"\.data-\d{5}-of-\d{5}"
+SUFFIXES: Final = rf"(?:{re.escape(INDEX)}|{_SHARD})"  # a regular expression for what files' names end with
 
 
 def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolders = ANYWHERE) -> None:
     """Write a checkpoint that TensorFlow reads, replacing one of the same prefix. Missing directories are made.
 
-    A crash leaves the old checkpoint, or none of that prefix: two files cannot be replaced at once.
+    A crash leaves the old checkpoint, or none of that prefix: two files cannot be replaced at once. A failure, as where
+    the disk is full, leaves the old checkpoint in a folder of this machine, or none of that prefix in a store.
 
     Args:
         prefix: A path, or a URL for `fsspec`.
@@ -42,24 +46,40 @@ def write_bundle(prefix: str, tensors: Mapping[str, Any], folders: AllowedFolder
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
     """
     store, name = store_of(prefix, folders)
-    store.remove_unfinished(f"{re.escape(name)}({re.escape(INDEX)}|{_SHARD})")
+    store.remove_unfinished(f"{family_of(name)}{SUFFIXES}")
     file = shard_name(name, 0, 1)
     entries = [(b"", _HEADER)]
-    with store.creating(file) as upload:
-        offset = 0
-        for key, value in sorted(tensors.items(), key=lambda item: item[0].encode()):
-            size, crc = _write(upload.file, key, value)
-            entries.append((key.encode(), _entry(value, offset, size, crc)))
-            offset += size
-        store.remove(name + INDEX)  # so that it never speaks of bytes that are not there
-        upload.commit()
-    store.put(name + INDEX, write_table(entries))
+    committing = is_url(prefix)  # where what is opened may have replaced the file of before
+    try:
+        with store.creating(file) as upload:
+            offset = 0
+            for key, value in sorted(tensors.items(), key=lambda item: item[0].encode()):
+                size, crc = _write(upload.file, key, value)
+                entries.append((key.encode(), _entry(value, offset, size, crc)))
+                offset += size
+            with store.staging(name + INDEX, write_table(entries)) as index:
+                upload.flush()
+                committing = True
+                store.remove(name + INDEX)  # so that it never speaks of bytes that are not there
+                upload.commit()
+                index.commit()
+    except BaseException:
+        if committing:
+            _remove_half(store, name)
+        raise
     for other in bundle_files(store, name):
         if other not in (file, name + INDEX):
             store.remove(other)
     ours = files_if_any(store, name)
     store.remove(name + MANIFEST)
     forget_files(store, ours)
+
+
+def _remove_half(store: Store, name: str) -> None:
+    """Remove a checkpoint whose writing has failed. That this fails as well is no error beside the one on its way."""
+    with suppress(OpError):
+        for file in bundle_files(store, name):
+            store.remove(file)
 
 
 def bundle_files(store: Store, name: str) -> list[str]:

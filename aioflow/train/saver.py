@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -43,7 +43,7 @@ from aioflow.train.meta_graph import export_meta_graph
 from aioflow.train.saved_variables import saved_variables
 from aioflow.train.saver_def import restored_variables
 from aioflow.train.saver_nodes import Form, SaverNodes
-from aioflow.train.unlisted import remove_unlisted, until_listed
+from aioflow.train.unlisted import UnlistedCheckpoint
 from aioflow.work.threads import in_thread
 
 __all__ = ["PendingCheckpoint", "Saver", "StepNumber"]
@@ -71,6 +71,33 @@ class _Place(NamedTuple):
     def graph(self) -> str:
         """The file of the graph."""
         return f"{self.prefix}.{self.graph_suffix}"
+
+
+class _Kept(NamedTuple):
+    """What a saver keeps.
+
+    Attributes:
+        checkpoints: Prefixes, and when each was written, oldest first.
+        until: Where the oldest was written after this time, it is kept for good when its turn comes.
+        doomed: Prefixes that are no longer kept, and not deleted yet.
+    """
+
+    checkpoints: list[tuple[str, float]]
+    until: float
+    doomed: list[str]
+
+    def adding(self, prefix: str, now: float, most: int, seconds: float) -> _Kept:
+        """Return what is kept with a new checkpoint: at most so many, and one for every so many seconds."""
+        if not most:
+            return self
+        kept = [*(entry for entry in self.checkpoints if entry[0] != prefix), (prefix, now)]
+        doomed = [other for other in self.doomed if other != prefix]
+        if len(kept) <= most:
+            return _Kept(kept, self.until, doomed)
+        (oldest, written), *kept = kept
+        if written > self.until:
+            return _Kept(kept, self.until + seconds, doomed)
+        return _Kept(kept, self.until, [*doomed, oldest])
 
 
 class Saver:
@@ -143,7 +170,6 @@ class Saver:
         check_number(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours", "a number of hours")
         self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
         self._clock = clock or time.time
-        self._next_kept = self._clock() + self._keep_seconds
         self._form = _form(write_version, incremental)
         self._base = ""  # what the next checkpoint may refer to
         self._turn = asyncio.Lock()
@@ -152,7 +178,7 @@ class Saver:
         self._allow_empty = allow_empty
         self._pad = pad_step_number
         self._filename = filename or "model"
-        self._kept: list[tuple[str, float]] = []
+        self._kept = _Kept([], self._clock() + self._keep_seconds, [])
         self._nodes: SaverNodes | None = None
         self._is_empty = False
         if not defer_build:
@@ -256,8 +282,10 @@ class Saver:
     ) -> str | None:
         """Write a checkpoint, delete those that are no longer kept, and record what the directory holds.
 
-        It is complete, and the state file names it, when this returns; a crash before that leaves the earlier ones. The
-        saves of a saver are written one after the other.
+        It is complete, and the state file names it, when this returns; a crash before that leaves the earlier ones. A
+        save that fails or is cancelled leaves no file of the checkpoint, unless the state file names it by then. In a
+        folder of this machine, the next save of the same run removes what killed processes have left. The saves of a
+        saver are written one after the other.
 
         All values are read by one step, when the turn comes. They are of one moment if no step that changes variables
         is running then: to begin a save beside the training at a known step, take a `snapshot`.
@@ -329,15 +357,18 @@ class Saver:
         return nodes
 
     async def _write(self, sess: Any, node: Any, feeds: dict[Any, Any], place: _Place) -> None:
-        retains = place.write_state and self._max_to_keep
-        async with self._turn, until_listed(place.prefix) if retains else nullcontext():
-            nodes = self._built()
-            if nodes is not None and self._form is Form.BLOCKS:
-                feeds = {**feeds, nodes.base: self._base}
-            await sess.run(node, feeds)
-            self._base = place.prefix
-            doomed = self._record(place.prefix)
-            await in_thread(self._finish, place, doomed)
+        async with self._turn:
+            unlisted = UnlistedCheckpoint(place.prefix, place.latest_filename, place.graph_suffix, place.write_state)
+            try:
+                await in_thread(unlisted.begin, self.last_checkpoints, critical=True)
+                nodes = self._built()
+                if nodes is not None and self._form is Form.BLOCKS:
+                    feeds = {**feeds, nodes.base: self._base}
+                await sess.run(node, feeds)
+            except BaseException:
+                await in_thread(unlisted.abandon, critical=True)
+                raise
+            await in_thread(self._finish, place, unlisted, critical=True)
 
     async def _prefix(self, sess: Any, save_path: str, global_step: Any) -> str:
         if not Path(save_path).name or save_path.endswith("/"):
@@ -348,30 +379,24 @@ class Saver:
             global_step = await sess.run(global_step)
         return f"{save_path}-{int(global_step):08d}" if self._pad else f"{save_path}-{int(global_step)}"
 
-    def _record(self, prefix: str) -> list[str]:
-        """Note the new checkpoint, and take those out that are no longer kept; they are to be deleted."""
-        if not self._max_to_keep:
-            return []
-        self._kept = [entry for entry in self._kept if entry[0] != prefix]
-        self._kept.append((prefix, self._clock()))
-        if len(self._kept) <= self._max_to_keep:
-            return []
-        oldest, written = self._kept.pop(0)
-        if written > self._next_kept:
-            self._next_kept += self._keep_seconds
-            return []
-        return [oldest]
-
-    def _finish(self, place: _Place, doomed: Iterable[str]) -> None:
-        if place.write_state:
-            paths, times = [p for p, _ in self._kept], [t for _, t in self._kept]
-            if self._max_to_keep:
-                remove_unlisted(place.prefix, [place.prefix, *paths, *doomed], place.latest_filename)
-            update_checkpoint_state(folder_of(place.prefix), place.prefix, paths, place.latest_filename, times)
-        for old in doomed:  # after the state, which must not name what is gone
-            remove_checkpoint(old, meta_graph_suffix=place.graph_suffix)
-        if place.write_graph:
-            self._beside.write(place.graph, place.strip_default_attrs)
+    def _finish(self, place: _Place, unlisted: UnlistedCheckpoint) -> None:
+        """List a checkpoint that is whole, or else remove it; delete those that are no longer kept. Blocks."""
+        kept = self._kept.adding(place.prefix, self._clock(), self._max_to_keep, self._keep_seconds)
+        try:
+            if place.write_graph:
+                self._beside.write(place.graph, place.strip_default_attrs)
+            unlisted.mark(kept.doomed)
+            if place.write_state:
+                paths, times = [path for path, _ in kept.checkpoints], [time for _, time in kept.checkpoints]
+                update_checkpoint_state(folder_of(place.prefix), place.prefix, paths, place.latest_filename, times)
+        except BaseException:
+            unlisted.abandon()
+            raise
+        with closing(unlisted):
+            self._base, self._kept = place.prefix, kept
+            while kept.doomed:  # after the state, which must not name what is gone
+                remove_checkpoint(kept.doomed[0], meta_graph_suffix=place.graph_suffix)
+                del kept.doomed[0]
 
     # -- restoring --------------------------------------------------------------------------------------------------
 
@@ -403,23 +428,26 @@ class Saver:
     @property
     def last_checkpoints(self) -> list[str]:
         """Prefixes of the checkpoints that are kept, oldest first."""
-        return [path for path, _ in self._kept]
+        return [path for path, _ in self._kept.checkpoints]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
         """Say which checkpoints exist, oldest first; their age counts from now."""
         check_list(last_checkpoints, "the checkpoints")
-        self._kept = [(str(path), self._clock()) for path in last_checkpoints]
+        self.set_last_checkpoints_with_time([(path, self._clock()) for path in last_checkpoints])
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
         """Say which checkpoints exist, oldest first, and when each was written."""
-        self._kept = [(str(path), float(written)) for path, written in last_checkpoints_with_time]
+        kept = [(str(path), float(written)) for path, written in last_checkpoints_with_time]
+        self._kept = self._kept._replace(checkpoints=kept)
 
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str] | CheckpointState) -> None:
         """Take up the checkpoints of an earlier run; those that do not exist are left out."""
         if isinstance(checkpoint_paths, CheckpointState):
             checkpoint_paths = checkpoint_paths.all_model_checkpoint_paths
         existing = [str(path) for path in checkpoint_paths if checkpoint_exists(str(path))]
-        self._kept = [(path, next(iter(get_checkpoint_mtimes([path])), self._clock())) for path in existing]
+        self.set_last_checkpoints_with_time(
+            [(path, next(iter(get_checkpoint_mtimes([path])), self._clock())) for path in existing]
+        )
         self._base = existing[-1] if existing else self._base
 
 

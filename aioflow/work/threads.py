@@ -240,11 +240,14 @@ class Threads:
         """None of the threads is in a child. What they were at is the parent's business."""
         self._begin()
 
-    async def call(self, work: Work, function: Callable[..., T], *args: Any) -> T:
+    async def call(self, work: Work, function: Callable[..., T], *args: Any, critical: bool = False) -> T:
         """`function(*args)` in a thread, as a part of `work`.
 
         When the awaiting task is cancelled the work is asked to stop, and this returns (by raising) only when the
         function has, or if it has not begun, or if it is left behind.
+
+        Args:
+            critical: Begin it in any case, also where the caller is cancelled before a thread is free.
 
         Raises:
             LeftBehind, Stopped: it is, or the work was asked to stop, and not by a cancellation of the caller. What was
@@ -261,7 +264,7 @@ class Threads:
             del call.future  # the thread may hold the call for a while yet, and must not hold its result
         except asyncio.CancelledError:
             work.stop()
-            if not call.withdraw():
+            if critical or not call.withdraw():
                 await call.end()
             if call.left:
                 raise asyncio.CancelledError from LeftBehind(call)
@@ -303,11 +306,18 @@ class Threads:
 
 
 async def in_thread(
-    function: Callable[..., T], *args: Any, effects: bool = True, work: Work | None = None, quiet: bool = False
+    function: Callable[..., T],
+    *args: Any,
+    effects: bool = True,
+    work: Work | None = None,
+    quiet: bool = False,
+    critical: bool = False,
 ) -> T:
     """`function(*args)` in a thread for calls that wait, in the context of the caller.
 
     Args:
+        critical: Run it to its end although the caller is cancelled, which is raised afterwards; the result, or the
+            error, of the function is lost then. For clean-up, and for effects that belong together.
         quiet: In one that leaves the processors to all others, where the system lets a thread do so: for what may take
             long beside something that is not to notice it.
         effects: Whether it changes anything that others see. If it does, and the caller is cancelled, this waits until
@@ -317,11 +327,13 @@ async def in_thread(
     Raises:
         LeftBehind, Stopped: as `Threads.call`.
     """
+    if work is None:
+        work = Work() if critical else Stoppable(effects=effects)
     at_once: Callable[..., T] | None = getattr(asyncio.get_running_loop(), "call_in_thread", None)
     if at_once is not None:  # a loop on which nothing comes from other threads
-        return at_once(doing, work or Stoppable(effects=effects), function, *args)
+        return at_once(doing, work, function, *args)
     threads = _quiet_threads() if quiet else _waiting_threads()
-    return await threads.call(work or Stoppable(effects=effects), copy_context().run, function, *args)
+    return await threads.call(work, copy_context().run, function, *args, critical=critical)
 
 
 @cache

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import aioflow as af
 from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.train import unlisted
+from aioflow.train.graph_beside import GraphBeside
 from tests.processes import program
+from tests.train.test_cancelled_saves import KINDS
 
 PROGRAM = Path(__file__).with_name("unlisting_saver.py")
 
@@ -144,3 +147,66 @@ async def test_where_the_disk_refuses_the_mark_checkpoints_are_written_all_the_s
     monkeypatch.setattr(unlisted, "temporary_file", refused)
     await go_on(tmp_path, 3)
     assert "m-3" in checkpoints(tmp_path)
+
+
+# ── left by hand ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TOKEN = "0123456789ab"
+
+
+async def save_steps(folder: Path, *steps: int, **arguments: Any) -> af.train.Saver:
+    with af.Graph().as_default():
+        v = af.Variable(5.0, name="v")
+        saver = af.train.Saver(**arguments)
+        async with af.Session() as session:
+            await session.run(v.initializer)
+            for step in steps:
+                await saver.save(session, folder / "m", step)
+    return saver
+
+
+async def test_save_removes_a_checkpoint_that_was_no_longer_listed(tmp_path: Path) -> None:
+    """Its process was killed while it deleted it."""
+    await save_steps(tmp_path, 1, 2)
+    af.train.update_checkpoint_state(tmp_path, str(tmp_path / "m-2"))
+    (tmp_path / "m-1.manifest.json").unlink()
+    (tmp_path / "m-1.meta").rename(tmp_path / "m-1.graph")
+    (tmp_path / f".m-1.unlisted.{TOKEN}.tmp").write_text('[null, "graph"]')
+    await go_on(tmp_path, 3)
+    assert sorted({name.split(".")[0] for name in os.listdir(tmp_path)}) == ["checkpoint", "m-2", "m-3"]
+
+
+async def test_save_spares_a_checkpoint_that_another_state_file_names(tmp_path: Path) -> None:
+    await save_steps(tmp_path, 1)
+    (tmp_path / "checkpoint").rename(tmp_path / "other")
+    (tmp_path / f".m-1.unlisted.{TOKEN}.tmp").write_text('["other", "meta"]')
+    await save_steps(tmp_path, 2)
+    assert checkpoints(tmp_path) == ["m-1", "m-2"]
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"incremental": True}, {"write_version": 2}], ids=["plain", "blocks", "bundle"]
+)
+async def test_save_removes_temporary_files_of_every_form(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    suffixes = ["safetensors", "manifest.json", "index", "data-00000-of-00001", f"{TOKEN}.blocks", "meta", "unlisted"]
+    for suffix in suffixes:
+        (tmp_path / f".m-7.{suffix}.{TOKEN}.tmp").touch()
+    (tmp_path / f"m-7.{TOKEN}.blocks").touch()
+    (tmp_path / "m-7.safetensors.pending").touch()
+    await save_steps(tmp_path, 8, **KINDS[kind])
+    assert not [name for name in os.listdir(tmp_path) if "m-7" in name]
+
+
+async def test_a_save_that_fails_spares_what_another_program_has_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        af.train.update_checkpoint_state(tmp_path, str(tmp_path / "m-1"))  # the other one does so just now
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(GraphBeside, "write", full)
+    with pytest.raises(OSError, match="somewhere"):
+        await save_steps(tmp_path, 1)
+    assert checkpoints(tmp_path) == ["m-1"]
+    assert left(tmp_path) == []

@@ -1,0 +1,78 @@
+"""A disk, or a store, on which there is room for so many bytes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Room", "room_for"]
+
+
+class Room:
+    """Room for `left` bytes in files that are written from now on; `used` counts them."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.used = 0
+
+    def take(self, wanted: int) -> int:
+        """The bytes that there is room for.
+
+        Raises:
+            OSError: ENOSPC, there is none.
+        """
+        taken = min(wanted, self.left)
+        if wanted and not taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.left -= taken
+        self.used += taken
+        return taken
+
+
+@contextmanager
+def room_for(count: int) -> Iterator[Room]:
+    """A block in which new files (`Path.open("xb")`) and the objects of fsspec's memory have room for `count` bytes."""
+    room = Room(count)
+
+    class File(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(memoryview(data).cast("B")[: room.take(memoryview(data).nbytes)])
+
+    opened = Path.open
+
+    def open_path(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        return io.BufferedWriter(File(path, "x")) if mode == "xb" else opened(path, mode, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "open", open_path)
+        _limit_memory(patch, room)
+        yield room
+
+
+def _limit_memory(patch: pytest.MonkeyPatch, room: Room) -> None:
+    try:
+        from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+    except ImportError:
+        return
+    write, pipe = MemoryFile.write, MemoryFileSystem.pipe_file
+
+    def write_all(file: Any, data: Any) -> Any:
+        whole = memoryview(data).cast("B")
+        written = write(file, whole[: room.take(whole.nbytes)])
+        return written if written == whole.nbytes else written + write_all(file, whole[written:])
+
+    def pipe_all(system: Any, path: str, value: bytes, **options: Any) -> None:
+        if room.left < len(value):
+            room.left = 0
+        room.take(len(value))
+        pipe(system, path, value, **options)
+
+    patch.setattr(MemoryFile, "write", write_all)
+    patch.setattr(MemoryFileSystem, "pipe_file", pipe_all)

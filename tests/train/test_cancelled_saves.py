@@ -1,0 +1,134 @@
+"""What saves leave behind that are cancelled at each turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.kernels.io import checkpoints
+from aioflow.train import saver as saver_module
+from aioflow.train.graph_beside import GraphBeside
+from aioflow.train.unlisted import UnlistedCheckpoint
+from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+
+KINDS: dict[str, dict[str, Any]] = {"plain": {}, "blocks": {"incremental": True}, "bundle": {"write_version": 2}}
+ON_EACH_LOOP = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def prefixes(folder: Path) -> list[str]:
+    """Names of the checkpoints, whole or not, that have files in a folder."""
+    return sorted({path.name.lstrip(".").split(".")[0] for path in folder.iterdir()} - {"checkpoint"})
+
+
+def listed(folder: Path) -> list[str]:
+    state = af.train.get_checkpoint_state(folder)
+    return [] if state is None else sorted(Path(path).name for path in state.all_model_checkpoint_paths)
+
+
+def check(folder: Path, saver: af.train.Saver) -> None:
+    """Each checkpoint that has a file is whole and listed, and no temporary file is left."""
+    assert prefixes(folder) == listed(folder) == sorted(Path(path).name for path in saver.last_checkpoints)
+    assert not list(folder.glob(".*"))
+    for name in listed(folder):
+        assert af.train.load_variable(str(folder / name), "v").shape == (1000,)
+        assert (folder / f"{name}.meta").exists()
+
+
+@ON_EACH_LOOP
+@OF_EACH_KIND
+def test_saver_save_cancelled_leaves_listed_checkpoints_only(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], kind: str
+) -> None:
+    async def main() -> None:
+        with af.Graph().as_default():
+            variable = af.Variable(np.zeros(1000, np.float32), name="v")
+            saver = af.train.Saver(max_to_keep=2, **KINDS[kind])
+            steps = itertools.count(10)
+            async with af.Session() as session:
+                await session.run(variable.initializer)
+
+                async def then() -> None:
+                    await asyncio.to_thread(check, tmp_path, saver)
+
+                cancelled = await cancel_at_each_turn(
+                    lambda: saver.save(session, tmp_path / "m", next(steps)), then, turns=60
+                )
+                assert cancelled > 5
+                await saver.save(session, tmp_path / "m", next(steps))
+                await then()
+                assert len(saver.last_checkpoints) == 2
+
+    run_on(loop, main())
+
+
+STAGES: dict[str, tuple[Any, str]] = {
+    "mark": (UnlistedCheckpoint, "begin"),
+    "values": (checkpoints, "write_checkpoint"),
+    "graph": (GraphBeside, "write"),
+    "state": (saver_module, "update_checkpoint_state"),
+    "deletion": (saver_module, "remove_checkpoint"),
+}
+
+
+@ON_EACH_LOOP
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_saver_save_cancelled_in_a_stage_leaves_listed_checkpoints_only(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loop: Callable[[], asyncio.AbstractEventLoop],
+    stage: str,
+    again: bool,
+) -> None:
+    """Cancelled when the stage has ended in its thread, before the loop learns of that."""
+
+    async def main() -> None:
+        with af.Graph().as_default():
+            variable = af.Variable(np.zeros(1000, np.float32), name="v")
+            saver = af.train.Saver(max_to_keep=2)
+            async with af.Session() as session:
+                await session.run(variable.initializer)
+                for step in (1, 2):
+                    await saver.save(session, tmp_path / "m", step)
+                async with asyncio.TaskGroup() as group:
+                    task = group.create_task(saver.save(session, tmp_path / "m", 3))
+                    cancelled_after(monkeypatch, *STAGES[stage], task, again)
+                assert task.cancelled()
+                monkeypatch.undo()
+                await asyncio.to_thread(check, tmp_path, saver)
+                expected = [1, 2] if stage in ("mark", "values") else [2, 3]
+                assert listed(tmp_path) == [f"m-{step}" for step in expected]
+
+    run_on(loop, main())
+
+
+def cancelled_after(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, task: asyncio.Task[Any], again: bool = False
+) -> None:
+    """Cancel a task when a function that it calls in a thread has ended; `again`: a second time in the next turn."""
+    original, loop = getattr(owner, name), asyncio.get_running_loop()
+
+    def stage(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        cancelled = threading.Event()
+
+        def cancel() -> None:
+            task.cancel()
+            if again:
+                loop.call_soon(task.cancel)
+            cancelled.set()
+
+        loop.call_soon_threadsafe(cancel)
+        assert cancelled.wait(60)
+        return result
+
+    patch.setattr(owner, name, stage)
