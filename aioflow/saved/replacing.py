@@ -8,19 +8,25 @@ tell that, as in a store, only what was replaced before the present save goes.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from aioflow.errors import NotFoundError, OpError
 from aioflow.formats.checkpoint import remove_checkpoint
+from aioflow.formats.files import file_errors
 from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
+from aioflow.formats.temporary_files import has_writer, temporary_file
 from aioflow.formats.temporary_folders import locked_folder
 from aioflow.saved.manifest import ASSETS, MANIFEST, Manifest
 from aioflow.saved.places import Place
 
-__all__ = ["replace_manifest", "unless_it_fails"]
+__all__ = ["being_written", "replace_manifest", "unless_it_fails"]
+
+_BEING_WRITTEN: Final = re.compile(r"\.version(-[0-9a-f]{12})\.[0-9a-f]{12}\.tmp")
 
 
 def replace_manifest(place: Place, manifest: Manifest) -> None:
@@ -65,6 +71,26 @@ def _forget(place: Place, names: Sequence[str], was_present: bool) -> None:
 
 
 @contextmanager
+def being_written(place: Place, mark: str) -> Iterator[None]:
+    """A block that writes a version whose files have `mark` in their names. It removes what killed saves have left.
+
+    A file in the folder, locked for as long as the process lives, tells later saves of it; in a store nothing does.
+    """
+    if place.is_remote:
+        yield
+        return
+    folder = Path(place.name)
+    with suppress(OSError):  # it is only for tidiness
+        for name in os.listdir(folder):
+            if (match := _BEING_WRITTEN.fullmatch(name)) and has_writer(folder / name) is False:
+                if not _may_be_present(place, match[1]):
+                    _remove_version(place, match[1])
+                (folder / name).unlink(missing_ok=True)
+    with file_errors(folder), temporary_file(folder / f"version{mark}"):
+        yield
+
+
+@contextmanager
 def unless_it_fails(place: Place, mark: str) -> Iterator[None]:
     """A block that writes a version whose files have a mark in their names: they go if it does not come to its end."""
     had_assets = not place.is_remote and os.path.lexists(place.path(ASSETS))
@@ -72,12 +98,16 @@ def unless_it_fails(place: Place, mark: str) -> Iterator[None]:
         yield
     except BaseException:
         if not _may_be_present(place, mark):
-            for folder in (ASSETS, ""):
-                _remove_marked(place, folder, mark)
-            if not place.is_remote and not had_assets:
-                with suppress(OSError):  # there is none, or somebody else has put something there
-                    os.rmdir(place.path(ASSETS))
+            _remove_version(place, mark, keeps_assets=had_assets)
         raise
+
+
+def _remove_version(place: Place, mark: str, keeps_assets: bool = False) -> None:
+    for folder in (ASSETS, ""):
+        _remove_marked(place, folder, mark)
+    if not place.is_remote and not keeps_assets:
+        with suppress(OSError):  # there is none, or other files are in it
+            os.rmdir(place.path(ASSETS))
 
 
 def _may_be_present(place: Place, mark: str) -> bool:

@@ -34,7 +34,7 @@ from aioflow.saved.manifest import ASSETS, MANIFEST, Asset, Manifest, StoredFile
 from aioflow.saved.ops_used import ops_used
 from aioflow.saved.places import Place, copied
 from aioflow.saved.pruning import pruned
-from aioflow.saved.replacing import replace_manifest, unless_it_fails
+from aioflow.saved.replacing import being_written, replace_manifest, unless_it_fails
 from aioflow.saved.tables import columns_of, exports
 from aioflow.session.session import Session
 from aioflow.work.stopping import checkpoint
@@ -87,7 +87,8 @@ async def save(
             scalar is the path of the copy where the model is loaded.
         overwrite: Replace a model that is there, at once. Whoever is loading it meanwhile gets the one or the other.
             The files of what is replaced stay while somebody on this machine has it loaded, and in a store until the
-            next save. A save that fails or is cancelled leaves the model as it was.
+            next save. A save that fails or is cancelled leaves the model as it was; what a killed one has left in
+            a folder, the next one removes.
 
     Returns:
         The folder.
@@ -187,7 +188,7 @@ def _write(place: Place, content: _Content, tensors: Mapping[str, Any], overwrit
             made.publish()
         return
     mark = f"-{secrets.token_hex(6)}"
-    with unless_it_fails(place, mark):
+    with being_written(place, mark), unless_it_fails(place, mark):
         manifest = _Writer(place, mark).write(content, tensors)
         checkpoint()
         replace_manifest(place, manifest)

@@ -19,8 +19,11 @@ import aioflow as af
 from aioflow import errors
 from aioflow.formats.checkpoint import write_checkpoint
 from aioflow.formats.stores import store_at
+from aioflow.formats.temporary_files import temporary_file
 from aioflow.saved import Model, Signature, load, save, writing
 from aioflow.saved.places import Place
+from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.full_disk import room_for
 from tests.saved.models import calling
 from tests.waiting import until, until_collected
 
@@ -308,6 +311,95 @@ async def test_a_replacement_that_is_cancelled_leaves_the_folder_as_it_was(
     assert task.cancelled()
     assert names(place) == before
     assert await version_of(load(place)) == 1
+
+
+MARK = "-0123456789ab"
+
+
+@pytest.mark.parametrize("lives", [False, True])
+async def test_save_removes_what_a_killed_save_left(tmp_path: Path, lives: bool) -> None:
+    place = tmp_path / "model"
+    await save_version(place, 1, tmp_path / "1")
+    before = names(place)
+    left = [f"graph{MARK}.aiograph", f".ops{MARK}.json.0123456789ab.tmp", f"weights{MARK}.safetensors.pending"]
+    left += [f"assets/text{MARK}.txt"]
+    for name in left:
+        (place / name).touch()
+    with temporary_file(place / f"version{MARK}") as mark:
+        if not lives:
+            (place / mark.path).rename(place / f".version{MARK}.000000000000.tmp")
+            mark.file.close()
+        await save_version(place, 2, tmp_path / "2")
+        assert [name for name in names(place) if MARK in name] == (
+            sorted([*left, str(mark.path.relative_to(place))]) if lives else []
+        )
+    assert await version_of(load(place)) == 2
+    if not lives:
+        assert len(names(place)) == len(before)
+
+
+async def test_save_without_room_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    with room_for(1 << 30) as room:
+        await save_version(place, 1, tmp_path / "1")
+    model = names(place)
+    for tenth in range(10):
+        with room_for(room.used * tenth // 10), pytest.raises(errors.ResourceExhaustedError):
+            await save_version(place, 2, tmp_path / "2")
+        assert names(place) == model
+        with room_for(room.used * tenth // 10), pytest.raises(errors.ResourceExhaustedError):
+            await save_version(tmp_path / "new" / "model", 2, tmp_path / "2")
+        assert names(tmp_path / "new") == []
+    assert await version_of(load(place)) == 1
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_save_cancelled_leaves_one_version(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], overwrite: bool
+) -> None:
+    place = tmp_path / "model"
+
+    async def main() -> None:
+        with af.Graph().as_default():
+            v = af.Variable(np.zeros(1000, np.float32), name="v")
+            signature = Signature({}, {"y": v + 1.0})
+            async with af.Session() as session:
+                await session.run(v.initializer)
+                if overwrite:
+                    await save(session, place, signature)
+
+                async def work() -> None:
+                    await save(session, place, signature, overwrite=True)
+
+                async def then() -> None:
+                    await asyncio.to_thread(check)
+
+                await cancel_at_each_turn(work, then)
+                await save(session, place, signature, overwrite=True)
+
+    def check() -> None:
+        found = names(place)
+        assert not [name for name in found if name.startswith(".")]
+        assert len(found) in (0, 5)
+        assert not list(tmp_path.glob(".*"))
+
+    run_on(loop, main())
+    check()
+    assert load(place).outputs
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_loaded_model_cancelled_while_it_is_initialized(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def main() -> None:
+        await save_version(tmp_path / "model", 1, tmp_path / "1")
+        model = load(tmp_path / "model")
+        await cancel_at_each_turn(lambda: version_of(model))
+        assert await version_of(model) == 1
+
+    run_on(loop, main())
 
 
 # ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.train import unlisted
 from aioflow.train.graph_beside import GraphBeside
 from tests.processes import program
-from tests.train.test_cancelled_saves import KINDS
+from tests.train.test_cancelled_saves import KINDS, OF_EACH_KIND
 
 PROGRAM = Path(__file__).with_name("unlisting_saver.py")
 
@@ -185,10 +185,8 @@ async def test_save_spares_a_checkpoint_that_another_state_file_names(tmp_path: 
     assert left(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "arguments", [{}, {"incremental": True}, {"write_version": 2}], ids=["plain", "blocks", "bundle"]
-)
-async def test_save_removes_temporary_files_of_every_form(tmp_path: Path, arguments: dict[str, Any]) -> None:
+@OF_EACH_KIND
+async def test_save_removes_temporary_files_of_every_form(tmp_path: Path, kind: str) -> None:
     suffixes = ["safetensors", "manifest.json", "index", "data-00000-of-00001", f"{TOKEN}.blocks", "meta", "unlisted"]
     for suffix in suffixes:
         (tmp_path / f".m-7.{suffix}.{TOKEN}.tmp").touch()
