@@ -30,6 +30,7 @@ class BackgroundSaver:
         check_kind(saver, Saver, "saver", "a Saver")
         self._saver = saver
         self._tasks = Background()
+        self._turn = asyncio.Lock()  # of the saves, from the end of one write to the beginning of the next
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._closed = False
@@ -65,20 +66,25 @@ class BackgroundSaver:
             FailedPreconditionError: a variable has no value; the block has been left.
             Exception: what the write before this one failed with. No snapshot is taken then.
         """
+        self._check_open()
+        if skip and (self.is_writing or self._turn.locked()):
+            return None
+        async with self._turn:
+            await self.finish()
+            self._check_open()  # it may have been closed while an earlier checkpoint was written
+            taken = await self._saver.snapshot(
+                sess, save_path, global_step, latest_filename, write_state, write_meta_graph=write_meta_graph
+            )
+            if taken is None:
+                return None
+            self._task = await self._tasks.start(self._write(taken, after))
+            return taken.prefix
+
+    def _check_open(self) -> None:
         if self._closed:
             raise FailedPreconditionError(
                 "the background saver has been closed", expected="a save inside its block", actual="one after it"
             )
-        if skip and self.is_writing:
-            return None
-        await self.finish()
-        taken = await self._saver.snapshot(
-            sess, save_path, global_step, latest_filename, write_state, write_meta_graph=write_meta_graph
-        )
-        if taken is None:
-            return None
-        self._task = await self._tasks.start(self._write(taken, after))
-        return taken.prefix
 
     async def _write(self, taken: PendingCheckpoint, after: Callable[[str], Awaitable[None]] | None) -> None:
         try:
@@ -100,7 +106,8 @@ class BackgroundSaver:
         """`finish`, and take no more snapshots. Where the caller is cancelled meanwhile, so is the write."""
         self._closed = True
         try:
-            await self.finish()
+            async with self._turn:  # the write of a save whose snapshot is being taken is waited for as well
+                await self.finish()
         finally:
             await self._tasks.close()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import aioflow as af
 from aioflow.errors import AbortedError, FailedPreconditionError, OpError
 from aioflow.formats import checkpoint as checkpoint_format
 from aioflow.formats.tensor_file import write_tensors
+from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.net.clusters import cluster
+from tests.train.test_cancelled_saves import check
 from tests.train.test_saver import listing
 
 ROWS, WIDTH = 40_000, 8
@@ -174,6 +177,76 @@ async def test_a_cancelled_block_leaves_no_checkpoint_and_no_task(tmp_path: Path
         writing.may_go_on.set()
     assert task.cancelled()
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_background_saver_writes_all_of_many_concurrent_saves(tmp_path: Path, writing: Writing) -> None:
+    """A worker keeps two snapshots that wait to be written."""
+    async with training() as (model, session), af.train.BackgroundSaver(model.saver) as beside:
+        await beside.save(session, tmp_path / "m", 0)
+        async with asyncio.TaskGroup() as group:
+            saves = [group.create_task(beside.save(session, tmp_path / "m", step)) for step in range(1, 5)]
+            await writing.has_begun()
+            writing.may_go_on.set()
+    assert [save.result() for save in saves] == model.saver.last_checkpoints[1:]
+
+
+async def test_background_saver_closed_while_a_save_waits_refuses_it(tmp_path: Path, writing: Writing) -> None:
+    async with training() as (model, session), asyncio.TaskGroup() as group:
+        beside = af.train.BackgroundSaver(model.saver)
+        await beside.save(session, tmp_path / "m", 1)
+        await writing.has_begun()
+        second = group.create_task(refused(beside.save(session, tmp_path / "m", 2)))
+        closing = group.create_task(beside.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        writing.may_go_on.set()
+        assert "background saver has been closed" in str(await second)
+    assert [Path(prefix).name for prefix in model.saver.last_checkpoints] == ["m-1"]
+
+
+async def refused(saving: Any) -> FailedPreconditionError:
+    with pytest.raises(FailedPreconditionError) as caught:
+        await saving
+    return caught.value
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("act", ["restore", "snapshot", "beside"])
+def test_saver_acts_cancelled_leave_listed_checkpoints_only(
+    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], act: str
+) -> None:
+    async def main() -> None:
+        with af.Graph().as_default():
+            variable = af.Variable(np.zeros(1000, np.float32), name="v")
+            saver = af.train.Saver(max_to_keep=2)
+            steps = itertools.count(10)
+            async with af.Session() as session:
+                await session.run(variable.initializer)
+                await saver.save(session, tmp_path / "m", 1)
+
+                async def restore() -> None:
+                    await saver.restore(session, tmp_path / "m-1")
+
+                async def snapshot() -> None:
+                    taken = await saver.snapshot(session, tmp_path / "s", next(steps))
+                    assert taken is not None
+                    await taken.write()
+
+                async def beside() -> None:
+                    async with af.train.BackgroundSaver(saver) as background:
+                        await background.save(session, tmp_path / "b", next(steps))
+                        await background.save(session, tmp_path / "b", next(steps))
+
+                async def then() -> None:
+                    await asyncio.to_thread(check, tmp_path, saver)
+
+                if act == "restore":
+                    await cancel_at_each_turn(restore)
+                else:
+                    await cancel_at_each_turn({"snapshot": snapshot, "beside": beside}[act], then)
+                await restore() if act == "restore" else await then()
+
+    run_on(loop, main())
 
 
 async def test_after_a_checkpoint(tmp_path: Path) -> None:

@@ -134,8 +134,7 @@ class CheckpointSaverHook(SessionRunHook):
     async def end(self, session: Any) -> None:
         """Write the last checkpoint, unless there is one of this step."""
         step = int(await session.run(self._step))
-        if step != self._timer.last_triggered_step():
-            await self._save(session, step)
+        await self._save(session, step)
         for listener in self._listeners:
             await called(listener.end, session, step)
 
@@ -155,7 +154,6 @@ class CheckpointSaverHook(SessionRunHook):
                 if self._input is not None:
                     step = int(await session.run(self._step))  # steps have ended while it waited for them
                 taken = await self._chosen().snapshot(session, self._path, step, write_meta_graph=self._save_graph_def)
-            self._last = step
             if beside is not None:
                 beside.start(self._write(taken, step)).add_done_callback(lambda _: self._saving.release())
                 begun = True
@@ -169,6 +167,7 @@ class CheckpointSaverHook(SessionRunHook):
     async def _write(self, taken: PendingCheckpoint | None, step: int) -> None:
         if taken is not None:
             await taken.write()
+        self._last = step  # now: a write that is cancelled, or fails, is made up for by the next save
         _LOGGER.info("saved step %d as %s-%d", step, self._path, step)
 
     def _chosen(self) -> Saver:

@@ -179,6 +179,30 @@ async def test_a_slow_save_does_not_become_the_latest_after_a_newer_one(tmp_path
         assert Path(str(af.train.latest_checkpoint(tmp_path))).name == "model.ckpt-4"
 
 
+async def test_checkpoint_saver_hook_writes_at_the_end_what_was_cancelled(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    class Go(asyncio.Event):
+        async def wait(self) -> Any:
+            begun.set()
+            return await super().wait()
+
+    update = counter()
+    go, scaffold = Go(), af.train.Scaffold()
+    listeners = [af.train.CheckpointSaverListener()]  # so that the run waits for the checkpoint
+    hook = af.train.CheckpointSaverHook(tmp_path, save_steps=2, scaffold=scaffold, listeners=listeners)
+    async with af.train.MonitoredSession(af.train.ChiefSessionCreator(scaffold), [hook]) as session:
+        await session.run(update)
+        held(scaffold.saver, go)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(session.run(update))
+            await begun.wait()
+            task.cancel()
+        assert task.cancelled()
+        go.set()
+    assert [Path(path).name for path in scaffold.saver.last_checkpoints] == ["model.ckpt-0", "model.ckpt-2"]
+
+
 async def test_the_graph_is_written_beside_it(tmp_path: Path) -> None:
     counter()
     async with af.train.MonitoredTrainingSession(checkpoint_dir=tmp_path / "with"):
