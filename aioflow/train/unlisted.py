@@ -106,8 +106,8 @@ class UnlistedCheckpoint:
             if prefix in living:
                 continue
             unlisted = str(path.with_name(prefix))
-            if content := mark.read_bytes():
-                state, graph_suffix = json.loads(content)
+            with suppress(ValueError):  # it is empty, or the disk was full
+                state, graph_suffix = json.loads(mark.read_bytes())
                 if not _listed(unlisted, [state, self._latest_filename], kept):
                     remove_checkpoint(unlisted, meta_graph_suffix=graph_suffix)
             mark.unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""A process that goes on from the latest checkpoint of a folder, saves in a loop, and prints each step it has saved."""
+"""A process that saves in a loop and prints the number of each save.
+
+It goes on from the latest checkpoint of a folder, or replaces one model.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +30,16 @@ async def main(folder: str, kind: str, saves: int) -> None:
             print(next_step, flush=True)
 
 
+async def replace_model(folder: str, saves: int) -> None:
+    variable = af.Variable([0.0] * 100_000, name="v")
+    signature = af.saved.Signature({}, {"y": variable + 1.0})
+    async with af.Session() as session:
+        await session.run(variable.initializer)
+        for number in range(saves):
+            await af.saved.save(session, f"{folder}/model", signature, overwrite=True)
+            print(number, flush=True)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    place, what, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    asyncio.run(replace_model(place, count) if what == "model" else main(place, what, count))

@@ -46,3 +46,13 @@ def test_saver_removes_what_killed_savers_left(tmp_path: Path, kind: str) -> Non
     assert sorted({name.split(".")[0] for name in names}) == listed
     assert not [name for name in names if name.startswith(".")]
     assert len(list(tmp_path.glob("*.blocks"))) == (kind == "blocks")
+
+
+def test_saved_save_removes_what_killed_saves_left(tmp_path: Path) -> None:
+    moments = random.Random("model")
+    for _ in range(KILLS):
+        run_saver(tmp_path, "model", 10**6, moments.uniform(0, MOST))
+    run_saver(tmp_path, "model", 2, None)
+    assert os.listdir(tmp_path) == ["model"]
+    assert len(os.listdir(tmp_path / "model")) == 5, "the manifest, the graph, the ops, and the weights with theirs"
+    assert af.saved.load(tmp_path / "model").outputs

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.formats import temporary_files
+from aioflow.formats import temporary_files, temporary_folders
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from aioflow.formats.temporary_files import write_atomically
+from aioflow.formats.temporary_folders import locked_folder
 from tests.processes import program
 
 SAVER = Path(__file__).with_name("slow_saver.py")
@@ -156,3 +157,25 @@ def test_where_the_system_has_no_such_locks_the_rest_works(tmp_path: Path, monke
     write_checkpoint(str(tmp_path / "m"), NEW)
     assert CheckpointReader(str(tmp_path / "m")).read("a").tolist() == [0, 1, 2]
     assert left(tmp_path) == []
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc to find a descriptor")
+def test_locked_folder_ends_although_a_child_was_forked_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def lock(path: Path, wait: bool, stack: ExitStack) -> None:
+        original(path, wait, stack)
+        opened.append(os.dup(int(max(os.listdir("/proc/self/fd"), key=lambda name: leads_to(name, path)))))
+
+    def leads_to(name: str, path: Path) -> bool:
+        return os.path.realpath(f"/proc/self/fd/{name}") == str(path)
+
+    original = temporary_folders._lock
+    monkeypatch.setattr(temporary_folders, "_lock", lock)
+    try:
+        with locked_folder(tmp_path), pytest.raises(BlockingIOError), ExitStack() as stack:
+            original(tmp_path, False, stack)
+        with ExitStack() as stack:
+            original(tmp_path, False, stack)
+    finally:
+        os.close(opened[0])

@@ -176,6 +176,15 @@ async def test_save_removes_a_checkpoint_that_was_no_longer_listed(tmp_path: Pat
     assert sorted({name.split(".")[0] for name in os.listdir(tmp_path)}) == ["checkpoint", "m-2", "m-3"]
 
 
+@pytest.mark.parametrize("content", ["", '["che'])
+async def test_save_removes_a_mark_without_its_contents(tmp_path: Path, content: str) -> None:
+    await save_steps(tmp_path, 1)
+    (tmp_path / f".m-2.unlisted.{TOKEN}.tmp").write_text(content)
+    await go_on(tmp_path, 3)
+    assert checkpoints(tmp_path) == ["m-1", "m-3"]
+    assert left(tmp_path) == []
+
+
 async def test_save_spares_a_checkpoint_that_another_state_file_names(tmp_path: Path) -> None:
     await save_steps(tmp_path, 1)
     (tmp_path / "checkpoint").rename(tmp_path / "other")
