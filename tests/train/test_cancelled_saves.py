@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.formats.stores import store_at
 from aioflow.kernels.io import checkpoints
 from aioflow.train import saver as saver_module
 from aioflow.train.graph_beside import GraphBeside
@@ -132,3 +134,26 @@ def cancelled_after(
         return result
 
     patch.setattr(owner, name, stage)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_saver_save_cancelled_in_a_store_leaves_listed_checkpoints_only(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    pytest.importorskip("fsspec")
+    place = f"memory://{uuid.uuid4().hex}"
+    variable = af.Variable(np.zeros(1000, np.float32), name="v")
+    saver = af.train.Saver(max_to_keep=2)
+    async with af.Session() as session:
+        await session.run(variable.initializer)
+        for step in (1, 2):
+            await saver.save(session, f"{place}/m", step)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(saver.save(session, f"{place}/m", 3))
+            cancelled_after(monkeypatch, *STAGES[stage], task)
+        assert task.cancelled()
+    found = {name.split(".")[0] for name in store_at(place).names()} - {"checkpoint"}
+    state = af.train.get_checkpoint_state(place)
+    assert state is not None
+    assert state.all_model_checkpoint_paths == tuple(saver.last_checkpoints)
+    assert sorted(f"{place}/{name}" for name in found) == saver.last_checkpoints
