@@ -532,19 +532,24 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
     secured: dict[str, Any] = {}
     if tls is not None:
         secured = dict(ssl=tls.connecting(), server_hostname=host, **tls_times(options))
-    loop = asyncio.get_running_loop()
+    comm = TcpComm(Role.CONNECTING, options, peer)
     try:
-        _, comm = await loop.create_connection(
-            lambda: TcpComm(Role.CONNECTING, options, peer), address, port, **secured
-        )
-    except ssl.SSLError as error:
-        raise UnauthenticatedError(f"{peer} and this process do not take each other's certificates: {error}") from error
-    except OSError as error:
-        said = str(error) if error.errno is None else f"{os.strerror(error.errno)} ({host}:{port})"
-        raise UnavailableError(said) from error
-    try:
+        await _connected(comm, f"{host}:{port}", (address, port), secured)
         await comm.opened()
     except BaseException:
         comm.abort("the handshake has failed")
+        comm.connection_lost(None)  # uvloop closes the transport of a cancelled connect without this call
         raise
     return comm
+
+
+async def _connected(comm: TcpComm, place: str, at: tuple[str, int], secured: dict[str, Any]) -> None:
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: comm, *at, **secured)
+    except ssl.SSLError as error:
+        raise UnauthenticatedError(
+            f"{comm.peer} and this process do not take each other's certificates: {error}"
+        ) from error
+    except OSError as error:
+        said = str(error) if error.errno is None else f"{os.strerror(error.errno)} ({place})"
+        raise UnavailableError(said) from error
