@@ -37,8 +37,11 @@ async def serve_status(
     """
     loop = asyncio.get_running_loop()
     connections: set[asyncio.Transport] = set()
-    listener = await loop.create_server(lambda: _Connection(status, connections, seconds, most), _HOST, port)
+    listener = await loop.create_server(
+        lambda: _Connection(status, connections, seconds, most), _HOST, port, start_serving=False
+    )
     try:
+        await listener.start_serving()  # not by `create_server`, which leaves the socket open where it is cancelled
         yield f"http://{_HOST}:{listener.sockets[0].getsockname()[1]}/"
     finally:
         listener.close()

@@ -102,10 +102,12 @@ async def _serve_tcp(
     loop = asyncio.get_running_loop()
     with _listening_at(where):
         if reserved is None:
-            server = await loop.create_server(door.accept, *where)
+            server = await loop.create_server(door.accept, *where, start_serving=False)
         else:
-            server = await loop.create_server(door.accept, sock=reserved)
+            server = await loop.create_server(door.accept, sock=reserved, start_serving=False)
     try:
+        with _listening_at(where):
+            await server.start_serving()  # not by `create_server`, which leaves the socket open where it is cancelled
         yield server.sockets[0]
     finally:
         server.close()

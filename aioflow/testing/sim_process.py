@@ -30,6 +30,9 @@ class SimListener:
     sockets: tuple[Any, ...]
     context: Context
 
+    async def start_serving(self) -> None:
+        """Do nothing: it accepts from the beginning."""
+
     def close(self) -> None:
         """Listen no more."""
         if self.process.host.listeners.get(self.port) is self:
