@@ -121,35 +121,48 @@ class RemoteStep:
 
     async def _register(self) -> None:
         await self._forget()
-        done = await outcomes(self._prepare(way.worker, part) for way, part in self._parts)
-        self._registered = [outcome for outcome in done if not isinstance(outcome, BaseException)]
-        errors = [outcome for outcome in done if isinstance(outcome, BaseException)]
-        if errors:
+        known: dict[str, _Registered] = {}
+        try:
+            done = await outcomes(self._prepare(way, part, known) for way, part in self._parts)
+            if errors := [outcome for outcome in done if outcome is not None]:
+                raise next((error for error in errors if isinstance(error, OpError)), errors[0])
+        except BaseException:
+            self._registered = list(known.values())
             await self._forget()
-            raise next((error for error in errors if isinstance(error, OpError)), errors[0])
+            raise
+        self._registered = [known[part.task] for _, part in self._parts]
         self._step = StepOfParts(self._registered, self._unanswered)
 
-    async def _prepare(self, worker: RemoteWorker | WorkerSession, part: Part) -> _Registered:
-        """Register one part; one who is cancelled leaves nothing registered."""
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async def _prepare(self, way: Way, part: Part, known: dict[str, _Registered]) -> None:
+        """Register one part and add it to `known`. A cancelled call leaves nothing registered that is not there.
+
+        Raises:
+            OpError: the worker cannot be asked any more, or refuses; or the session is closed.
+        """
+        worker = way.worker
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
 
         async def register() -> None:
             try:
                 handle = await worker.register(part, 0, self._config)
-            except asyncio.CancelledError:
-                answer.cancel()
             except Exception as error:
                 if not answer.done():
                     answer.set_exception(error)
             else:
+                registered = _Registered(worker, part, handle)
                 if answer.done():
-                    await worker.deregister(handle)
+                    await _deregister([registered])
                 else:
-                    answer.set_result(handle)
+                    known[part.task] = registered
+                    answer.set_result(None)
 
-        await self._background.start(register())
-        return _Registered(worker, part, await answer)
+        def ended(_: asyncio.Task[None]) -> None:
+            if not answer.done():  # cancelled by the end of the session, perhaps before the task began
+                answer.set_exception(ClosedSessionError.refusing())
+
+        (await self._background.start(register())).add_done_callback(ended)
+        await answer
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step on all workers; returns the fetches in order.
@@ -192,7 +205,8 @@ async def _deregister(parts: Sequence[_Registered]) -> None:
 
 
 async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-    """What each of the calls comes to, its result or its error, when the last one has ended. They run at once."""
+    """Run the calls at the same time; return the result or the error of each when all have ended."""
+    begun: list[Coroutine[Any, Any, T]] = []
 
     async def outcome(call: Coroutine[Any, Any, T]) -> T | BaseException:
         try:
@@ -200,8 +214,13 @@ async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseExce
         except (Exception, asyncio.CancelledError) as error:  # where the group is cancelled, it says so itself
             return error
 
-    async with asyncio.TaskGroup() as tg:
-        tasks = [tg.create_task(outcome(call)) for call in calls]
+    try:
+        begun.extend(calls)  # outside the group, which would put an error of the iterable into an ExceptionGroup
+        async with asyncio.TaskGroup() as tg:
+            tasks = [tg.create_task(outcome(call)) for call in begun]
+    finally:
+        for call in begun:
+            call.close()  # one that has not begun: its task was cancelled before
     return [task.result() for task in tasks]
 
 
