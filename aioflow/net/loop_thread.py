@@ -53,15 +53,18 @@ class LoopThread:
                 self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=_NAME, daemon=True)
                 self._thread.start()
                 self._ready.wait()
-        thread = self._thread
-        return self._run(coroutine, thread)
+            done = self._submit(coroutine, self._thread)  # with the lock: `close` would end the loop first
+        return self._result(done)
 
-    def _run(self, coroutine: Coroutine[Any, Any, Any], thread: threading.Thread) -> Any:
+    def _submit(self, coroutine: Coroutine[Any, Any, Any], thread: threading.Thread) -> Future[Any]:
         if threading.current_thread() is thread:
             coroutine.close()
             raise FailedPreconditionError("a coroutine of this loop waits for another one by blocking the loop")
         done: Future[Any] = Future()
         self._loop.call_soon_threadsafe(self._begin, coroutine, done, copy_context())
+        return done
+
+    def _result(self, done: Future[Any]) -> Any:
         try:
             return done.result()
         except BaseException:
@@ -92,7 +95,7 @@ class LoopThread:
             last.close()
             return
         try:
-            self._run(last, thread)
+            self._result(self._submit(last, thread))
         finally:
             self._loop.call_soon_threadsafe(self._closing.set)
             thread.join()

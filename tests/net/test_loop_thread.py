@@ -97,3 +97,26 @@ def test_one_that_was_never_used_has_nothing_to_close() -> None:
     before = threads()
     LoopThread().close(nothing())
     assert threads() <= before
+
+
+def test_close_waits_for_a_coroutine_that_another_thread_submits() -> None:
+    """The loop does not end between the check that it runs and the hand-over, which would never be answered."""
+    thread = LoopThread()
+    thread.run(nothing())
+    closing = threading.Thread(target=thread.close, args=(nothing(),))
+
+    class SlowLoop:
+        def call_soon_threadsafe(self, *arguments: Any) -> None:
+            thread._loop = loop
+            closing.start()
+            closing.join(0.2)  # it may close now, unless something holds it
+            loop.call_soon_threadsafe(*arguments)
+
+    loop, thread._loop = thread._loop, SlowLoop()  # type: ignore[assignment]
+
+    async def answer() -> int:
+        return 7
+
+    assert thread.run(answer()) == 7
+    closing.join(60)
+    assert not closing.is_alive()
