@@ -230,7 +230,8 @@ class Requests:
         self._deaf = True
 
     def end(self) -> None:
-        """Nobody waits for answers any more; what was pushed is still taken."""
+        """Cancel what is served and take no more requests, which would not be cancelled. Pushes are still taken."""
+        self._deaf = True
         for task in self._serving.values():
             task.cancel()
 

@@ -479,3 +479,23 @@ async def test_answers_and_cancels_of_nothing_are_ignored(address: str) -> None:
         await calling.comm.send(Message(Kind.CANCEL, 77))
         await serving.comm.send(Message(Kind.REPLY, 78, {"late": True}))
         assert (await calling.call("echo", timeout=_GUARD)).header == {"kind": "echo"}
+
+
+async def test_close_does_not_serve_requests_that_arrive_meanwhile(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that arrives while the comm still sends is not served: nothing would cancel it."""
+
+    async def wait(_: Request) -> None:
+        await asyncio.Event().wait()
+
+    async with channels(address, {"wait": wait}) as (_, serving):
+        close = serving.comm.close
+
+        async def close_later() -> None:
+            serving._on_message(Message(Kind.REQUEST, 1, {"kind": "wait", "timeout": None, "body": {}}))
+            await close()
+
+        monkeypatch.setattr(serving.comm, "close", close_later)
+        async with asyncio.timeout(_GUARD):
+            await serving.close()
