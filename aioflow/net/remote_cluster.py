@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final, TypeVar
 
 from aioflow.checks.numbers import check_number
@@ -220,8 +220,9 @@ class RemoteCluster:
                 if isinstance(outcome, BaseException) and not isinstance(outcome, _AWAY):
                     raise outcome
         except BaseException:
-            for link in links:
-                await link.close()
+            async with AsyncExitStack() as closing:
+                for link in links:
+                    closing.push_async_callback(link.close)
             raise
         self.settings = settings
         return {link.task: link for link in links}
@@ -362,13 +363,12 @@ class RemoteCluster:
 
     async def close(self) -> None:
         """End all connections; the workers forget the session."""
-        try:
-            if self._own is not None:
-                await self._own.close()
-            await self._hub.connections.close()
-        finally:
+        async with AsyncExitStack() as closing:  # the last one first; none is left out because of another's error
             for link in self._links.values():
-                await link.close()
+                closing.push_async_callback(link.close)
+            closing.push_async_callback(self._hub.connections.close)
+            if self._own is not None:
+                closing.push_async_callback(self._own.close)
 
     def stop(self) -> None:
         """`close` for one who cannot wait."""

@@ -336,10 +336,13 @@ class WorkerSession:
         running = list(self._running)
         for joint in running:
             joint.fail(CancelledError("the client of the step is gone"))
-        for joint in running:
-            await joint.ended()
-        await self._worker.background(self.number).close()
-        for handle in list(self._handles):
-            await self.deregister(handle)
-        self._worker.forget_session(self.number)
-        self._owner.steps.lose(self.number)
+        try:
+            for joint in running:
+                await joint.ended()
+        finally:
+            try:
+                await self._worker.background(self.number).close()
+            finally:
+                self._handles.clear()
+                self._worker.forget_session(self.number)
+                self._owner.steps.lose(self.number)

@@ -122,7 +122,8 @@ async def _serve_tls(
         family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         sock = reserved or socket.create_server(where, family=family)
     with sock:
-        sock.listen(_WAITING)
+        with _listening_at(where):
+            sock.listen(_WAITING)
         sock.setblocking(False)
         accepting = door.connections.run(_accept_tls(sock, door, options))
         try:

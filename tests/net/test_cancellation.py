@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from types import SimpleNamespace
@@ -130,6 +131,43 @@ def test_run_raises_plain_error_when_session_closes_at_each_turn(loop: Loop, tcp
                 if has_ended:
                     return
         raise AssertionError("the step never ended first")
+
+    run_on(loop, main())
+
+
+@on_each_loop
+@pytest.mark.parametrize("device", ["/job:client", "/job:a"])
+def test_session_close_leaves_nothing_when_cancelled_while_a_kernel_runs(loop: Loop, device: str) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(value: Any) -> Any:
+        begun.set()
+        go.wait(LIMIT)
+        return value
+
+    graph = af.Graph()
+    with graph.as_default():
+        with af.device("/job:a"):
+            x = af.constant(1.0) + 1.0
+        (y,) = af.py_func(hold, [x], [af.float32])
+
+    async def main() -> None:
+        async with cluster("a") as (server,):
+            tasks = asyncio.all_tasks()
+            session = af.Session(server.target, graph=graph)
+            run = asyncio.get_running_loop().create_task(session.run(y))
+            async with asyncio.timeout(LIMIT):
+                while not begun.is_set():  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                close = asyncio.get_running_loop().create_task(session.close())
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                    close.cancel()
+                go.set()
+                await asyncio.wait([run, close])
+                while asyncio.all_tasks() - tasks:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                await until_registered(server, 0)
 
     run_on(loop, main())
 
