@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 from aioflow.errors import ClosedSessionError
@@ -51,28 +52,46 @@ class Background:
         tasks = self._tasks.setdefault(loop, set())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        if self.is_closed:  # by another thread, which may not have found the task
+            task.cancel()
         return task
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether new tasks are refused, and those that run are being cancelled."""
+        return self._closed
 
     def _forget_dead_loops(self) -> None:
         for loop in [loop for loop in self._groups if loop.is_closed()]:
             del self._groups[loop], self._tasks[loop]
 
     def stop(self) -> None:
-        """Cancel every task, on whatever loop, and refuse new ones; from any thread."""
+        """Cancel every task, on whatever loop, and refuse new ones; from any thread. Idempotent: a second cancellation
+        would interrupt the clean-up after the first.
+        """
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             loops = [(loop, list(tasks)) for loop, tasks in self._tasks.items() if not loop.is_closed()]
         for loop, tasks in loops:
             for task in tasks:
-                loop.call_soon_threadsafe(task.cancel)
+                with suppress(RuntimeError):  # the loop was closed meanwhile, by another thread
+                    loop.call_soon_threadsafe(task.cancel)
 
     async def close(self) -> None:
-        """`stop`, and wait for the tasks of this loop."""
+        """`stop`, and wait for the tasks of this loop. One of these tasks waits for none: it is cancelled itself."""
         self.stop()
+        loop = asyncio.get_running_loop()
+        tasks = self._tasks.get(loop, set())
+        if asyncio.current_task() in tasks:
+            return
         with self._lock:
-            group = self._groups.pop(asyncio.get_running_loop(), None)
+            group = self._groups.pop(loop, None)
         if group is not None:
             await group.__aexit__(None, None, None)
+        elif tasks:  # another call of this has the group
+            await asyncio.wait(tasks)
 
 
 def background_of(state: dict[str, Any]) -> Background:

@@ -163,30 +163,41 @@ class BatchDriver(ABC):
     def _dismiss(self) -> None:
         """Let the tasks that wait see that there is nothing to wait for."""
         while self._idle:
-            self._idle.popleft().set_result(None)
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """Wake one idle task, if there is one. A task that was cancelled in this turn of the loop is still listed."""
+        while self._idle:
+            turn = self._idle.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         """The body of each task that computes: one batch after the other."""
-        loop = asyncio.get_running_loop()
+        loop, core = asyncio.get_running_loop(), self._core
         try:
-            while True:
-                pieces = self._core.take(loop.time())
+            while not self._background.is_closed:
+                pieces = core.take(loop.time())
                 if pieces:
-                    if self._core.rows:
+                    if core.rows:
                         await self._others(loop)
                     await self._compute(pieces, loop)
-                elif self._core.rows or self._lingers:
+                elif core.rows or self._lingers:
                     await self._wait(loop)
                 else:
                     self._dismiss()
                     return
+            raise asyncio.CancelledError  # which the last step has replaced by an error of its own
         except BaseException:
-            self._refuse_all()
+            if core is self._core:  # else the driver has gone on to another loop, and this task is only dropped
+                self._refuse_all()
             raise
         finally:
-            self._serving -= 1
+            if core is self._core:
+                self._serving -= 1
 
     async def _others(self, loop: asyncio.AbstractEventLoop) -> None:
         """One batch has been taken: there may be enough for another."""
@@ -209,7 +220,7 @@ class BatchDriver(ABC):
     def _wake(self, now: float) -> None:
         """Something has come: have a task look, or look again when it is due."""
         if self._core.due_at() <= now:
-            self._idle.popleft().set_result(None)
+            self._rouse()
         elif self._timer is None:
             self._set_timer()
 
@@ -223,8 +234,7 @@ class BatchDriver(ABC):
 
     def _on_time(self) -> None:
         self._timer = None
-        if self._idle:
-            self._idle.popleft().set_result(None)
+        self._rouse()
 
     async def _compute(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
         """Run a batch, and answer everybody in it."""
@@ -246,8 +256,8 @@ class BatchDriver(ABC):
         pieces = [piece for piece in pieces if not piece.request.is_gone]
         if not pieces:
             return
-        run = Run(pieces)
-        self._runs.append(run)
+        run, runs = Run(pieces), self._runs
+        runs.append(run)
         try:
             async with run.scope:
                 started = loop.time()
@@ -258,7 +268,7 @@ class BatchDriver(ABC):
                 return  # nobody waits for it
             failure = error
         finally:
-            self._runs.remove(run)
+            runs.remove(run)
             run.over()
         if failure is not None:
             await self._failed(pieces, failure, loop)

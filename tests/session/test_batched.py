@@ -26,6 +26,7 @@ from aioflow.session.batching.rows import RowsIn, RowsOut
 from aioflow.sync.background import Background
 from aioflow.sync.batches import BatchPolicy
 from aioflow.testing.virtual_clock import run_virtual
+from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 
 
 class Service:
@@ -634,3 +635,106 @@ async def test_one_large_request_is_filled_up_in_a_thread(fills: str, monkeypatc
         assert await batched(np.ones([1, 100_000], np.float32)) == 100_000.0
     assert threads
     assert threading.get_ident() not in threads
+
+
+# -- closing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_batched_raises_closed_session_while_its_tasks_are_being_cancelled(turns: int) -> None:
+    service = Service(seconds=0.0)
+    await right(service, 1)
+    closing = asyncio.get_running_loop().create_task(service.background.close())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await asyncio.gather(*(refused(service.call, rows_of(1)) for _ in range(2)))
+    await closing
+    await refused(service.call, rows_of(1))
+
+
+@virtually
+async def test_batched_timer_passes_over_a_task_that_was_cancelled_in_the_same_turn() -> None:
+    service, loop = Service(batch_timeout=1.0), asyncio.get_running_loop()
+    logged: list[Any] = []
+    loop.set_exception_handler(lambda _, context: logged.append(context))
+    await right(service, 1)
+
+    def cancel() -> None:
+        for task in service.background._tasks[loop]:
+            task.cancel()
+
+    loop.call_at(loop.time() + 1.0, cancel)
+    await refused(service.call, rows_of(1))
+    assert not logged
+
+
+@virtually
+async def test_batched_close_passes_over_a_task_that_was_cancelled_in_the_same_turn() -> None:
+    service = Service()
+    await right(service, 1)
+    closing = asyncio.get_running_loop().create_task(service.background.close())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await service.call.aclose()
+    await closing
+
+
+@virtually
+async def test_batched_refuses_a_late_call_and_leaves_a_batch_that_is_ending_alone() -> None:
+    service = Service(max_concurrent_batches=2)
+
+    async def slow_to_end(rows: Any) -> list[Any]:
+        try:
+            await asyncio.sleep(9.0)
+            return [rows * 2]
+        finally:
+            await asyncio.sleep(1.0)
+
+    service.call._step = slow_to_end
+    waiting = asyncio.get_running_loop().create_task(refused(service.call, rows_of(1)))
+    await asyncio.sleep(1.0)
+    closing = asyncio.get_running_loop().create_task(service.background.close())
+    await asyncio.sleep(0.5)
+    await refused(service.call, rows_of(1))
+    await waiting
+    await closing
+
+
+@virtually
+async def test_batched_tasks_end_where_a_step_replaces_their_cancellation_by_an_error() -> None:
+    service = Service()
+
+    async def failing(rows: Any) -> list[Any]:
+        try:
+            await asyncio.sleep(9.0)
+        except asyncio.CancelledError:
+            raise InvalidArgumentError("stopped") from None
+        return [rows]
+
+    service.call._step = failing
+    waiting = asyncio.get_running_loop().create_task(service.call(rows_of(1)))
+    await asyncio.sleep(1.0)
+    await service.background.close()
+    with pytest.raises(InvalidArgumentError, match="stopped"):
+        await waiting
+    await refused(service.call, rows_of(1))
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_batched_call_cancelled_in_the_turn_in_which_it_fails_logs_nothing(loop: Any) -> None:
+    async def work() -> None:
+        service = Service(seconds=0.0, refuse=1.0)
+        assert await cancel_at_each_turn(lambda: service.call(rows_of(1)), expected=(InvalidArgumentError,))
+        await service.background.close()
+
+    run_on(loop, work())
+
+
+async def test_batched_close_ends_its_tasks() -> None:
+    service = Service(seconds=0.0)
+    before = asyncio.all_tasks()
+    await right(service, 1)
+    await service.call.aclose()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    await service.background.close()

@@ -106,7 +106,7 @@ class Batched(BatchDriver):
             await self._begin(loop)
         if named or self._names:
             values = self._by_name(values, named)
-        begun = loop.time()
+        begun, core = loop.time(), self._core
         call: Call | None = None
         self._open += 1
         try:
@@ -131,13 +131,21 @@ class Batched(BatchDriver):
         finally:
             if call is not None and call.timer is not None:
                 call.timer.cancel()
-            self._over()
+            self._over(core)
 
-    def _over(self) -> None:
-        """A call has ended, one way or another."""
-        self._open -= 1
+    def _over(self, core: BatchCore) -> None:
+        """Count a call as answered, unless it was left on a loop that is closed: it is not counted any more."""
+        if core is self._core:
+            self._open -= 1
+            self._drain()
+
+    def _drain(self) -> None:
+        """Where no more calls may come and none is open: answer `aclose`, and let the tasks that compute end."""
         if self._draining is not None and not self._open and not self._draining.done():
             self._draining.set_result(None)
+            self._lingers = False
+            if self._loop is self._draining.get_loop():
+                self._dismiss()
 
     async def _admitted_elsewhere(
         self, values: Sequence[Any], timeout: float | None, loop: asyncio.AbstractEventLoop
@@ -189,14 +197,14 @@ class Batched(BatchDriver):
             raise FailedPreconditionError(
                 "a batched callable works on one event loop", expected="the loop of its first call", actual="another"
             )
-        if self._loop is not None:
-            self._open = 0  # calls that were there when their loop was closed
-        self._loop = loop
-        self._core = BatchCore(self._core.policy)  # what waited on a loop that is closed waits for nothing
-        self._idle.clear()
-        self._runs.clear()
-        self._serving = 0
+        if self._loop is not None:  # what waited on a loop that is closed waits for nothing
+            self._open = self._serving = 0
+            self._core = BatchCore(self._core.policy)
+            self._idle.clear()
+            self._runs = []
+            self._loop = self._timer = None
         await self._begin_tasks()
+        self._loop = loop
 
     async def warmup(self) -> None:
         """Run a step of each allowed size, or of one row and of the most, with zeros: what compiles, and what is made
@@ -210,8 +218,7 @@ class Batched(BatchDriver):
         """Refuse new calls, and wait until all that are waiting have been answered."""
         if self._draining is None:
             self._draining = asyncio.get_running_loop().create_future()
-            if not self._open:
-                self._draining.set_result(None)
+            self._drain()
         await asyncio.shield(self._draining)
 
     async def __aenter__(self) -> Batched:
