@@ -75,26 +75,24 @@ class _Steps:
 
 
 class _Flight:
-    """A step on its way: the task that runs it and what it came to."""
+    """A step on its way: the task that runs it, and its result or error. It has neither where the task was cancelled,
+    which may be before its first turn.
+    """
 
-    __slots__ = ("outcome", "task")
+    __slots__ = ("error", "result", "task")
+
+    task: asyncio.Task[None]
 
     def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.result: Any = None
+        self.error: Exception | None = None
 
     async def run(self, steps: _Steps) -> None:
         """The body of the task."""
         try:
-            result = await steps.step()
-        except asyncio.CancelledError:
-            self.outcome.cancel()
-            raise
+            self.result = await steps.step()
         except Exception as error:
-            self.outcome.set_exception(error)
-            self.outcome.exception()  # if nobody asks for it, it is of no interest
-        else:
-            self.outcome.set_result(result)
+            self.error = error
 
 
 class Stream(Generic[T]):
@@ -149,12 +147,13 @@ class Stream(Generic[T]):
     async def aclose(self) -> None:
         """Cancel the steps in flight and wait for them. Nothing comes after this."""
         self._closed = True
-        tasks = [flight.task for flight in self._flights if flight.task is not None]
-        self._flights.clear()
+        tasks = [flight.task for flight in self._flights]
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():
+                task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._flights.clear()
 
     async def _next(self) -> Any:
         if self._closed:
@@ -170,16 +169,17 @@ class Stream(Generic[T]):
                 await self._depart()
             if not self._flights:
                 break
-            outcome = self._flights[0].outcome
-            await asyncio.wait([outcome])
+            flight = self._flights[0]
+            await asyncio.wait([flight.task])
+            if self._closed:
+                break  # type: ignore[unreachable]  # another task has closed the stream, and waits for the flights
             self._flights.popleft()
-            if outcome.cancelled():
+            if flight.task.cancelled():
                 raise CancelledError(f"the session was closed while {self._steps} ran")
-            error = outcome.exception()
-            if error is None:
-                return outcome.result()
-            if not isinstance(error, OutOfRangeError | _NoMoreFeeds):
-                raise error
+            if flight.error is None:
+                return flight.result
+            if not isinstance(flight.error, OutOfRangeError | _NoMoreFeeds):
+                raise flight.error
             self._ending = True  # those in flight may have got the last elements
         raise StopAsyncIteration
 
@@ -195,6 +195,5 @@ class Stream(Generic[T]):
 def _cancel(loop: asyncio.AbstractEventLoop, flights: deque[_Flight]) -> None:
     """The stream was dropped in the middle: stop what runs ahead. The session waits for it when it is closed."""
     for flight in flights:
-        if flight.task is not None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(flight.task.cancel)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(flight.task.cancel)
