@@ -19,6 +19,7 @@ from aioflow.compiler.prune import StepRequest
 from aioflow.config import SessionConfig
 from aioflow.errors import (
     CancelledError,
+    ClosedSessionError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -198,6 +199,8 @@ class PartialRuns:
         self._steps[step] = run.loop
         error: BaseException | None = CancelledError(f"the session was closed while {step.describe()} ran")
         try:
+            if self._background.is_closed:
+                raise ClosedSessionError.refusing()
             await prepared.registered.run([], step)
             error = None
         except Exception as raised:

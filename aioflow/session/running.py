@@ -71,12 +71,10 @@ class Running:
         run_metadata: RunMetadata | None = None,
     ) -> list[Any]:
         """Run a step by its plan; returns its fetches in order. Raises OpError."""
-        if self.is_over:
-            raise ClosedSessionError.refusing()
         asked = options is not None and options.trace_level is TraceLevel.FULL
         trace = TraceProbe() if prepared.sampling.begin() or asked else None
         step = Step(self.probe(trace), self._cluster.next_step(), prepared.describe)
-        self.steps[step] = asyncio.get_running_loop()
+        self.begin(step)
         if limit is not None:
             limit.step = step
             step.deadline = limit.until
@@ -99,6 +97,18 @@ class Running:
         if prepared.sampling.is_due():
             await self._cache.place_again(prepared)
         return result
+
+    def begin(self, step: Step) -> None:
+        """Add a step to those in flight; `finish` must follow.
+
+        Raises:
+            ClosedSessionError: the session is closed. Checked last: where another thread closes it in this moment,
+                either that thread finds the step and stops it, or the step is refused here.
+        """
+        self.steps[step] = asyncio.get_running_loop()
+        if self.is_over:
+            del self.steps[step]
+            raise ClosedSessionError.refusing()
 
     def probe(self, trace: TraceProbe | None) -> Probe | None:
         """What watches a step."""

@@ -115,6 +115,7 @@ class Session(Blocking, Batching, Reporting):
 
     async def _connect(self) -> None:
         await self._cluster.connect()
+        self._check_open()  # again: else settings that come now would make a `Running` that takes steps
         if self._cluster.settings is not None:
             config, self._cluster.settings = self.config.over(self._cluster.settings), None
             self._use(config)
@@ -168,8 +169,8 @@ class Session(Blocking, Batching, Reporting):
         return self._closed
 
     async def close(self) -> None:
-        """Stop the steps that are running (they raise `errors.CancelledError`), close what reads ahead for them, and
-        refuse new ones. In a child of the process that made the session, only refuse: all that it has is the parent's.
+        """Stop running steps (they raise `errors.CancelledError`), wait for their end, and refuse new ones. In a child
+        of the process that made the session, only refuse.
         """
         if not self._refuse_steps():
             return
@@ -349,9 +350,7 @@ class Session(Blocking, Batching, Reporting):
 
     @session_signatures.run_sync
     def run_sync(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
-        """`run` for scripts and notebooks: blocks until the step is done. Takes the arguments of `run`.
-        Where an event loop is running in this thread already (a notebook), the step runs on a loop in another thread.
-        """
+        """As `run`, blocking; where an event loop runs in this thread (a notebook), on a loop in another thread."""
         self._check_open()
         return self._sync_runner.run(self.run(fetches, feed_dict, **kwargs))
 
