@@ -143,7 +143,8 @@ class StepCache:
         self._planner = planner
         self._session = session
         self._config = config
-        self._preparing: dict[Hashable, asyncio.Future[PreparedStep]] = {}
+        # By event loop too: a task cannot wait for a future of another loop.
+        self._preparing: dict[tuple[asyncio.AbstractEventLoop, Hashable], asyncio.Future[PreparedStep]] = {}
         self._growth = _GrowthWatch(graph)
         cluster.on_move.append(self.drop)
 
@@ -160,18 +161,19 @@ class StepCache:
         self.steps.clear()
 
     async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
-        """The step of a signature: compile it, unless it is known, or somebody is compiling it already."""
+        """The step of a signature: compile it, unless it is known, or another task of this loop is compiling it."""
         key = (fetch_key(fetches), *feeds)
         known = self.steps.get(key)
         if known is not None and known.mutations == self._graph.mutations:
             return known
-        while (running := self._preparing.get(key)) is not None:
+        loop = asyncio.get_running_loop()
+        while (running := self._preparing.get((loop, key))) is not None:
             await asyncio.wait([running])
             prepared = self.steps.get(key)
             if prepared is not None and prepared.mutations == self._graph.mutations:
                 return prepared
-        turn: asyncio.Future[PreparedStep] = asyncio.get_running_loop().create_future()
-        self._preparing[key] = turn
+        turn: asyncio.Future[PreparedStep] = loop.create_future()
+        self._preparing[loop, key] = turn
         try:
             prepared = await self._compile(fetches, feeds)
             self._growth.note()
@@ -183,7 +185,7 @@ class StepCache:
             error.add_note(f"aioflow: a step for {names_of(fetches)} was cancelled while it was being compiled")
             raise
         finally:
-            del self._preparing[key]
+            del self._preparing[loop, key]
             turn.cancel()
 
     async def _make_room(self, stale: list[PreparedStep]) -> None:
