@@ -275,10 +275,10 @@ class Step:
     def finish(self) -> None:
         """The step has ended, one way or another; what it still holds is released."""
         self._ended = True
+        if self._finished is not None:  # first, so that `Session.close` goes on whatever a release raises
+            self._finished.set()
         for release in self.releases:
             release()
-        if self._finished is not None:
-            self._finished.set()
 
     async def finished(self) -> None:
         """Wait for `finish`, unless it has been called."""

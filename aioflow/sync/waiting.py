@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from typing import Any
 
 __all__ = ["Ticket", "Waiting", "wake_all"]
@@ -103,9 +104,10 @@ def _waker(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Cal
             future.set_result(None)
 
     def wake() -> None:
-        if threading.get_ident() == home:
+        if threading.get_ident() == home and not loop.is_closed():
             resolve()
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(resolve)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: nothing waits there any more
+                loop.call_soon_threadsafe(resolve)
 
     return wake
