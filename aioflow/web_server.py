@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.server import ServerState
 
-__all__ = ["EmbeddedServer", "EmbeddedSettings"]
+from aioflow.work.threads import although_cancelled, to_its_end
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
+else:
+    Base = object  # uvicorn has several protocols, each with an optional package
+
+__all__ = ["Connection", "EmbeddedServer", "EmbeddedSettings"]
 
 
 class EmbeddedSettings(uvicorn.Config):
@@ -16,9 +27,90 @@ class EmbeddedSettings(uvicorn.Config):
     def configure_logging(self) -> None:
         """The program does that, if it wants to."""
 
+    def load(self) -> None:
+        """Also make each connection a `Connection`."""
+        super().load()
+        protocol: Any = self.http_protocol_class
+        self.http_protocol_class = type("_Connection", (Connection, protocol), {})
+
+
+class _State(ServerState):
+    """What the server and its connections share.
+
+    Attributes:
+        is_over: Whether the server has ended: connections that were being accepted are of no use.
+    """
+
+    is_over = False
+
+
+class Connection(Base):
+    """Mix-in for a protocol of uvicorn: one connection to an `EmbeddedServer`."""
+
+    server_state: _State
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.access_log: bool = self.access_log and self.config.access_log  # uvicorn's set-up of logging would do that
+        self._requests: list[Any] = []  # of which the client has not had the answer; all but the last are pipelined
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Drop the connection if the server has ended while it was accepted."""
+        super().connection_made(transport)
+        if self.server_state.is_over:
+            transport.abort()
+
+    def on_headers_complete(self) -> None:
+        """Remember the request."""
+        super().on_headers_complete()
+        self._requests = [each for each in self._requests if not each.response_complete]
+        if self.cycle is not None:  # None where the connection becomes a WebSocket
+            self._requests.append(self.cycle)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every request that the client has gone. uvicorn tells only the last, and with pipelining an earlier one
+        is being answered, which then writes to a closed transport.
+        """
+        for request in self._requests:
+            if not request.response_complete:
+                request.disconnected = True
+                request.message_event.set()
+        super().connection_lost(exc)
+
 
 class EmbeddedServer(uvicorn.Server):
     """A server in an event loop whose owner keeps his signals."""
+
+    server_state: _State
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = _State()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until `should_exit`, then answer what has begun. Cut off what is left after that, or at once if this
+        is cancelled.
+        """
+        try:
+            await super().serve(sockets)
+        finally:
+            await self._cut_off()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Not to be cancelled in the middle: asyncio loses a server while it makes one."""
+        await to_its_end(super().startup(sockets))
+
+    async def _cut_off(self) -> None:
+        self.server_state.is_over = True
+        for server in getattr(self, "servers", ()):
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            await although_cancelled(task)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -54,7 +54,7 @@ async def cancel_at_each_turn(
 
     Args:
         work: Makes the coroutine; called for each run.
-        then: Run after each cancelled run, with a time limit: shows that what `work` used still answers or refuses.
+        then: Run after each run, with a time limit: shows that what `work` used still answers or refuses.
         before: Run before each run, and not cancelled: enters the block that `work` leaves, say. Leaving a block always
             begins, so `work` is then cancelled after its first turn at the earliest.
         turns: The largest number of turns that is tried.
@@ -66,15 +66,14 @@ async def cancel_at_each_turn(
     if before is not None:
         await before()
     await _run(work, None, expected)  # starts what stays for the process: thread pools, imports
+    await _end(then)
     present = asyncio.all_tasks(), _files()
     for count in range(0 if before is None else 1, turns):
         if before is not None:
             await before()
         was_cancelled = await _run(work, count, expected)
         await _until_nothing_is_left(present, count)
-        if then is not None:
-            async with asyncio.timeout(_LIMIT):
-                await then()
+        await _end(then)
         if not was_cancelled:
             return count
     return turns
@@ -99,14 +98,22 @@ async def _run(
     return was_cancelled
 
 
+async def _end(then: Callable[[], Coroutine[Any, Any, object]] | None) -> None:
+    if then is not None:
+        async with asyncio.timeout(_LIMIT):
+            await then()
+
+
 async def _until_nothing_is_left(present: tuple[set[asyncio.Task[Any]], set[str]], turn: int) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + _LIMIT
     tasks, files = present
+    generation = 0  # a TaskGroup that is cancelled refers to itself: what its block has is garbage of any age
     while left := (asyncio.all_tasks() - tasks) or (_files() - files):
         assert loop.time() < until, f"left when cancelled in turn {turn}: {left}"
         await asyncio.sleep(0.001)
-        gc.collect(0)
+        gc.collect(generation)
+        generation = min(generation + 1, 2)
 
 
 def _files() -> set[str]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Generator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,7 +68,6 @@ class Server:
         )
         self._sockets = sockets
         self._stack = contextlib.AsyncExitStack()
-        self._uvicorn: EmbeddedServer | None = None
         self._end = asyncio.Event()
         self.url = ""
         self.grpc_address = ""
@@ -77,16 +77,20 @@ class Server:
         async with contextlib.AsyncExitStack() as stack:
             sockets = self._sockets or [stack.enter_context(listening(self._where.host, self._where.port))]
             server = web_server(self.app, self._where)
-            self._uvicorn = server
             await stack.enter_async_context(self.repository)
+            for each in sockets:
+                stack.callback(each.close)  # a server that is cancelled at once closes none
             group = await stack.enter_async_context(running())
-            group.create_task(server.serve(sockets=sockets))
+            serving = group.create_task(server.serve(sockets=sockets))
             watch = group.create_task(self.app.state.watch.run())
             stack.callback(watch.cancel)
-            stack.callback(self._leave)
+            stack.callback(self._leave, server)
             if self._grpc is not None:
-                self.grpc_address = (await stack.enter_async_context(self._grpc)).address
-                stack.callback(self._leave)  # at the end, both transports answer what has begun at the same time
+                self.grpc_address = (await self._grpc.__aenter__()).address
+                stack.push_async_exit(partial(_leave_grpc, self._grpc, serving))
+                stack.callback(
+                    self._leave, server
+                )  # at the end, both transports answer what has begun at the same time
             self.url = url_of(sockets[0], self._where)
             self._stack = stack.pop_all()
         return self
@@ -101,10 +105,9 @@ class Server:
 
         return GrpcServer(self.repository, self._where, limits=limits, admission=self.app.state.admission)
 
-    def _leave(self) -> None:
+    def _leave(self, server: EmbeddedServer) -> None:
         self.repository.drain()
-        if self._uvicorn is not None:
-            self._uvicorn.should_exit = True
+        server.should_exit = True
 
     def stop(self) -> None:
         """End `stopped`; from a signal handler of the loop, say."""
@@ -121,6 +124,15 @@ class Server:
     async def ready(self) -> None:
         """Load every model. Raises what the first raises that cannot be loaded."""
         await self.repository.load_all()
+
+
+async def _leave_grpc(server: GrpcServer, serving: asyncio.Task[None], *raised: Any) -> None:
+    """Leave the block of `server`. If that is cancelled, HTTP ends at once, too."""
+    try:
+        await server.__aexit__(*raised)
+    except asyncio.CancelledError:
+        serving.cancel()
+        raise
 
 
 def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:

@@ -15,7 +15,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from functools import cache
@@ -25,7 +25,17 @@ from typing import Any, Final, TypeVar
 from aioflow.work.forking import generation, renew_in_child
 from aioflow.work.stopping import Stoppable, Stopped, Work, doing
 
-__all__ = ["GRACE", "Call", "LeftBehind", "Threads", "although_cancelled", "in_thread", "is_loops_thread", "step_back"]
+__all__ = [
+    "GRACE",
+    "Call",
+    "LeftBehind",
+    "Threads",
+    "although_cancelled",
+    "in_thread",
+    "is_loops_thread",
+    "step_back",
+    "to_its_end",
+]
 
 T = TypeVar("T")
 
@@ -202,6 +212,21 @@ async def although_cancelled(future: asyncio.Future[Any]) -> None:
     while not future.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([future])
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                await although_cancelled(task)
+                raise
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None  # the group has one task
+    return task.result()
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:

@@ -24,6 +24,7 @@ from aioflow.serve.grpc.methods import OPEN, SERVICE, Method, Methods
 from aioflow.serve.protocol import Limits, code_of, retry_after, said_of
 from aioflow.serve.repository import Repository
 from aioflow.serve.where import ServerOptions
+from aioflow.work.threads import although_cancelled, to_its_end
 
 __all__ = ["GrpcServer"]
 
@@ -78,9 +79,13 @@ class GrpcServer:
             for name, method in self._methods.table.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self.address = self._listen(server)
-        await server.start()
-        self._server = server
+        address = self._listen(server)
+        try:
+            await to_its_end(server.start())
+        except BaseException:
+            await _stop(server, None)
+            raise
+        self._server, self.address = server, address
         return self
 
     async def __aexit__(
@@ -88,7 +93,7 @@ class GrpcServer:
     ) -> None:
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(self._where.drain_seconds)
+            await _stop(server, self._where.drain_seconds)
 
     def _listen(self, server: Any) -> str:
         host = f"[{self._where.host}]" if ":" in self._where.host else self._where.host
@@ -125,6 +130,21 @@ class GrpcServer:
                 await _end(context, error)
 
         return handle
+
+
+async def _stop(server: Any, seconds: float | None) -> None:
+    """Stop a server of grpcio's within `seconds`, or at once if this is cancelled.
+
+    Its coroutines run in tasks of their own: one that is cancelled leaves the server half stopped.
+    """
+    async with asyncio.TaskGroup() as group:
+        stopping = group.create_task(server.stop(seconds))
+        try:
+            await asyncio.wait([stopping])
+        except asyncio.CancelledError:
+            await although_cancelled(group.create_task(server.stop(None)))
+            await although_cancelled(stopping)
+            raise
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:

@@ -1,0 +1,123 @@
+"""Servers that are cancelled at each turn of the loop: the port refuses afterwards, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from aioflow import errors
+from aioflow.serve import Repository
+from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.serve.folders import SECONDS
+from tests.serve.service import Server, ServerOptions, until
+
+HEAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"  # and no more
+Loop = Callable[[], asyncio.AbstractEventLoop]
+loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+async def refuses(port: int) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+# ── Server ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@loops
+def test_server_cancelled_at_any_turn_closes_its_port(loop: Loop) -> None:
+    port = free_port()
+
+    async def work() -> None:
+        async with Server({}, where=ServerOptions(port=port)) as server:
+            await server.ready()
+
+    async def main() -> None:
+        assert await cancel_at_each_turn(work, lambda: refuses(port), turns=10) == 10
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("over_grpc", [False, True])
+@loops
+def test_server_cancelled_while_it_ends_cuts_off_its_clients(loop: Loop, over_grpc: bool) -> None:
+    if over_grpc:
+        pytest.importorskip("grpc", reason="aioflow[grpc] is not installed")
+
+    async def main() -> None:
+        async def serve() -> None:
+            async with Server({}, where=ServerOptions(port=0, grpc_port=0 if over_grpc else None)) as server:
+                started.set_result(server)
+                await server.stopped()
+
+        started: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+            serving = group.create_task(serve())
+            server = await started
+            port = int(server.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD)
+            await until(lambda: server.app.state.admission.bytes)
+            server.stop()
+            await until(lambda: not server.repository.is_ready)
+            serving.cancel()
+            await asyncio.wait([serving], timeout=SECONDS / 2)
+            assert serving.cancelled()
+            assert not server.app.state.admission.bytes
+            await refuses(port)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+            writer.close()
+
+    run_on(loop, main())
+
+
+@loops
+def test_server_that_is_entered_again_still_ends(loop: Loop) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(SECONDS), Server({}, where=ServerOptions(port=0)) as server:
+            with pytest.raises(errors.ClosedSessionError):
+                await server.__aenter__()
+
+    run_on(loop, main())
+
+
+@loops
+def test_server_cancelled_at_any_turn_closes_the_sockets_that_it_was_given(loop: Loop) -> None:
+    async def main() -> None:
+        async def work() -> None:
+            async with Server({}, sockets=[socket.create_server(("127.0.0.1", 0))]):
+                await asyncio.sleep(0)
+
+        await cancel_at_each_turn(work, turns=4)
+
+    run_on(loop, main())
+
+
+# ── GrpcServer ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@loops
+def test_grpc_server_cancelled_at_any_turn_closes_its_port(loop: Loop) -> None:
+    serve = pytest.importorskip("aioflow.serve.grpc", reason="aioflow[grpc] is not installed")
+    port = free_port()
+
+    async def main() -> None:
+        async def work() -> None:
+            async with serve.GrpcServer(repository, ServerOptions(grpc_port=port)):
+                await asyncio.sleep(0)
+
+        async with Repository({}) as repository:
+            await cancel_at_each_turn(work, lambda: refuses(port), turns=20)
+
+    run_on(loop, main())
