@@ -108,7 +108,8 @@ def test_a_cancelled_server_cancels_its_requests(loop: Loop) -> None:
         finally:
             ended.append(True)
 
-    begun, ended = asyncio.Event(), []
+    begun = asyncio.Event()
+    ended: list[bool] = []
 
     async def main() -> None:
         async with serving(app) as (_, port):

@@ -133,6 +133,10 @@ class ServedModel:
         finally:
             await self.session.close()
 
+    def hurry(self) -> None:
+        """End the wait for requests in `close`, and stop those that are left."""
+        self._unused.set()
+
 
 def _arrays(given: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> list[Any]:
     """The arrays in the order of the signature."""

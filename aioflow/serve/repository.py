@@ -26,7 +26,7 @@ from aioflow.serve.models import Opener, ServedModel, open_served
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.sources import NAME, ModelSource
 from aioflow.serve.tally import RequestTally
-from aioflow.work.threads import in_thread
+from aioflow.work.threads import although_cancelled, in_thread
 
 __all__ = ["Entry", "Repository", "State"]
 
@@ -112,6 +112,9 @@ class Repository:
         self._group: asyncio.TaskGroup | None = None
         self._leaving: set[ServedModel] = set()
         self._loads: set[asyncio.Task[None]] = set()
+        self._closes: set[asyncio.Task[None]] = (
+            set()
+        )  # of versions; never cancelled: one that has not begun would be lost
         self._is_closing = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -139,7 +142,17 @@ class Repository:
             load.cancel()
         for model in self._models.values():
             self._leave(model, group)
-        await group.__aexit__(None, None, None)  # no task of it raises, and what the block raises comes out as it is
+        try:
+            while tasks := self._loads | self._closes:
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            for served in self._leaving:
+                served.hurry()
+            for task in self._loads | self._closes:
+                await although_cancelled(task)
+            raise
+        finally:
+            await group.__aexit__(None, None, None)  # which has no task any more
 
     def drain(self) -> None:
         """The service is to end: it is not ready any more, and loads nothing. Requests are answered still."""
@@ -262,15 +275,17 @@ class Repository:
                 await work
             except Exception as error:
                 _settle(outcome, error)
-            except asyncio.CancelledError:
-                _settle(outcome, UnavailableError("the service is about to end"))
-                raise
             else:
                 _settle(outcome, None)
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._loads.discard(task)
+            work.close()  # of a task that was cancelled before it began
+            _settle(outcome, _ending())
+
         task = self._group.create_task(run())
         self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        task.add_done_callback(ended)
         await outcome
 
     async def _load(self, name: str, model: _Model) -> None:
@@ -316,14 +331,21 @@ class Repository:
     async def _unload(self, name: str, model: _Model) -> None:
         async with model.lock:
             model.is_wanted = False
-            async with asyncio.TaskGroup() as group:
-                self._leave(model, group)
+            if self._group is not None and (closes := self._leave(model, self._group)):
+                await asyncio.wait(closes)
             _LOG.info("model %s has been taken away", name)
 
-    def _leave(self, model: _Model, group: asyncio.TaskGroup) -> None:
+    def _leave(self, model: _Model, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Let go of all versions of a model, in tasks of a group."""
+        closes = []
         while model.versions:
-            group.create_task(self._let_go(model.versions.popitem()[1]))
+            served = model.versions.popitem()[1]
+            self._leaving.add(served)
+            close = group.create_task(self._let_go(served))
+            self._closes.add(close)
+            close.add_done_callback(self._closes.discard)
+            closes.append(close)
+        return closes
 
     async def _let_go(self, served: ServedModel) -> None:
         self._leaving.add(served)
@@ -338,6 +360,10 @@ class Repository:
         del served
         # A graph and its nodes refer to one another: left to itself, Python may keep the weights for many reloads.
         await in_thread(gc.collect, effects=False)
+
+
+def _ending() -> UnavailableError:
+    return UnavailableError("the service is about to end")
 
 
 def _settle(outcome: asyncio.Future[None], error: Exception | None) -> None:

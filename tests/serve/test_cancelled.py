@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aioflow import errors
 from aioflow.serve import Repository
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
-from tests.serve.folders import SECONDS
+from tests.serve.folders import SECONDS, save_model, scaled
 from tests.serve.service import Server, ServerOptions, until
 
 HEAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"  # and no more
@@ -119,5 +121,73 @@ def test_grpc_server_cancelled_at_any_turn_closes_its_port(loop: Loop) -> None:
 
         async with Repository({}) as repository:
             await cancel_at_each_turn(work, lambda: refuses(port), turns=20)
+
+    run_on(loop, main())
+
+
+# ── Repository ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@loops
+def test_repository_cancelled_while_it_ends_closes_every_version(loop: Loop, tmp_path: Path) -> None:
+    async def main() -> None:
+        async def hold(repository: Repository, ready: asyncio.Event, end: asyncio.Event) -> None:
+            async with repository:
+                await repository.load_all()
+                ready.set()
+                await end.wait()
+
+        await save_model(tmp_path / "a", scaled(1))
+        await save_model(tmp_path / "b", scaled(2))
+        for turns in range(6):
+            repository = Repository({name: tmp_path / name for name in "ab"}, memory_budget=1000)
+            ready, end = asyncio.Event(), asyncio.Event()
+            async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+                holding = group.create_task(hold(repository, ready, end))
+                await ready.wait()
+                versions = repository.served()
+                with repository.used("a"):  # a request that takes longer
+                    end.set()
+                    for _ in range(turns + 1):
+                        await asyncio.sleep(0)
+                    holding.cancel()
+                    await asyncio.wait([holding])
+            assert holding.cancelled()
+            assert [each.session.closed for each in versions] == [True, True]
+            assert repository.memory is not None
+            assert repository.memory.taken == 0
+
+    run_on(loop, main())
+
+
+async def refused(change: Coroutine[Any, Any, None]) -> None:
+    with pytest.raises(errors.UnavailableError, match="about to end"):
+        await change
+
+
+@loops
+def test_repository_that_ends_before_a_load_begins_refuses_it(loop: Loop) -> None:
+    async def main() -> None:
+        for change in (Repository.load, Repository.unload):
+            async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+                async with Repository({"m": "nowhere"}) as repository:
+                    changing = group.create_task(refused(change(repository, "m")))
+                    await asyncio.sleep(0)
+                await changing
+
+    run_on(loop, main())
+
+
+@loops
+def test_repository_that_ends_while_it_unloads_closes_the_version(loop: Loop, tmp_path: Path) -> None:
+    async def main() -> None:
+        await save_model(tmp_path / "m", scaled(1))
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+            async with Repository({"m": tmp_path / "m"}) as repository:
+                await repository.load("m")
+                (served,) = repository.served()
+                group.create_task(refused(repository.unload("m")))
+                await until(lambda: not repository.served())
+            assert served.session.closed
 
     run_on(loop, main())
