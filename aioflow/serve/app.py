@@ -30,6 +30,7 @@ from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_json, path_of
 from aioflow.serve.routes import INFER, Line, lines
+from aioflow.serve.running import running
 from aioflow.serve.sources import ModelSource
 
 __all__ = ["create_app"]
@@ -147,7 +148,7 @@ def _lifespan(repository: Repository, watch: Watch) -> Any:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with repository, asyncio.TaskGroup() as group:
+        async with repository, running() as group:
             tasks = [group.create_task(watch.run()), group.create_task(_load(repository))]
             try:
                 yield

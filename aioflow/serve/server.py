@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from aioflow.serve.app import create_app
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Entry, Repository
+from aioflow.serve.running import running
 from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
 from aioflow.web_server import EmbeddedServer, EmbeddedSettings
@@ -164,17 +165,6 @@ def _loaded(settings: EmbeddedSettings) -> EmbeddedSettings:
             actual=str(error),
         ) from error
     return settings
-
-
-@contextlib.asynccontextmanager
-async def running() -> AsyncIterator[asyncio.TaskGroup]:
-    """A group whose tasks end by themselves at the end of the block; what that raises comes out as it is."""
-    group = asyncio.TaskGroup()
-    await group.__aenter__()
-    try:
-        yield group
-    finally:
-        await group.__aexit__(None, None, None)
 
 
 @contextlib.contextmanager

@@ -12,9 +12,11 @@ import pytest
 
 from aioflow import errors
 from aioflow.serve import Repository
+from aioflow.serve.turns import Turns
+from aioflow.web import until_disconnect
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.serve.folders import SECONDS, save_model, scaled
-from tests.serve.service import Server, ServerOptions, until
+from tests.serve.service import Server, ServerOptions, create_app, until
 
 HEAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"  # and no more
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -106,6 +108,31 @@ def test_server_cancelled_at_any_turn_closes_the_sockets_that_it_was_given(loop:
     run_on(loop, main())
 
 
+@loops
+def test_application_passes_on_the_error_of_its_block(loop: Loop) -> None:
+    async def main() -> None:
+        app = create_app({})
+        with pytest.raises(ValueError, match="of the block"):
+            async with app.router.lifespan_context(app):
+                raise ValueError("of the block")
+
+    run_on(loop, main())
+
+
+@loops
+def test_application_cancelled_at_any_turn_leaves_nothing(loop: Loop, tmp_path: Path) -> None:
+    async def main() -> None:
+        async def work() -> None:
+            app = create_app({"m": tmp_path / "m"})
+            async with app.router.lifespan_context(app):
+                await until(lambda: app.state.repository.served())
+
+        await save_model(tmp_path / "m", scaled(1))
+        await cancel_at_each_turn(work, turns=30)
+
+    run_on(loop, main())
+
+
 # ── GrpcServer ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -189,5 +216,48 @@ def test_repository_that_ends_while_it_unloads_closes_the_version(loop: Loop, tm
                 group.create_task(refused(repository.unload("m")))
                 await until(lambda: not repository.served())
             assert served.session.closed
+
+    run_on(loop, main())
+
+
+# ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@loops
+def test_turns_cancelled_at_any_turn_of_the_loop_are_handed_on(loop: Loop) -> None:
+    async def main() -> None:
+        turns = Turns(1, 4)
+
+        async def take() -> None:
+            async with turns.turn():
+                await asyncio.sleep(0)
+
+        async def work() -> None:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(take())
+
+        async def unused() -> None:
+            assert (turns.running, turns.waiting) == (0, 0)
+
+        await cancel_at_each_turn(work, unused)
+
+    run_on(loop, main())
+
+
+@loops
+def test_until_disconnect_cancelled_at_any_turn_leaves_nothing(loop: Loop) -> None:
+    async def main() -> None:
+        async def receive() -> Any:
+            await asyncio.get_running_loop().create_future()
+
+        async def compute() -> None:
+            for _ in range(4):
+                await asyncio.sleep(0)
+
+        async def work() -> None:
+            await until_disconnect(receive, compute())
+
+        await cancel_at_each_turn(work)
 
     run_on(loop, main())
