@@ -100,10 +100,15 @@ def test_server_that_is_entered_again_still_ends(loop: Loop) -> None:
 def test_server_cancelled_at_any_turn_closes_the_sockets_that_it_was_given(loop: Loop) -> None:
     async def main() -> None:
         async def work() -> None:
-            async with Server({}, sockets=[socket.create_server(("127.0.0.1", 0))]):
+            given.append(socket.create_server(("127.0.0.1", 0)))
+            async with Server({}, sockets=given[-1:]):
                 await asyncio.sleep(0)
 
-        await cancel_at_each_turn(work, turns=4)
+        async def closed() -> None:
+            assert {each.fileno() for each in given} == {-1}
+
+        given: list[socket.socket] = []
+        await cancel_at_each_turn(work, closed, turns=4)
 
     run_on(loop, main())
 
