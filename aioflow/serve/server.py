@@ -79,8 +79,6 @@ class Server:
             sockets = self._sockets or [stack.enter_context(listening(self._where.host, self._where.port))]
             server = web_server(self.app, self._where)
             await stack.enter_async_context(self.repository)
-            for each in sockets:
-                stack.callback(each.close)  # a server that is cancelled at once closes none
             group = await stack.enter_async_context(running())
             serving = group.create_task(server.serve(sockets=sockets))
             watch = group.create_task(self.app.state.watch.run())
