@@ -32,6 +32,8 @@ _MEMORY = Path("/dev/shm")
 # every op, or replay many seeds; `--sweep-share` takes a sample of them. The folders of these two:
 _SYSTEM: Final = ("browser", "cli", "demo", "distributed", "examples", "system", "types")
 _SWEEP: Final = ("sweep",)
+# Tests with one of these markers are in no tier: each has a tox environment of its own.
+_APART: Final = ("parity", "bench", "soak", "sim", "fuzz", "onnx", "browser")
 
 # The files that take longest, the longest first: a worker that began one of them last would be waited for.
 _LONG: Final = (
@@ -143,7 +145,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         place = item.path.relative_to(tests).as_posix() if tests in item.path.parents else ""
         tier = "system" if place.startswith(_SYSTEM) else "sweep" if place.startswith(_SWEEP) else "unit"
-        item.add_marker(tier)
+        if not any(map(item.get_closest_marker, _APART)):
+            item.add_marker(tier)
         if left_out and place.startswith(left_out):
             deselected.add(item)
         if tier == "sweep" and zlib.crc32(f"{seed} {item.nodeid}".encode()) % share:

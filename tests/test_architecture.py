@@ -118,7 +118,7 @@ PATTERNS: Final = frozenset(
     }
 )
 
-MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 350, 60
+MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 500, 60
 
 
 @dataclass(frozen=True)

@@ -186,8 +186,10 @@ class Session(Blocking, Batching, Reporting):
                     await asyncio.to_thread(self._sync_runner.close, self._finish())
 
     async def _finish(self) -> None:
-        await self._background.close()
-        await self._cluster.close()
+        try:
+            await self._background.close()
+        finally:
+            await self._cluster.close()
 
     def _close_now(self) -> None:
         if not self._refuse_steps():

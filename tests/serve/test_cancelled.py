@@ -16,7 +16,8 @@ from aioflow.serve.turns import Turns
 from aioflow.web import until_disconnect
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.serve.folders import SECONDS, save_model, scaled
-from tests.serve.service import Server, ServerOptions, create_app, until
+from tests.serve.service import Server, ServerOptions, create_app
+from tests.waiting import eventually
 
 HEAD = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"  # and no more
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -71,9 +72,9 @@ def test_server_cancelled_while_it_ends_cuts_off_its_clients(loop: Loop, over_gr
             port = int(server.url.rpartition(":")[2])
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(HEAD)
-            await until(lambda: server.app.state.admission.bytes)
+            await eventually(lambda: server.app.state.admission.bytes)
             server.stop()
-            await until(lambda: not server.repository.is_ready)
+            await eventually(lambda: not server.repository.is_ready)
             serving.cancel()
             await asyncio.wait([serving], timeout=SECONDS / 2)
             assert serving.cancelled()
@@ -130,7 +131,7 @@ def test_application_cancelled_at_any_turn_leaves_nothing(loop: Loop, tmp_path: 
         async def work() -> None:
             app = create_app({"m": tmp_path / "m"})
             async with app.router.lifespan_context(app):
-                await until(lambda: app.state.repository.served())
+                await eventually(lambda: app.state.repository.served())
 
         await save_model(tmp_path / "m", scaled(1))
         await cancel_at_each_turn(work, turns=30)
@@ -219,7 +220,7 @@ def test_repository_that_ends_while_it_unloads_closes_the_version(loop: Loop, tm
                 await repository.load("m")
                 (served,) = repository.served()
                 group.create_task(refused(repository.unload("m")))
-                await until(lambda: not repository.served())
+                await eventually(lambda: not repository.served())
             assert served.session.closed
 
     run_on(loop, main())

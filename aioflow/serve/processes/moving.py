@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from aioflow.web_server import Connection
+
 __all__ = ["MovingProtocol", "hand_on", "take"]
 
 _FD: Final = array.array("i").itemsize
@@ -47,7 +49,7 @@ def take(shared: socket.socket) -> socket.socket | None:
     return socket.socket(fileno=numbers[0]) if numbers else None
 
 
-class MovingProtocol(HttpToolsProtocol):
+class MovingProtocol(Connection, HttpToolsProtocol):
     """A connection that is handed on when it is asked to leave, as soon as no request is in it."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
