@@ -55,6 +55,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not arguments.cases:
         return _everything(arguments)
+    print(machine(), file=sys.stderr)  # the output is the table alone
     print(f"{measured_peak()}\n\n{HEAD}", flush=True)
     return reported("cases", asyncio.run(_measured(arguments.cases, arguments.rounds)), arguments)
 

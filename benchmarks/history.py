@@ -16,7 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from aioflow_numpy.blas import loaded_blas
 from aioflow_onednn.entry import describe
+from benchmarks import REMOVED
 from benchmarks.harness import Measured
 
 __all__ = ["COMPARE", "add_options", "compared", "keep", "latest", "machine", "reported"]
@@ -49,11 +51,14 @@ def reported(name: str, measured: Sequence[Measured], options: Namespace) -> int
 
 
 def machine() -> str:
-    """The processor, its cores, and Python."""
+    """Describe what is measured on: the processor, its cores, Python, and the kernels that the BLAS runs."""
     model = next(
         (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor()
     )
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    parts = [model, f"{os.cpu_count()} cores", f"Python {platform.python_version()}"]
+    parts += [f"OpenBLAS with {blas.core_type} kernels" for blas in loaded_blas()[:1]]
+    parts += [f"{name}={value} removed from the environment" for name, value in REMOVED.items()]
+    return ", ".join(parts)
 
 
 def keep(table: Table, folder: Path) -> Path:
