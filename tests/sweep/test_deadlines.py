@@ -214,11 +214,9 @@ async def test_a_fetch_counts_as_what_its_copy_takes() -> None:
 
 async def test_a_large_fetch_ends_by_its_time_limit() -> None:
     """The value takes no memory of its own; its copy takes two gigabytes."""
-    async with af.Session() as session, ticking() as ticks:
-        started = perf_counter()
+    async with af.Session() as session, ticking() as ticks, asyncio.timeout(_PATIENCE):
         with pytest.raises(DeadlineExceededError):
             await session.run(af.broadcast_to(True, [2**31]), timeout=_SHORT)
-        assert perf_counter() - started < _PATIENCE
     assert _idle()
     assert ticks.gap < _BLOCKED
 
@@ -249,10 +247,9 @@ async def test_what_follows_from_constants_is_not_worked_out_on_the_loop() -> No
     for _ in range(150):
         product = af.matmul(product, matrix)
     async with af.Session() as session, ticking() as ticks:
-        started = perf_counter()
         with pytest.raises(DeadlineExceededError):
-            await session.run(product, timeout=_SHORT)
-        assert perf_counter() - started < _PATIENCE
+            async with asyncio.timeout(_PATIENCE):
+                await session.run(product, timeout=_SHORT)
         assert await session.run(af.constant(1.0) + 1.0) == 2.0
     assert ticks.gap < _BLOCKED
 

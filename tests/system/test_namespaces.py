@@ -9,7 +9,6 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
@@ -120,9 +119,8 @@ async def test_a_step_between_machines_that_are_parted_ends_with_an_error_and_go
     ):
         assert await line(process) == ["waits"]
         await network.cut("ps", "worker")
-        began = perf_counter()
-        word, kind, *message = await line(process)
-        assert perf_counter() - began < NOTICED
+        async with asyncio.timeout(NOTICED):
+            word, kind, *message = await line(process)
         assert (word, kind) == ("error", "UnavailableError"), message
         assert any("/job:" in part for part in message), "it names who cannot be reached"
         await network.heal("ps", "worker")
@@ -143,11 +141,10 @@ async def test_monitored_training_goes_on_after_a_partition(tmp_path: Path) -> N
         assert await line(process) == ["trains"]
         for job in ("ps", "worker"):
             await network.cut("client", job)
-        began = perf_counter()
         assert process.stdin is not None
         process.stdin.write(b"\n")
-        assert await line(process) == ["recovers"]
-        assert perf_counter() - began < NOTICED
+        async with asyncio.timeout(NOTICED):
+            assert await line(process) == ["recovers"]
         for job in ("ps", "worker"):
             await network.heal("client", job)
         said = await line(process)
