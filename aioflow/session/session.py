@@ -352,7 +352,10 @@ class Session(Blocking, Batching, Reporting):
 
     @session_signatures.run_sync
     def run_sync(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
-        """As `run`, blocking; where an event loop runs in this thread (a notebook), on a loop in another thread."""
+        """Run a step and block until it is done: `run` for scripts and notebooks, with the same arguments.
+
+        Where an event loop is running in this thread already (a notebook), the step runs on a loop in another thread.
+        """
         self._check_open()
         return self._sync_runner.run(self.run(fetches, feed_dict, **kwargs))
 
