@@ -112,9 +112,7 @@ class Repository:
         self._group: asyncio.TaskGroup | None = None
         self._leaving: set[ServedModel] = set()
         self._loads: set[asyncio.Task[None]] = set()
-        self._closes: set[asyncio.Task[None]] = (
-            set()
-        )  # of versions; never cancelled: one that has not begun would be lost
+        self._closes: set[asyncio.Task[None]] = set()  # of versions; a cancelled one might not have begun
         self._is_closing = False
 
     # -- life ---------------------------------------------------------------------------------------------------------

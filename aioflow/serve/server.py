@@ -87,9 +87,7 @@ class Server:
             if self._grpc is not None:
                 self.grpc_address = (await self._grpc.__aenter__()).address
                 stack.push_async_exit(partial(_leave_grpc, self._grpc, serving))
-                stack.callback(
-                    self._leave, server
-                )  # at the end, both transports answer what has begun at the same time
+                stack.callback(self._leave, server)  # at the end, both transports answer requests at the same time
             self.url = url_of(sockets[0], self._where)
             self._stack = stack.pop_all()
         return self
