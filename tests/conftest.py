@@ -54,14 +54,9 @@ _ALIKE: Final = (
     "backends/cupy",
     "backends/test_",
     "compiler",
+    "demo",
     "distributed/test_ray.py",
-    "examples/test_bring_a_model.py",
-    "examples/test_char_model.py",
-    "examples/test_gpt2.py",
-    "examples/test_input_pipeline.py",
-    "examples/test_mnist.py",
-    "examples/test_ring_all_reduce.py",
-    "examples/test_sharded_embedding.py",
+    "examples",
     "formats",
     "graph",
     "interop",
@@ -145,7 +140,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         place = item.path.relative_to(tests).as_posix() if tests in item.path.parents else ""
         tier = "system" if place.startswith(_SYSTEM) else "sweep" if place.startswith(_SWEEP) else "unit"
-        if not any(map(item.get_closest_marker, _APART)):
+        if place.startswith("parity"):
+            item.add_marker("parity")
+        elif not any(map(item.get_closest_marker, _APART)):
             item.add_marker(tier)
         if left_out and place.startswith(left_out):
             deselected.add(item)

@@ -16,12 +16,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "parity" in str(item.path):
-            item.add_marker(pytest.mark.parity)
-
-
 def _listed(made: Any) -> list[Any]:
     return list(made) if isinstance(made, list | tuple) else [made]
 
