@@ -94,7 +94,7 @@ class Step:
         id: Names the step to all workers that take part in it; 0 for one that stays in this process.
         probe: Watches every node, or None.
         describe: What it is for, for messages.
-        waiting: The async nodes that are being awaited.
+        waiting: The async nodes that are being awaited. Read from other threads, too: by way of a list.
         watchers: Called when the step is asked to stop.
         since: When it began, by the monotonic clock.
         deadline: When its caller gives up, by the clock of the event loop; None for never.
@@ -176,7 +176,7 @@ class Step:
     @property
     def waits(self) -> list[str]:
         """Each async node that is being awaited, with what it waits for, by name."""
-        return sorted(f"{wait.node} on {wait.describe()}" for wait in self.waiting)
+        return sorted(f"{wait.node} on {wait.describe()}" for wait in list(self.waiting))
 
     async def wait_for(self, node: str, result: Awaitable[Any]) -> Any:
         """Await what an async kernel returned. One that is cancelled stays in `waiting`, so that a timeout names it."""
@@ -212,14 +212,17 @@ class Step:
         self.stop(CancelledError(f"the session was closed while {self.describe()} ran{self.state()}"))
 
     def report(self) -> StuckStep:
-        """What the step is waiting for."""
+        """Describe what the step is waiting for."""
+        return self._report(list(self.waiting))
+
+    def _report(self, waiting: Sequence[Waiter]) -> StuckStep:
         now = monotonic()
-        waits = tuple((wait.node, now - wait.since, wait.describe()) for wait in self.waiting)
-        return StuckStep(now - self.since, waits)
+        return StuckStep(now - self.since, tuple((each.node, now - each.since, each.describe()) for each in waiting))
 
     async def inquire(self) -> StuckStep:
         """As `report`, with what others say for whom it waits."""
-        report = self.report()
+        waiting = list(self.waiting)
+        report = self._report(waiting)
         lines: dict[int, Sequence[tuple[str, float, str]]] = {}
 
         async def ask(index: int, wait: Distant) -> None:
@@ -227,7 +230,7 @@ class Step:
                 lines[index] = await wait.inquire()
 
         async with asyncio.TaskGroup() as tg:
-            for index, wait in enumerate(list(self.waiting)):
+            for index, wait in enumerate(waiting):
                 if hasattr(wait, "inquire"):
                     tg.create_task(ask(index, cast("Distant", wait)))
         found = [line for index, own in enumerate(report.waiting) for line in (own, *lines.get(index, ()))]

@@ -210,7 +210,7 @@ class Worker:
 
     async def abort(self, step: int, error: OpError) -> bool:
         """Stop a step, because of an error somewhere else; nothing is left to do for one that has ended."""
-        found = [running for running in self._running if running.id == step]
+        found = [running for running in list(self._running) if running.id == step]
         for running in found:
             running.stop(error)
         return bool(found)

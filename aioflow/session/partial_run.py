@@ -179,7 +179,7 @@ class PartialRuns:
     async def _remember(self, key: Hashable, made: _Prepared) -> _Prepared:
         """Keep a set-up, or use the equal one that somebody else has compiled meanwhile."""
         prepared = self._prepared.setdefault(key, made)
-        unused = [k for k, other in self._prepared.items() if not other.steps and k != key]
+        unused = [k for k, other in list(self._prepared.items()) if not other.steps and k != key]
         excess = max(0, len(self._prepared) - self._config.plan_cache_size)
         dropped = [self._prepared.pop(k) for k in unused[:excess]]
         for other in dropped if prepared is made else [*dropped, made]:

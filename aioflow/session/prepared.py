@@ -217,7 +217,7 @@ class StepCache:
             prepared.made = made
             return
         registered = await self._cluster.register(made, self._session, self._config)
-        if not any(known is prepared for known in self.steps.values()):  # dropped meanwhile, and its plan with it
+        if not any(known is prepared for known in list(self.steps.values())):  # dropped meanwhile, and its plan with it
             await registered.deregister()
             return
         before = prepared.registered

@@ -176,7 +176,7 @@ class Session(Blocking, Batching, Reporting):
             return
         here = asyncio.get_running_loop()
         try:
-            for step in [s for s, loop in self._steps.items() if loop is here]:
+            for step in [s for s, loop in list(self._steps.items()) if loop is here]:
                 await step.finished()
         finally:
             try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
 from aioflow.errors import InternalError
 from aioflow.runtime.step import Step
 from aioflow.sync.fair_lock import Turns
+from tests.waiting import until_collected
 
 
 async def test_finish_of_a_step_ends_its_waiters_where_a_release_fails() -> None:
@@ -42,7 +44,27 @@ def test_waiting_on_a_loop_that_was_closed_does_not_fail_the_one_that_ends_the_w
 
     task = loop.run_until_complete(begin())
     loop.close()
-    for ticket in turns.leave():
-        assert ticket.wake is not None
-        ticket.wake()
-    del task
+    (ticket,) = turns.leave()
+    assert ticket.wake is not None
+    ticket.wake()
+    gone = weakref.ref(task)
+    del task, ticket
+    until_collected(gone)  # not in another test, which would hear of it
+
+
+async def test_report_of_a_step_while_another_thread_begins_to_wait() -> None:
+    step = Step()
+
+    class Waiting:
+        """A wait that is described while another one begins."""
+
+        node, since = "queue", 0.0
+
+        def describe(self) -> str:
+            step.waiting[Waiting()] = None
+            return "an element"
+
+    step.waiting[Waiting()] = None
+    assert [line[0] for line in step.report().waiting] == ["queue"]
+    assert [line[0] for line in (await step.inquire()).waiting] == ["queue", "queue"]
+    assert set(step.waits) == {"queue on an element"}
