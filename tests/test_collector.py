@@ -18,9 +18,10 @@ from aioflow.work.collector import full_collections_postponed
 
 
 @pytest.fixture(autouse=True)
-def nothing_frozen() -> Iterator[None]:
-    """What the tests before have frozen is so again behind each of these."""
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a program that has not frozen anything. What the tests before have frozen is so again afterwards."""
     gc.unfreeze()
+    monkeypatch.setattr(collector, "_POSTPONING", collector._Postponing())
     yield
     gc.unfreeze()
     gc.collect()
@@ -217,3 +218,20 @@ def test_a_child_that_is_forked_in_a_block_collects_as_ever() -> None:
             kept = made()
             os._exit(0 if kept and gc.get_stats()[2]["collections"] > before else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_frozen_objects_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes as long as there are objects, in the middle of the preparation of a step."""
+    kept: list[list[Any]] = [[] for _ in range(2000)]
+    gc.freeze()
+    count, counted = gc.get_freeze_count, list[int]()
+
+    def noted() -> int:
+        counted.append(count())
+        return counted[-1]
+
+    monkeypatch.setattr(gc, "get_freeze_count", noted)
+    for _ in range(5):
+        with full_collections_postponed():
+            kept.append([[] for _ in range(10_000)])
+    assert len(counted) == 1

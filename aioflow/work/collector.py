@@ -60,7 +60,6 @@ class _Postponing(Locked):
         with self.lock:
             self._blocks += 1
             if self._blocks == 1 and not self._has_doubled():
-                self._frozen = False
                 gc.callbacks.append(self)
                 self._make_all_old()
 
@@ -85,15 +84,22 @@ class _Postponing(Locked):
             gc.callbacks.remove(self)
 
     def _make_all_old(self) -> None:
-        self._frozen = self._frozen or gc.get_freeze_count() > _PYTHONS  # it counts them each time
-        if not self._frozen:
+        if not self._is_frozen():
             self._aged += len(gc.get_objects(0)) + len(gc.get_objects(1))
             list(map(call, (gc.freeze, gc.unfreeze)))  # at once: between the two no other thread freezes anything
 
     def _has_much_garbage(self) -> bool:
         self._note_looks()
         many = self._size // _OF_AN_OBJECT // 2
-        return self._left == self._looks and self._aged > many and gc.isenabled() and gc.get_freeze_count() <= _PYTHONS
+        return self._left == self._looks and self._aged > many and gc.isenabled() and not self._is_frozen()
+
+    def _is_frozen(self) -> bool:
+        """Whether the program has frozen objects; once it has, that is not asked again.
+
+        Python counts them each time, in 17 ms for a million objects, and lets no other thread run meanwhile.
+        """
+        self._frozen = self._frozen or gc.get_freeze_count() > _PYTHONS
+        return self._frozen
 
     def _has_doubled(self) -> bool:
         self._note_looks()
