@@ -63,6 +63,12 @@ def test_assertions_about_the_machine_are_found(source: str, is_fault: bool) -> 
 
 def test_no_test_asserts_anything_about_the_machine() -> None:
     tests = Path(__file__).parent
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in tests.rglob("*.py")}
-    found = [f"{path.relative_to(tests)}:{line}: {what}" for path, tree in trees.items() for line, what in faults(tree)]
+    texts = {path: path.read_text(encoding="utf-8") for path in tests.rglob("*.py")}
+    looked_at = {path: text for path, text in texts.items() if any(name in text for name in _CLOCKS | _COUNTS)}
+    assert len(looked_at) > 5
+    found = [
+        f"{path.relative_to(tests)}:{line}: {what}"
+        for path, text in looked_at.items()
+        for line, what in faults(ast.parse(text))
+    ]
     assert not found, "\n".join(found)
