@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from aioflow.compiler.ir import Part, Plan, worth_a_thread
 from aioflow.config import SessionConfig
-from aioflow.errors import OpError
+from aioflow.errors import ClosedSessionError, NotFoundError, OpError
 from aioflow.graph.device_spec import task_of
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.parts import StepOfParts
@@ -218,7 +218,11 @@ class LocalCluster:
         (part,) = plan.parts.values()
         if not any(graph.nodes for graph in part.subgraphs.values()):
             return StepOfParts(())
-        made = LocalStep(self.worker, await register(self.worker, part, session, config))
+        handle = await register(self.worker, part, session, config)
+        try:
+            made = LocalStep(self.worker, handle)
+        except NotFoundError:  # the session was closed, perhaps by another thread, before the handle was here
+            raise ClosedSessionError.refusing() from None
         if self._is_over:  # meanwhile
             self.worker.forget_session(session)
         return made

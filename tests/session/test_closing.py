@@ -13,6 +13,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import CancelledError, ClosedSessionError
+from aioflow.runtime import cluster
 from aioflow.session.streaming import Stream
 from aioflow.sync.background import Background
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
@@ -399,3 +400,23 @@ def test_partial_run_cancelled_at_each_turn_ends_with_its_session(loop: Any, nod
         await cancel_at_each_turn(once)
 
     run_on(loop, work())
+
+
+async def test_run_refuses_a_step_whose_session_is_closed_while_it_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker has forgotten the part before its handle is used."""
+    register = cluster.register
+
+    async def closed_meanwhile(*arguments: Any) -> int:
+        handle = await register(*arguments)
+        closing.append(group.create_task(session.close()))
+        await asyncio.sleep(0)
+        return handle
+
+    monkeypatch.setattr(cluster, "register", closed_meanwhile)
+    closing: list[asyncio.Task[None]] = []
+    async with asyncio.TaskGroup() as group:
+        session = af.Session()
+        with pytest.raises(ClosedSessionError):
+            await session.run(af.constant(1.0) + 1.0)

@@ -27,8 +27,11 @@ OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 def prefixes(folder: Path) -> list[str]:
-    """Names of the checkpoints, whole or not, that have files in a folder."""
-    return sorted({path.name.lstrip(".").split(".")[0] for path in folder.iterdir()} - {"checkpoint"})
+    """Names of the checkpoints, whole or not, that have files in a folder. Blocks belong to all that refer to them."""
+    manifests = [path.read_text() for path in folder.glob("*.manifest.json")]
+    files = [path.name for path in folder.iterdir()]
+    shared = {name for name in files if name.endswith(".blocks") and any(name in text for text in manifests)}
+    return sorted({name.lstrip(".").split(".")[0] for name in files if name not in shared} - {"checkpoint"})
 
 
 def listed(folder: Path) -> list[str]:
