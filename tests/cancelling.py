@@ -85,7 +85,7 @@ async def cancel_at_each_turn(
 async def _run(
     work: Callable[[], Coroutine[Any, Any, object]], turns: int | None, expected: tuple[type[BaseException], ...]
 ) -> bool:
-    """Whether it was cancelled before it ended."""
+    """Return whether the coroutine was cancelled before it ended."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work())
     for _ in range(turns or 0):

@@ -12,5 +12,5 @@ _ALL = 100  # examples of a test that does not say how many, in the thorough pro
 
 
 def examples(count: int) -> int:
-    """The number of examples under the profile that is loaded, of `count` in the thorough one."""
+    """Return the number of examples under the current profile, `count` in the thorough one."""
     return max(1, count * hypothesis.settings().max_examples // _ALL)

@@ -26,12 +26,12 @@ class Retries:
 
     @pytest.hookimpl(trylast=True)  # when the tests have their tiers
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """System tests are run again twice: they depend on other processes. Others once, and no rerun hides a fault."""
+        """Run a failing system test again twice at most, since it depends on other processes; any other test once."""
         for item in items:
             item.add_marker(pytest.mark.flaky(reruns=2 if item.get_closest_marker("system") else 1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what failed first, and what failed to the end."""
+        """Keep the first failure of each test that is run again, and the names of those that fail to the end."""
         if report.outcome == "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures' own outcome
             self._failures.setdefault(report.nodeid, report)  # type: ignore[unreachable]
         elif report.failed:
@@ -43,12 +43,12 @@ class Retries:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a run with too many."""
+        """Fail a run with too many flaky tests."""
         if len(self._flaky) > self._limit:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """List them, each with its first traceback."""
+        """List the flaky tests, each with its first traceback."""
         if not self._flaky:
             return
         terminalreporter.section("flaky tests")

@@ -91,6 +91,7 @@ async def test_process_that_is_stuck_while_it_starts_is_killed_and_replaced(
     started: list[Process], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIOFLOW_TEST_STUCK", str(tmp_path / "stuck"))
+    monkeypatch.setattr(supervisor, "_START_SECONDS", 2.0)
     async with _service(stuck_seconds=2.0) as service:
         await service.ready()
         assert len(started) == 3

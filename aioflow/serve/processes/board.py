@@ -56,7 +56,7 @@ class Board:
             self._cells[at + _READY] = float(is_ready)
 
     def begin(self, line: int) -> None:
-        """Take a process with this line to run from now on. It writes the line itself as soon as it can."""
+        """Count a process as running from now on, until it writes its line itself."""
         self._cells[line * self._width + _BEAT] = time.monotonic()
 
     def clear(self, line: int) -> None:

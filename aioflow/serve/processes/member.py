@@ -30,7 +30,8 @@ from aioflow.serve.processes.moving import MovingProtocol, hand_on
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.together import METRICS, Together, asked_inside
 from aioflow.serve.repository import Repository
-from aioflow.serve.server import running, web_server
+from aioflow.serve.running import running
+from aioflow.serve.server import web_server
 from aioflow.web_server import EmbeddedServer
 
 __all__ = ["Member"]
@@ -72,7 +73,7 @@ class Member:
                 beating.cancel()
 
     async def _beat(self) -> NoReturn:
-        """Tell the others, from the first turn of the loop to the last, that it is not stuck."""
+        """Write the heartbeat, from the first turn of the event loop to the last."""
         while True:
             self._board.write(self._connections(), self._is_ready())
             await asyncio.sleep(_BEAT)

@@ -31,7 +31,8 @@ from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.starting import Process, start
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Entry, State
-from aioflow.serve.server import listening, running, url_of
+from aioflow.serve.running import running
+from aioflow.serve.server import listening, url_of
 from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
 
@@ -42,6 +43,7 @@ _MOST_FAILURES: Final = 5  # in a row, of starts
 _END_SECONDS: Final = 5.0  # beyond the time of the requests, for a process to end
 _LINGER: Final = 0.1  # seconds in which they take what waits at the socket, before it is closed
 _LOOK: Final = 0.5  # seconds between two looks for processes that stand still
+_START_SECONDS: Final = 60.0  # without a beat, at least, until a process that starts is stuck: it imports modules first
 
 
 class Processes:
@@ -62,6 +64,7 @@ class Processes:
         quorum: How many must be ready for the service to be; all, if not given.
         imports: Modules that register ops, for each process to import.
         stuck_seconds: A process whose event loop stands still for so long is killed, and started again; 0 for never.
+            While a process starts or ends, the time is a minute at least.
 
     Raises:
         UnimplementedError: this system cannot hand sockets to a process; or they were to speak gRPC.
@@ -284,7 +287,7 @@ class Processes:
             await asyncio.sleep(_LOOK)
             for process in self._running:
                 seconds = self._board.seconds_since_beat(process.own)
-                if seconds > self._stuck_seconds:
+                if seconds > max(self._stuck_seconds, 0.0 if process.is_ready else _START_SECONDS):
                     _LOG.error("%s of the service has stood still for %.0f s, and is killed", process, seconds)
                     process.kill()
 
