@@ -38,10 +38,17 @@ class _State(ServerState):
     """What the server and its connections share.
 
     Attributes:
+        is_leaving: Whether connections are closed after their next response.
+        has_closed: Is set when a connection has been closed.
         is_over: Whether the server has ended: connections that were being accepted are of no use.
     """
 
+    is_leaving = False
     is_over = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_closed = asyncio.Event()
 
 
 class Connection(Base):
@@ -66,6 +73,7 @@ class Connection(Base):
         self._requests = [each for each in self._requests if not each.response_complete]
         if self.cycle is not None:  # None where the connection becomes a WebSocket
             self._requests.append(self.cycle)
+            self.cycle.keep_alive = self.cycle.keep_alive and not self.server_state.is_leaving
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request that the client has gone. uvicorn tells only the last, and with pipelining an earlier one
@@ -76,6 +84,7 @@ class Connection(Base):
                 request.disconnected = True
                 request.message_event.set()
         super().connection_lost(exc)
+        self.server_state.has_closed.set()
 
 
 class EmbeddedServer(uvicorn.Server):
@@ -99,6 +108,18 @@ class EmbeddedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. Not to be cancelled in the middle: asyncio loses a server while it makes one."""
         await to_its_end(super().startup(sockets))
+
+    async def end_keep_alive(self, seconds: float) -> None:
+        """Close each connection after its next response, which says so, or when it has been idle for a while: when a
+        client has no request under way. Return when all are closed, or after so many seconds.
+        """
+        state = self.server_state
+        state.is_leaving = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while state.connections:
+                    state.has_closed.clear()
+                    await state.has_closed.wait()
 
     async def _cut_off(self) -> None:
         self.server_state.is_over = True

@@ -25,6 +25,7 @@ __all__ = ["add_parser"]
 T = TypeVar("T")
 
 _DRAIN_SECONDS: Final = 30.0
+_STUCK_SECONDS: Final = 30.0
 _MOST_TOKEN: Final = 4096
 
 
@@ -81,11 +82,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SECONDS",
         help=f"for requests that have begun, at SIGTERM ({_DRAIN_SECONDS:g})",
     )
-    many = parser.add_argument_group("several processes")
-    many.add_argument("--processes", type=positive, default=1, metavar="N", help="that share the port (1)")
-    many.add_argument("--quorum", type=positive, metavar="N", help="that must be ready for the service to be (all)")
+    _add_processes(parser.add_argument_group("several processes"))
     add_imports(parser)
     parser.set_defaults(run=_run)
+
+
+def _add_processes(many: argparse._ArgumentGroup) -> None:
+    many.add_argument("--processes", type=positive, default=1, metavar="N", help="that share the port (1)")
+    many.add_argument("--quorum", type=positive, metavar="N", help="that must be ready for the service to be (all)")
+    many.add_argument(
+        "--stuck-seconds",
+        type=patience,
+        default=_STUCK_SECONDS,
+        metavar="SECONDS",
+        help=f"after which one is killed and replaced whose event loop makes no turn ({_STUCK_SECONDS:g}); 0: never",
+    )
 
 
 def _model(text: str) -> tuple[str, service.ModelSource]:
@@ -187,6 +198,7 @@ def _service(
         memory_budget=budget,
         quorum=arguments.quorum,
         imports=tuple(module.__name__ for module in arguments.imports or ()),
+        stuck_seconds=arguments.stuck_seconds,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, found.reload)
     return found

@@ -35,11 +35,11 @@ async def several(models: Any, options: ModelOptions | None = None, **named: Any
 
 
 class Client:
-    """One that asks again and again over one connection, and makes another only where that has broken.
+    """A client that sends one request after another over a connection, and opens another when that is closed.
 
     Attributes:
-        right: How many answers were those of their requests.
-        broken: How often the connection has broken.
+        right: Number of answers, each of them right.
+        broken: Number of connections that were closed without notice in the last answer.
     """
 
     def __init__(self, url: str, seed: int) -> None:
@@ -54,8 +54,9 @@ class Client:
         while not self.is_done:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
-                while not self.is_done:
-                    await self._ask(reader, writer)
+                is_open = True
+                while is_open and not self.is_done:
+                    is_open = await self._ask(reader, writer)
                     await asyncio.sleep(0.002 * (self._seed % 3))  # some connections are idle now and then
             except (ConnectionError, asyncio.IncompleteReadError):
                 self.broken += 1
@@ -64,7 +65,8 @@ class Client:
                 with contextlib.suppress(ConnectionError):
                     await writer.wait_closed()
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Send a request, and check the answer. Return whether the connection stays open."""
         x = rows(1 + self.right % 3, 1000 * self._seed + self.right)
         writer.write(post(json.dumps(asked(x)).encode()))
         head = await reader.readuntil(b"\r\n\r\n")
@@ -75,6 +77,7 @@ class Client:
         values = np.array(output["data"], np.float32).reshape(output["shape"])
         np.testing.assert_allclose(values, x * int(answer["model_version"]), rtol=1e-5)
         self.right += 1
+        return b"connection: close" not in head.lower()
 
 
 @contextlib.asynccontextmanager

@@ -1,35 +1,35 @@
-"""The parts of a service of several processes, in one process: the board, the line, sums, and connections that move."""
+"""The parts of a service of several processes, in one process: settings, board, channel, sums, connections that end."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import select
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("httptools", reason="httptools is not installed")
 pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed")
 pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
 
-import uvicorn  # it may not be there
-
+from aioflow import Padding
 from aioflow.config import SessionConfig
-from aioflow.errors import DeadlineExceededError, UnavailableError
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.serve import Limits, ModelOptions, ModelSource, ServerOptions
-from aioflow.serve.processes.accepting import Sockets
 from aioflow.serve.processes.board import Board, new_board
-from aioflow.serve.processes.line import Handlers, Line, open_line
-from aioflow.serve.processes.moving import MovingProtocol, hand_on, take
+from aioflow.serve.processes.channel import Channel, Functions, open_channel
+from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.settings import Settings
-from aioflow.serve.processes.starting import start
-from aioflow.serve.processes.sums import Counters, statistics_of_all
+from aioflow.serve.processes.sums import Counters, sum_of_statistics
+from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 from tests.cancelling import LOOPS, run_on
 from tests.serve.folders import SECONDS
 from tests.waiting import eventually
@@ -37,10 +37,15 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes hand no sockets to one another there")
 
 
-def test_settings_go_over_the_line_as_they_are() -> None:
-    settings = Settings(
+def _settings() -> Settings:
+    return Settings(
         {"m": ModelSource("a"), "n": ModelSource("b", (1, 2)), "o": ModelSource("c", None)},
-        ModelOptions(max_batch_size=4, allowed_batch_sizes=(1, 4), pad={"x": 0}, config=SessionConfig(threads=2)),
+        ModelOptions(
+            max_batch_size=4,
+            allowed_batch_sizes=(1, 4),
+            pad={"x": 0, "y": Padding(1, 8)},
+            config=SessionConfig(threads=2),
+        ),
         ServerOptions("localhost", 1, "token", ["a.example"], "cert", "key", 5.0),
         Limits(rank=3),
         1000,
@@ -48,7 +53,17 @@ def test_settings_go_over_the_line_as_they_are() -> None:
         2,
         ("n",),
     )
-    assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+def test_settings_are_passed_as_they_are() -> None:
+    settings = _settings()
+    assert Settings.from_json(settings.to_json()) == settings
+    # What users may also give becomes what JSON has.
+    options, where = ModelOptions(pad={"x": np.float32(0)}), ServerOptions(hosts={"a"}, tls_cert=Path("a"), tls_key="b")
+    passed = Settings.from_json(replace(settings, options=options, where=where).to_json())
+    assert (passed.options.pad, passed.where.hosts, passed.where.tls_cert) == ({"x": 0.0}, ["a"], "a")
+    with pytest.raises(InvalidArgumentError, match="cannot be passed"):
+        replace(settings, options=ModelOptions(pad={"x": object()})).to_json()
 
 
 def test_a_board_says_who_is_ready_and_who_has_most() -> None:
@@ -70,10 +85,10 @@ def test_a_board_says_who_is_ready_and_who_has_most() -> None:
 
 
 @asynccontextmanager
-async def line(handlers: Handlers) -> AsyncIterator[tuple[Line, Line]]:
-    """Both ends; the second has the handlers."""
+async def channel(functions: Functions) -> AsyncIterator[tuple[Channel, Channel]]:
+    """Both ends of a channel; the second has the functions."""
     ends = socket.socketpair()
-    one, other = await open_line(ends[0], {}), await open_line(ends[1], handlers)
+    one, other = await open_channel(ends[0], {}), await open_channel(ends[1], functions)
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
         group.create_task(one.run())
         group.create_task(other.run())
@@ -83,7 +98,7 @@ async def line(handlers: Handlers) -> AsyncIterator[tuple[Line, Line]]:
             await one.finish()
 
 
-async def test_a_line_answers_in_any_order_and_ends_for_both(caplog: pytest.LogCaptureFixture) -> None:
+async def test_channel_answers_in_any_order_and_is_closed_at_both_ends(caplog: pytest.LogCaptureFixture) -> None:
     first = asyncio.Event()
 
     async def wait() -> str:
@@ -99,60 +114,60 @@ async def test_a_line_answers_in_any_order_and_ends_for_both(caplog: pytest.LogC
     async def never() -> None:
         await asyncio.Event().wait()
 
-    async with line({"wait": wait, "go": go, "fail": fail, "never": never}) as (one, other):
+    async with channel({"wait": wait, "go": go, "fail": fail, "never": never}) as (one, other):
         async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(one.ask("wait"))
-            await one.ask("go")
+            waiting = group.create_task(one.call("wait"))
+            await one.call("go")
         assert waiting.result() == "x" * 100_000
         with pytest.raises(UnavailableError, match="3 is wrong"):
-            await one.ask("fail", number=3)
+            await one.call("fail", number=3)
         with pytest.raises(DeadlineExceededError):
-            await one.ask("never", 0.0)
+            await one.call("never", 0.0)
         async with asyncio.TaskGroup() as group:
-            lost = group.create_task(_error(one.ask("never")))
-            await one.ask("go")
+            lost = group.create_task(_error(one.call("never")))
+            await one.call("go")
             other.close()
         assert isinstance(lost.result(), UnavailableError)
         with pytest.raises(UnavailableError):
-            await one.ask("go")
+            await one.call("go")
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-@pytest.mark.parametrize("sent", [b'{"number": 0, "answ', b"[\n", b"\xff\n"], ids=["part", "not JSON", "not text"])
-def test_line_ends_where_the_other_process_sends_no_message(
+@pytest.mark.parametrize("sent", [b'{"number": 0, "resu', b"[\n", b"\xff\n"], ids=["part", "not JSON", "not text"])
+def test_channel_ends_where_the_other_process_sends_no_message(
     loop: Callable[[], asyncio.AbstractEventLoop], sent: bytes
 ) -> None:
     """A part of one is what a process leaves that was killed while it wrote."""
 
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        line = await open_line(ours, {})
+        channel = await open_channel(ours, {})
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
-            running = group.create_task(line.run())
-            asking = group.create_task(_error(line.ask("anything")))
+            running = group.create_task(channel.run())
+            asking = group.create_task(_error(channel.call("anything")))
             theirs.sendall(sent)
             theirs.close()
             assert isinstance(await asking, UnavailableError)
             await running
-            await line.finish()
+            await channel.finish()
 
     run_on(loop, main())
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_line_can_be_told_things_after_the_other_process_has_ended(
+def test_channel_can_be_used_after_the_other_process_has_ended(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """Whether or not it has been noticed: `run` notices, and is not running here."""
 
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        line = await open_line(ours, {})
+        channel = await open_channel(ours, {})
         theirs.close()
         for _ in range(100):
-            line.tell("leave", replaced=False)
+            channel.notify("leave", replaced=False)
             await asyncio.sleep(0)
-        await line.finish()
+        await channel.finish()
 
     run_on(loop, main())
 
@@ -187,8 +202,8 @@ def samples(counters: Counters) -> dict[str, float]:
 
 def test_counters_are_summed_and_never_go_back() -> None:
     counters = Counters()
-    counters.hear(1, text(10, 1, 3))
-    counters.hear(2, text(5, 0, 4))
+    counters.update(1, text(10, 1, 3))
+    counters.update(2, text(5, 0, 4))
     assert samples(counters) == {
         "aioflow_requests_total": 15,
         "aioflow_model_ready": 0,
@@ -200,7 +215,7 @@ def test_counters_are_summed_and_never_go_back() -> None:
     }
     counters.end(1)
     counters.end(3)  # which has never said anything
-    counters.hear(4, text(1, 1, 0))
+    counters.update(4, text(1, 1, 0))
     found = samples(counters)
     assert (found["aioflow_requests_total"], found["aioflow_waiting_rows"]) == (16, 4)
 
@@ -216,45 +231,40 @@ def test_statistics_are_summed_by_version_and_size() -> None:
         }
 
     each = ([of("1", 3, _1=3), of("2", 1)], [of("1", 4, _1=2, _2=1)])
-    bodies = [json.dumps({"model_stats": stats}).encode() for stats in each]
-    assert json.loads(statistics_of_all(bodies)) == {"model_stats": [of("1", 7, _1=5, _2=1), of("2", 1)]}
+    bodies = [json.dumps({"model_stats": stats}) for stats in each]
+    assert json.loads(sum_of_statistics(bodies)) == {"model_stats": [of("1", 7, _1=5, _2=1), of("2", 1)]}
 
 
-class Process:
-    """What a connection belongs to."""
+class Service:
+    """A server in this process whose responses wait for `may_answer`."""
 
     def __init__(self) -> None:
-        self.answer = asyncio.Event()
-        self.answer.set()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.asked = 0
-        config = uvicorn.Config(self.app, interface="asgi3", log_config=None, lifespan="off")
+        config = EmbeddedSettings(self._app, interface="asgi3", lifespan="off")
         config.load()
-        self.web = uvicorn.Server(config)
+        self.web = EmbeddedServer(config)
 
-    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked += 1
         while (await receive()).get("more_body"):
             pass
-        await self.answer.wait()
+        await self.may_answer.wait()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": scope["path"][1:3].encode()})
 
-    async def open(self, connection: socket.socket) -> MovingProtocol:
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        _, protocol = await loop.connect_accepted_socket(
-            lambda: MovingProtocol(self.web.config, self.web.server_state, {}), connection
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A client's connection to it."""
+        ours, theirs = socket.socketpair()
+        protocol: Any = self.web.config.http_protocol_class
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: protocol(config=self.web.config, server_state=self.web.server_state, app_state={}), theirs
         )
-        return protocol
-
-
-@asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Process, MovingProtocol, asyncio.StreamReader, asyncio.StreamWriter]]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        process = Process()
+        reader, writer = await asyncio.open_connection(sock=ours)
         try:
-            yield process, await process.open(listener.accept()[0]), reader, writer
+            yield reader, writer
         finally:
             writer.close()
             await writer.wait_closed()
@@ -264,50 +274,44 @@ def request(path: str) -> bytes:
     return f"POST /{path} HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody".encode()
 
 
-async def answered(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(SECONDS):
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert b"connection: close" not in head
-        return await reader.readexactly(2)
+async def answered(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """The body of a response, and whether it says that the connection is closed."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    return await reader.readexactly(2), b"connection: close" in head
 
 
-@pytest.mark.parametrize("moment", ["idle", "answering", "half a head", "half a body", "two at once"])
-async def test_a_connection_moves_when_no_request_is_in_it(moment: str) -> None:
-    """Whenever that is, each request is answered once, by one of the two processes, over the same connection."""
-    give, shared = socket.socketpair()
-    with give, shared:
-        async with connected() as (old, protocol, reader, writer):
-            writer.write(request("a1"))
-            assert await answered(reader) == b"a1"
-            old.answer.clear()
-            sent = {
-                "idle": b"",
-                "answering": request("b2"),
-                "half a head": request("b2")[:20],
-                "half a body": request("b2")[:-2],
-                "two at once": request("b2") + request("c3"),
-            }[moment]
-            writer.write(sent)
-            if moment != "idle":
-                await eventually(lambda: protocol._is_amid or old.asked > 1)
-            protocol.leave(lambda connection: hand_on(give, connection))
-            assert moment == "idle" or take(shared) is None
-            if moment.startswith("half"):
-                writer.write(request("b2")[len(sent) :])
-            old.answer.set()
-            for wanted in {"idle": (), "two at once": (b"b2", b"c3")}.get(moment, (b"b2",)):
-                assert await answered(reader) == wanted
-            writer.write(request("d4"))  # before anybody has the connection
-            new = Process()
-            shared.setblocking(False)
-            await eventually(lambda: select.select([shared], [], [], 0)[0])
-            moved = take(shared)
-            assert moved is not None
-            await new.open(moved)
-            assert await answered(reader) == b"d4"
-            assert new.asked == 1
-            writer.close()
-            await eventually(lambda: not new.web.server_state.connections)
+@pytest.mark.parametrize("moment", ["idle", "answering", "half a head", "half a body"])
+async def test_server_that_ends_keep_alive_answers_every_request_and_says_when_it_closes(moment: str) -> None:
+    service = Service()
+    async with asyncio.timeout(SECONDS), service.connected() as (reader, writer), asyncio.TaskGroup() as group:
+        writer.write(request("a1"))
+        assert await answered(reader) == (b"a1", False)
+        service.may_answer.clear()
+        length = {"idle": 0, "half a head": 20, "half a body": -2}.get(moment)
+        sent = request("b2")[:length]
+        writer.write(sent)
+        await eventually(lambda: service.asked == (2 if moment in ("answering", "half a body") else 1))
+        ending = group.create_task(service.web.end_keep_alive(SECONDS))
+        await eventually(lambda: service.web.server_state.is_leaving)
+        writer.write(request("b2")[len(sent) :])
+        service.may_answer.set()
+        body, is_last = await answered(reader)
+        assert body == b"b2"
+        if not is_last:  # it had been read when the server began to end: the next one is
+            writer.write(request("c3"))
+            assert await answered(reader) == (b"c3", True)
+        assert await reader.read() == b""
+        await ending
+
+
+async def test_server_that_ends_keep_alive_waits_for_no_idle_client_for_long() -> None:
+    service = Service()
+    service.web.config.timeout_keep_alive = 0
+    async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
+        writer.write(request("a1"))
+        assert await answered(reader) == (b"a1", False)
+        await service.web.end_keep_alive(SECONDS)
+        assert await reader.read() == b""
 
 
 async def test_a_start_that_is_given_up_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +327,7 @@ async def test_a_start_that_is_given_up_leaves_no_socket_open(monkeypatch: pytes
 
     monkeypatch.setattr(socket, "socketpair", noted)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", never)
-    with socket.socket() as listener, socket.socket() as give, socket.socket() as take, pytest.raises(TimeoutError):
+    with socket.socket() as listener, pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
-            await start(Sockets(listener, give, take), 0, 0)
+            await Child.start(_settings(), listener, 0, 0)
     assert [end.fileno() for pair in pairs for end in pair] == [-1, -1]

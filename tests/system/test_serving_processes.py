@@ -223,7 +223,7 @@ async def test_one_that_dies_at_each_start_is_given_up(
 ) -> None:
     (tmp_path / "dying_at_import.py").write_text("import os\nos._exit(3)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    monkeypatch.setattr(supervisor, "_MOST_FAILURES", 2)
+    monkeypatch.setattr(supervisor, "_MAX_FAILURES", 2)
     async with asyncio.timeout(LONG):
         async with Processes({"m": folder}, None, _ANY, processes=1, imports=("dying_at_import",)) as service:
             with pytest.raises(UnavailableError, match="status 3"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,27 +16,27 @@ pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed
 pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
 
 from aioflow.serve import Processes, ServerOptions  # what it needs may not be there
-from aioflow.serve.processes import starting, supervisor
-from aioflow.serve.processes.starting import Process, start
+from aioflow.serve.processes import child, supervisor
+from aioflow.serve.processes.child import Child
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
-from tests.system import light_member
+from tests.system import light_serving_process
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
-    """The processes that supervisors start from now on; `tests.system.light_member` is their program."""
-    found: list[Process] = []
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
+    """The processes that supervisors start from now on; `tests.system.light_serving_process` is their program."""
+    found: list[Child] = []
+    start = Child.start
 
-    async def noted(*arguments: Any) -> tuple[Process, socket.socket]:
-        process, end = await start(*arguments)
-        found.append(process)
-        return process, end
+    async def noted(*arguments: Any) -> Child:
+        found.append(await start(*arguments))
+        return found[-1]
 
-    monkeypatch.setattr(starting, "__package__", light_member.__name__)
-    monkeypatch.setattr(supervisor, "start", noted)
+    monkeypatch.setattr(child, "__package__", light_serving_process.__name__)
+    monkeypatch.setattr(Child, "start", noted)
     return found
 
 
@@ -45,7 +44,7 @@ def _service(**named: Any) -> Processes:
     return Processes({"m": "unused"}, None, ServerOptions(port=0, drain_seconds=5.0), processes=2, **named)
 
 
-def _runs(process: Process) -> bool:
+def _runs(process: Child) -> bool:
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -55,7 +54,7 @@ def _runs(process: Process) -> bool:
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_leaving_that_is_cancelled_in_any_turn_ends_every_process(
-    loop: Callable[[], asyncio.AbstractEventLoop], started: list[Process]
+    loop: Callable[[], asyncio.AbstractEventLoop], started: list[Child]
 ) -> None:
     services: list[Processes] = []
 
@@ -74,7 +73,7 @@ def test_leaving_that_is_cancelled_in_any_turn_ends_every_process(
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_service_that_is_cancelled_in_any_turn_of_its_start_ends_every_process(
-    loop: Callable[[], asyncio.AbstractEventLoop], started: list[Process]
+    loop: Callable[[], asyncio.AbstractEventLoop], started: list[Child]
 ) -> None:
 
     async def serve() -> None:
@@ -88,7 +87,7 @@ def test_service_that_is_cancelled_in_any_turn_of_its_start_ends_every_process(
 
 
 async def test_process_that_is_stuck_while_it_starts_is_killed_and_replaced(
-    started: list[Process], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: list[Child], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIOFLOW_TEST_STUCK", str(tmp_path / "stuck"))
     monkeypatch.setattr(supervisor, "_START_SECONDS", 2.0)

@@ -1,6 +1,5 @@
-"""A service of several processes: one port, one supervisor, and the same models in each, whose weights are in memory
-once.
+"""A service of several processes: one port, one supervisor, and the same models in each process.
 
-`supervisor` starts them, begins them again when they end, and replaces them one by one; `member` is what each of them
-does; `board` and `line` are how they know of one another; `accepting` and `moving` are about connections.
+`supervisor` starts, restarts and replaces the processes, each of which it holds as a `child`; `serving` is what a
+process runs. They talk over a `channel`, and see each other's heartbeats on the `board`.
 """

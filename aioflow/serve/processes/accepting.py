@@ -1,10 +1,9 @@
-"""How a process takes connections off the socket that it shares with the others.
+"""How serving processes accept connections from the listening socket that they share.
 
-All wait at one socket, so that a connection which nobody has taken yet waits for whoever comes first: it outlives a
-process that ends, and does not wait for one that stands still. (With a socket for each, by SO_REUSEPORT, the kernel has
-given every connection to one of them at once, for better or worse.) What such a queue does not do is to spread
-connections, and one that is kept alive stays where it is: so a process that has more than another lets the others go
-first, for a moment.
+A connection that is not yet accepted stays in the queue of that one socket, whichever process ends or is stuck. With a
+socket for each process (SO_REUSEPORT) it would be bound to one of them, and lost or delayed with it. A shared queue
+does not spread connections evenly, so a process that has more of them than another first leaves a new one to the
+others, for a moment.
 """
 
 from __future__ import annotations
@@ -13,169 +12,129 @@ import asyncio
 import errno
 import logging
 import socket
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from ssl import SSLContext
-from types import TracebackType
 from typing import Any, Final, NoReturn
 
 from aioflow.serve.processes.board import Board
-from aioflow.serve.processes.moving import MovingProtocol, take
+from aioflow.web_server import EmbeddedServer
 
-__all__ = ["Acceptor", "Sockets"]
+__all__ = ["Acceptor"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
-_MOMENT: Final = 5e-3  # seconds in which others may take a connection first
-_SHORTEST: Final = 1e-3
-_STEP: Final = 2e-4  # seconds after which one looks whether they have
-_SLACK: Final = 1  # connections that one may have more than another
-_PAUSE: Final = 0.1  # seconds, where the process has no room for another connection
-_HANDSHAKE: Final = 30.0
+_PATIENCE: Final = 5e-3  # seconds for which a connection is left to others
+_LEAST_PATIENCE: Final = 1e-3
+_STEP: Final = 2e-4  # seconds between two looks at whether they have accepted it
+_SLACK: Final = 1  # connections that one process may have more than another
+_PAUSE: Final = 0.1  # seconds, where the process has no descriptor left for another connection
+_HANDSHAKE: Final = 30.0  # seconds
 _GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class Sockets:
-    """What all processes share.
-
-    Attributes:
-        listener: That listens.
-        give, take: Where a connection is put that is handed on, and where it is found.
-    """
-
-    listener: socket.socket
-    give: socket.socket
-    take: socket.socket
-
-
 class Acceptor:
-    """The connections of one process.
+    """Accepts the connections of one serving process.
 
     Args:
-        board: Where it says how many it has, and sees how many others have.
-        opened: What makes the protocol of a connection.
-        tls: By which it speaks TLS.
-        count: How many connections there are that have been set up.
+        listener: The socket that all processes share.
+        board: Has the number of connections of each process.
+        web: The server that gets the connections.
+        is_ready: Returns whether the models are ready.
+        group: Owns the tasks that set connections up.
     """
 
     def __init__(
         self,
-        sockets: Sockets,
+        listener: socket.socket,
         board: Board,
-        opened: Callable[[], MovingProtocol],
-        tls: SSLContext | None,
-        count: Callable[[], int],
+        web: EmbeddedServer,
+        is_ready: Callable[[], bool],
+        group: asyncio.TaskGroup,
     ) -> None:
-        sockets.listener.setblocking(False)
-        self._sockets = sockets
+        listener.setblocking(False)
+        self._listener = listener
         self._board = board
-        self._opened = opened
-        self._tls = tls
-        self._count = count
-        self._beginning = 0  # connections that are being set up
-        self._is_taking = True
-        self._group = asyncio.TaskGroup()
-
-    async def __aenter__(self) -> Acceptor:
-        await self._group.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._group.__aexit__(kind, error, traceback)  # what is being set up goes on to its end
+        self._web = web
+        self._is_ready = is_ready
+        self._group = group
+        self._is_running = False
+        self._pending = 0  # connections that are being set up
 
     @property
     def connections(self) -> int:
-        """How many there are."""
-        return self._count() + self._beginning
+        """The number of open connections."""
+        return len(self._web.server_state.connections) + self._pending
 
-    async def accept(self) -> NoReturn:
-        """The body of the task that takes what comes."""
-        await self._take(self._sockets.listener, self._accepted, is_moved=False)
+    def beat(self) -> None:
+        """Write a heartbeat."""
+        self._board.write(self.connections, self._is_running and self._is_ready())
 
-    async def take_moved(self) -> NoReturn:
-        """The body of the task that takes what is handed on."""
-        await self._take(self._sockets.take, self._handed_on, is_moved=True)
+    async def run(self) -> None:
+        """Accept connections until this is cancelled."""
+        self._is_running = True
+        self.beat()
+        try:
+            await self._accept_all()
+        finally:
+            self._is_running = False
+            self.beat()
 
-    def sweep(self) -> None:
-        """Take all that waits, and wait for no more."""
-        self._is_taking = False
-        while (connection := self._accepted()) is not None:
-            self._begin(connection, is_moved=False)
-        while (connection := self._handed_on()) is not None:
-            self._begin(connection, is_moved=True)
-
-    async def _take(self, source: socket.socket, taken: Callable[[], socket.socket | None], is_moved: bool) -> NoReturn:
-        moment = _MOMENT
+    async def _accept_all(self) -> NoReturn:
+        patience = _PATIENCE
         while True:
-            await _readable(source)
-            has_waited = await self._others_first(moment)
+            await self._acceptable()
+            has_waited = await self._leave_to_others(patience)
             try:
-                connection = taken()
+                has_accepted = self.accept()
             except OSError as error:
-                _LOG.warning("a connection cannot be taken: %s", error)
+                _LOG.warning("a connection cannot be accepted: %s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
-            if connection is None:
-                continue
-            moment = (
-                max(moment / 2, _SHORTEST) if has_waited else _MOMENT
-            )  # where others do not take them, they are busy
-            self._begin(connection, is_moved)
+            if has_accepted:  # where others leave connections to this one, they are busy
+                patience = max(patience / 2, _LEAST_PATIENCE) if has_waited else _PATIENCE
 
-    async def _others_first(self, moment: float) -> bool:
-        """Let others take a connection, if they have fewer; whether they still have fewer after that moment."""
-        until = time.monotonic() + moment
+    async def _leave_to_others(self, seconds: float) -> bool:
+        """Wait while another process has fewer connections. Return whether one still has after so many seconds."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
         while self._board.ahead() > _SLACK:
-            if time.monotonic() >= until:
+            if loop.time() >= end:
                 return True
             await asyncio.sleep(_STEP)
         return False
 
-    def _handed_on(self) -> socket.socket | None:
-        return take(self._sockets.take)
-
-    def _accepted(self) -> socket.socket | None:
+    def accept(self) -> bool:
+        """Accept a connection, if there is one. Return whether there was. Raises OSError: there is no room for it."""
         try:
-            connection, _ = self._sockets.listener.accept()
+            connection, _ = self._listener.accept()
         except OSError as error:
             if error.errno in _GONE:
-                return None
+                return False
             raise
-        return connection
-
-    def _begin(self, connection: socket.socket, is_moved: bool) -> None:
         connection.setblocking(False)
-        self._beginning += 1
-        self._board.write(self.connections, self._is_taking)
-        self._group.create_task(self._set_up(connection, is_moved))
+        self._pending += 1
+        self.beat()
+        self._group.create_task(self._set_up(connection))
+        return True
 
-    async def _set_up(self, connection: socket.socket, is_moved: bool) -> None:
-        loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {} if self._tls is None else {"ssl_handshake_timeout": _HANDSHAKE}
+    async def _set_up(self, connection: socket.socket) -> None:
+        config, state = self._web.config, self._web.server_state
+        options: dict[str, Any] = {} if config.ssl is None else {"ssl": config.ssl, "ssl_handshake_timeout": _HANDSHAKE}
+        protocol: Any = config.http_protocol_class
         try:
-            _, opened = await loop.connect_accepted_socket(self._opened, connection, ssl=self._tls, **options)
-            if is_moved:
-                opened.expect()
-        except (OSError, TimeoutError) as error:  # it is the client's fault, or it has gone
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol(config=config, server_state=state, app_state={}), connection, **options
+            )
+        except (OSError, TimeoutError) as error:  # the client's fault, or it has gone
             _LOG.info("a connection was not set up: %s", error)
             connection.close()
         finally:
-            self._beginning -= 1
+            self._pending -= 1
 
-
-async def _readable(source: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    came: asyncio.Future[None] = loop.create_future()
-
-    def come() -> None:
-        if not came.done():
-            came.set_result(None)
-
-    loop.add_reader(source.fileno(), come)
-    try:
-        await came
-    finally:
-        loop.remove_reader(source.fileno())
+    async def _acceptable(self) -> None:
+        """Wait until there is a connection to accept."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self._listener.fileno(), readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._listener.fileno())

@@ -1,7 +1,7 @@
-"""What the processes of a service tell one another all the time, without asking: a page of memory that all map.
+"""Memory that all processes of a service share: who is alive and ready, and how many connections each has.
 
-Each has a line there and writes nowhere else, so there is no lock. A process that stands still is known by its beat,
-which goes on as long as its event loop turns.
+Each process has a slot and writes to no other, so there is no lock. A heartbeat is written by the event loop, so that
+it stops when the loop is stuck.
 """
 
 from __future__ import annotations
@@ -14,73 +14,73 @@ from typing import Final
 
 from aioflow.work.mapping import mapped
 
-__all__ = ["FRESH", "Board", "new_board"]
+__all__ = ["Board", "new_board"]
 
-_LINE: Final = struct.Struct("dddd")  # when it last beat, its connections, whether it is ready, its number
-FRESH: Final = 1.0  # seconds after a beat in which a process is taken to run
+_SLOT: Final = struct.Struct("dddd")  # the last heartbeat, connections, whether it is ready, unused
+_ALIVE: Final = 1.0  # seconds after a heartbeat in which a process counts as alive
 _BEAT, _CONNECTIONS, _READY = range(3)
 
 
-def new_board(lines: int) -> int:
-    """A file without a name, for a board of so many lines."""
+def new_board(slots: int) -> int:
+    """Return the descriptor of a file without a name for a board."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("aioflow")
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, lines * _LINE.size)
+    os.ftruncate(fd, slots * _SLOT.size)
     return fd
 
 
 class Board:
-    """The board, as one process sees it. `time.monotonic` is the same for all of them.
+    """The board, as one process sees it. `time.monotonic` is the same for all processes of a machine.
 
     Args:
         fd: Its file, which may be closed afterwards.
-        own: The line of this process; the supervisor has none.
+        slot: The slot of this process; None for the supervisor.
     """
 
-    def __init__(self, fd: int, own: int | None = None) -> None:
+    def __init__(self, fd: int, slot: int | None = None) -> None:
         size = os.fstat(fd).st_size
         self._cells = mapped(fd, size, writable=True).cast("d")
-        self._width = _LINE.size // self._cells.itemsize
-        self._lines = range(size // _LINE.size)
-        self._own = own
+        self._width = _SLOT.size // self._cells.itemsize
+        self._slots = range(size // _SLOT.size)
+        self._own = slot
 
     def write(self, connections: int, is_ready: bool) -> None:
-        """This process runs, and has so many connections."""
+        """Write a heartbeat of this process, with its state."""
         if self._own is not None:
             at = self._own * self._width
             self._cells[at + _BEAT] = time.monotonic()
             self._cells[at + _CONNECTIONS] = float(connections)
             self._cells[at + _READY] = float(is_ready)
 
-    def begin(self, line: int) -> None:
-        """Count a process as running from now on, until it writes its line itself."""
-        self._cells[line * self._width + _BEAT] = time.monotonic()
+    def begin(self, slot: int) -> None:
+        """Write the first heartbeat of a process that is being started."""
+        self._cells[slot * self._width + _BEAT] = time.monotonic()
 
-    def clear(self, line: int) -> None:
-        """There is no process with this line."""
+    def clear(self, slot: int) -> None:
+        """Empty the slot of a process that has ended."""
         for cell in range(self._width):
-            self._cells[line * self._width + cell] = 0.0
+            self._cells[slot * self._width + cell] = 0.0
 
-    def seconds_since_beat(self, line: int) -> float:
-        """Return the seconds since the last beat of a process, or since it was started."""
-        return time.monotonic() - self._cells[line * self._width + _BEAT]
+    def seconds_since_beat(self, slot: int) -> float:
+        """Return the seconds since the last heartbeat of a process."""
+        return time.monotonic() - self._cells[slot * self._width + _BEAT]
 
     def ready(self) -> int:
-        """How many processes can be asked."""
-        return sum(1 for line in self._running() if self._cells[line * self._width + _READY])
+        """Return the number of processes that are alive and ready."""
+        return len(self._connections_of_ready())
 
     def ahead(self) -> int:
-        """How many more connections this process has than the one with the fewest."""
+        """Return how many more connections this process has than the ready one with the fewest."""
         if self._own is None:
             return 0
-        ready = [line for line in self._running() if self._cells[line * self._width + _READY]]
-        counts = [self._cells[line * self._width + _CONNECTIONS] for line in ready]
         own = self._cells[self._own * self._width + _CONNECTIONS]
-        return int(own - min(counts, default=own))
+        return int(own - min(self._connections_of_ready(), default=own))
 
-    def _running(self) -> list[int]:
-        now = time.monotonic()
-        return [line for line in self._lines if now - self._cells[line * self._width + _BEAT] <= FRESH]
+    def _connections_of_ready(self) -> list[float]:
+        earliest = time.monotonic() - _ALIVE
+        at = [slot * self._width for slot in self._slots]
+        alive = [each for each in at if self._cells[each + _BEAT] >= earliest]
+        return [self._cells[each + _CONNECTIONS] for each in alive if self._cells[each + _READY]]

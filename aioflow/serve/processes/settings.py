@@ -1,31 +1,36 @@
-"""What a process of the service is to do, as it goes over the line to it: plain data, and no secret in an argument."""
+"""The settings of a serving process, which its supervisor passes to it as JSON."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from aioflow.config import SessionConfig
+from aioflow.errors import InvalidArgumentError
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import Limits
 from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
+from aioflow.session.batching import Padding
 
 __all__ = ["Settings"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a process must know.
+    """Settings of a serving process.
 
     Attributes:
         models, options, where, limits: As of `Server`.
         memory_budget: Bytes, for each process.
         imports: Modules that register ops.
-        quorum: How many processes must be ready for the service to be.
+        quorum: Number of processes that must be ready for the service to be ready.
+        unloaded: Models that clients have unloaded.
     """
 
     models: Mapping[str, ModelSource]
@@ -35,37 +40,45 @@ class Settings:
     memory_budget: int | None = None
     imports: tuple[str, ...] = ()
     quorum: int = 1
-    unloaded: tuple[str, ...] = field(default=())  # models that somebody has taken away
+    unloaded: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """As data that JSON has."""
-        found = dataclasses.asdict(self)
-        hosts = self.where.hosts
-        found["where"]["hosts"] = None if hosts is None else list(hosts)
-        for name in ("tls_cert", "tls_key"):
-            path = found["where"][name]
-            found["where"][name] = None if path is None else os.fspath(path)
-        return found
+    def to_json(self) -> bytes:
+        """Return the settings as JSON. Raises InvalidArgumentError: some cannot be passed, such as a tensor."""
+        return json.dumps(self, default=_plain).encode()
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Settings:
-        """And back."""
-        options = dict(data["options"])
-        config = options["config"]
+    def from_json(cls, text: bytes) -> Settings:
+        """Return the settings that `to_json` has written."""
+        data = json.loads(text)
+        models, options, config = data["models"], data["options"], data["options"]["config"]
+        for source in models.values():
+            source["versions"] = None if source["versions"] is None else tuple(source["versions"])
         options["config"] = None if config is None else SessionConfig(**config)
         options["allowed_batch_sizes"] = tuple(options["allowed_batch_sizes"])
-        return cls(
-            {name: _source(each) for name, each in data["models"].items()},
-            ModelOptions(**options),
-            ServerOptions(**data["where"]),
-            Limits(**data["limits"]),
-            data["memory_budget"],
-            tuple(data["imports"]),
-            data["quorum"],
-            tuple(data["unloaded"]),
-        )
+        pads = options["pad"].items()
+        options["pad"] = {name: _padding(**pad) if isinstance(pad, dict) else pad for name, pad in pads}
+        data["models"] = {name: ModelSource(**source) for name, source in models.items()}
+        data["options"] = ModelOptions(**options)
+        data["where"], data["limits"] = ServerOptions(**data["where"]), Limits(**data["limits"])
+        data["imports"], data["unloaded"] = tuple(data["imports"]), tuple(data["unloaded"])
+        return cls(**data)
 
 
-def _source(data: Mapping[str, Any]) -> ModelSource:
-    versions = data["versions"]
-    return ModelSource(data["path"], None if versions is None else tuple(versions))
+def _padding(cuts: Sequence[str], **named: Any) -> Padding:
+    return Padding(cuts=tuple(cuts), **named)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Collection):
+        return list(value)
+    raise InvalidArgumentError(
+        "an option cannot be passed to a process", expected="numbers, strings, and names of tensors", actual=repr(value)
+    )

@@ -1,4 +1,4 @@
-"""What several processes have counted, as if it were one: the metrics of Prometheus, and the statistics of models."""
+"""The counters of several processes as those of one service: metrics of Prometheus, and statistics of models."""
 
 from __future__ import annotations
 
@@ -11,75 +11,61 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
-__all__ = ["Counters", "statistics_of_all"]
+__all__ = ["Counters", "sum_of_statistics"]
 
-_OF_THE_LEAST: Final = ("aioflow_model_ready",)  # is so where it is so in every process
-_ENDS: Final = ("gauge", "unknown")  # what such a metric says of a process ends with it
+_LEAST: Final = ("aioflow_model_ready",)  # is so for the service where it is so in every process
+_STATES: Final = ("gauge", "unknown")  # metrics of these types end with their process
 _KEYS: Final = ("name", "version", "batch_size")  # of statistics: they say what is counted
 _LATEST: Final = ("last_inference",)
 
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
-
-class Counters:
-    """The metrics of all processes, those of processes that have ended included, so that no counter goes back."""
+class Counters(Collector):
+    """The metrics of all processes. Counters of processes that have ended stay, so that no sum decreases."""
 
     def __init__(self) -> None:
-        self._known: dict[int, list[Metric]] = {}  # what each has last said
+        self._running: dict[int, list[Metric]] = {}  # what each process has last reported
         self._ended: list[Metric] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
 
-    def hear(self, number: int, text: str) -> None:
-        """What a process says of itself."""
-        self._known[number] = list(text_string_to_metric_families(text))
+    def update(self, pid: int, text: str) -> None:
+        """Take what a process reports."""
+        self._running[pid] = list(text_string_to_metric_families(text))
 
-    def end(self, number: int) -> None:
-        """A process has ended."""
-        counted = [metric for metric in self._known.pop(number, []) if metric.type not in _ENDS]
-        self._ended = _summed([self._ended, counted])
+    def end(self, pid: int) -> None:
+        """Take note that a process has ended."""
+        counted = [metric for metric in self._running.pop(pid, []) if metric.type not in _STATES]
+        self._ended = _sums([*self._ended, *counted])
 
     def text(self) -> bytes:
-        """The sum, as Prometheus reads it."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Constant(_summed([*self._known.values(), self._ended])))
-        return generate_latest(registry)
-
-
-class _Constant(Collector):
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
+        """Return the sums in Prometheus' format."""
+        return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        return self._metrics
+        """Return the sums, for the registry."""
+        return _sums([*self._ended, *(metric for metrics in self._running.values() for metric in metrics)])
 
 
-def _summed(each: Iterable[Iterable[Metric]]) -> list[Metric]:
-    found: dict[str, Metric] = {}
-    sums: dict[str, Samples] = {}
-    for metrics in each:
-        for metric in metrics:
-            found.setdefault(metric.name, metric)
-            samples = sums.setdefault(metric.name, {})
-            for sample in metric.samples:
-                key = sample.name, tuple(sample.labels.items())
-                if key in samples:
-                    both = samples[key], sample.value
-                    samples[key] = min(both) if metric.name in _OF_THE_LEAST else sum(both)
-                else:
-                    samples[key] = sample.value
-    return [_metric(metric, sums[name]) for name, metric in found.items()]
+def _sums(metrics: Iterable[Metric]) -> list[Metric]:
+    sums: dict[str, Metric] = {}
+    values: dict[str, dict[Any, float]] = {}
+    for metric in metrics:
+        sums.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+        found = values.setdefault(metric.name, {})
+        for sample in metric.samples:
+            key = sample.name, tuple(sample.labels.items())
+            both = (found[key], sample.value) if key in found else (sample.value,)
+            found[key] = min(both) if metric.name in _LEAST else sum(both)
+    for name, found in values.items():
+        for (sample_name, labels), value in found.items():
+            sums[name].add_sample(sample_name, dict(labels), value)
+    return list(sums.values())
 
 
-def _metric(like: Metric, samples: Samples) -> Metric:
-    made = Metric(like.name, like.documentation, like.type)
-    for (name, labels), value in samples.items():
-        made.add_sample(name, dict(labels), value)
-    return made
-
-
-def statistics_of_all(bodies: Iterable[bytes]) -> bytes:
-    """The statistics of models, each a document in Triton's form, summed by model and version."""
-    stats = [model for body in bodies for model in json.loads(body)["model_stats"]]
-    return json.dumps({"model_stats": _merged_list(stats)}, separators=(",", ":")).encode()
+def sum_of_statistics(documents: Iterable[str]) -> str:
+    """Return the sum of statistics of models, each a document in Triton's format, by model and version."""
+    models = [model for document in documents for model in json.loads(document)["model_stats"]]
+    return json.dumps({"model_stats": _merged_list(models)}, separators=(",", ":"))
 
 
 def _merged_list(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Stands for a process of a service towards its supervisor, and starts in no time: beats, reports that it is ready, and
-leaves when it is told to. Imports nothing of aioflow.
+"""Stands for a serving process towards its supervisor, and starts in no time: writes heartbeats, reports that it is
+ready, and leaves when it is told to. Imports nothing of aioflow.
 
 With `AIOFLOW_TEST_STUCK`, the first of them makes the file of that name and is stuck from then on.
 """
@@ -15,16 +15,16 @@ import sys
 import time
 
 
-def _main(board: int, own: int, line: int) -> None:
+def _main(board: int, slot: int, channel: int) -> None:
     mark = os.environ.get("AIOFLOW_TEST_STUCK")
     if mark and not os.path.exists(mark):
         with open(mark, "w"):
             signal.pause()
-    end = socket.socket(fileno=line)
-    end.sendall(b'{"number": 0, "ask": "ready", "arguments": {"index": []}}\n')
+    end = socket.socket(fileno=channel)
+    end.sendall(b'{"number": null, "call": "ready", "arguments": {"index": []}}\n')
     heard = b""
-    while b'"ask": "leave"' not in heard:
-        os.pwrite(board, struct.pack("d", time.monotonic()), own * 32)
+    while b'"call": "leave"' not in heard:
+        os.pwrite(board, struct.pack("d", time.monotonic()), slot * 32)
         if select.select([end], [], [], 0.02)[0]:
             more = end.recv(1 << 16)
             if not more:

@@ -1,0 +1,133 @@
+"""The channel between a supervisor and a serving process: each calls functions of the other, as JSON over sockets.
+
+When one end is closed, or its process has ended, pending calls at the other fail with UnavailableError, and `run`
+returns there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from aioflow.errors import DeadlineExceededError, UnavailableError
+
+__all__ = ["Channel", "Functions", "open_channel"]
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+_MAX_MESSAGE: Final = 1 << 28  # bytes: more than any response that is passed on
+
+Functions = Mapping[str, Callable[..., Awaitable[Any]]]
+
+
+class Channel:
+    """One end of a channel.
+
+    Args:
+        functions: Coroutine functions that the other end may call, by name. Arguments and results are JSON.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, functions: Functions) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._functions = functions
+        self._numbers = itertools.count()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Run the functions that are called until the other end closes, or sends something else than a message."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks: set[asyncio.Task[None]] = set()
+                try:
+                    # A process that is killed while it writes leaves a message without its end.
+                    while (line := await self._reader.readline()).endswith(b"\n"):
+                        message = json.loads(line)
+                        if "call" in message:
+                            tasks.add(task := group.create_task(self._run(**message)))
+                            task.add_done_callback(tasks.discard)
+                        else:
+                            self._resolve(**message)
+                except ConnectionError:
+                    pass
+                except ValueError as error:
+                    _LOG.error("the other process sent what is not a message: %s", error)
+                self.close()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self.close()
+
+    async def _run(self, number: int | None, call: str, arguments: dict[str, Any]) -> None:
+        try:
+            response = {"number": number, "result": await self._functions[call](**arguments)}
+        except Exception as error:
+            _LOG.exception("%r failed", call)
+            response = {"number": number, "error": f"{type(error).__name__}: {error}"}
+        if number is not None:
+            self._send(response)
+
+    def _resolve(self, number: int, result: Any = None, error: str | None = None) -> None:
+        call = self._calls.pop(number, None)
+        if call is None or call.done():
+            return
+        if error is None:
+            call.set_result(result)
+        else:
+            call.set_exception(UnavailableError(error))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        # Under uvloop a write raises once the transport is closed, which `run` may not have been told yet.
+        if not (self._is_closed or self._writer.is_closing()):
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+    def notify(self, function: str, **arguments: Any) -> None:
+        """Call a function of the other end, and expect no result."""
+        self._send({"number": None, "call": function, "arguments": arguments})
+
+    async def call(self, function: str, timeout: float | None = None, **arguments: Any) -> Any:
+        """Return the result of a function of the other end.
+
+        Raises:
+            UnavailableError: the function failed, or the other process has ended.
+            DeadlineExceededError: there is no result after `timeout` seconds.
+        """
+        if self._is_closed:
+            raise UnavailableError("the process has ended")
+        number = next(self._numbers)
+        call = self._calls[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                self._send({"number": number, "call": function, "arguments": arguments})
+                return await call
+        except TimeoutError as error:
+            raise DeadlineExceededError("a process does not answer", expected=f"within {timeout} s") from error
+        finally:
+            self._calls.pop(number, None)
+
+    def close(self) -> None:
+        """Close both ends; what was sent before still arrives."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.close()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(UnavailableError("the process has ended"))
+
+    async def finish(self) -> None:
+        """Close both ends, and wait until everything has been sent."""
+        self.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+async def open_channel(end: socket.socket, functions: Functions) -> Channel:
+    """Return a channel over one socket of a pair."""
+    return Channel(*await asyncio.open_connection(sock=end, limit=_MAX_MESSAGE), functions)

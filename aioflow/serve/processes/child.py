@@ -1,0 +1,151 @@
+"""A serving process, as its supervisor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from typing import Final
+
+from aioflow.errors import FailedPreconditionError, OpError, UnavailableError
+from aioflow.serve.processes.channel import Channel, Functions, open_channel
+from aioflow.serve.processes.settings import Settings
+
+__all__ = ["Child"]
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+
+
+class Child:
+    """A serving process that has been started.
+
+    Args:
+        running: The process.
+        slot: Its slot on the board.
+        end: The supervisor's end of the channel to it.
+
+    Attributes:
+        index: Its models, once it has been ready.
+        is_ready: Whether it accepts connections.
+        ended: Is set when the process has ended.
+        last_metrics: What it has counted, where it ended in good order.
+    """
+
+    def __init__(self, running: asyncio.subprocess.Process, slot: int, end: socket.socket) -> None:
+        self.slot = slot
+        self.index: list[dict[str, str]] = []
+        self.is_ready = False
+        self.ended = asyncio.Event()
+        self.last_metrics = ""
+        self._running = running
+        self._end = end
+        self._channel: Channel | None = None
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def start(cls, settings: Settings, listener: socket.socket, board: int, slot: int) -> Child:
+        """Start a process. Raises OSError: there is no room for one."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            inherited = listener.fileno(), board, theirs.fileno()
+            try:
+                running = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", __package__),
+                    *map(str, (listener.fileno(), board, slot, theirs.fileno())),
+                    stdin=asyncio.subprocess.PIPE,
+                    pass_fds=inherited,
+                    start_new_session=True,  # Ctrl-C in a terminal is for the supervisor, which ends them in order
+                )
+            except BaseException:  # a process that was started all the same finds its end of the channel closed
+                ours.close()
+                raise
+        child = cls(running, slot, ours)
+        if running.stdin is not None:
+            running.stdin.write(settings.to_json())
+            running.stdin.close()
+        return child
+
+    def __repr__(self) -> str:
+        return f"serving process {self.pid}"
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._running.pid
+
+    @property
+    def channel(self) -> Channel:
+        """The channel to it. Raises UnavailableError: there is none yet."""
+        if self._channel is None:
+            raise UnavailableError(f"{self} has not begun")
+        return self._channel
+
+    async def run(self, functions: Functions) -> None:
+        """Run what the process calls until it has ended."""
+        try:
+            own: Functions = {"ready": self._ready, "failed": self._failed, "left": self._left}
+            self._channel = await open_channel(self._end, {**functions, **own})
+            await self._channel.run()
+        finally:
+            self.is_ready = False
+            status = await self._running.wait()
+            self._settle(UnavailableError(f"{self} has ended with status {status} before it was ready"))
+            self.ended.set()
+
+    async def started(self) -> None:
+        """Wait until the process is ready.
+
+        Raises:
+            FailedPreconditionError: it cannot be, with the reason that it gives.
+            UnavailableError: it has ended.
+        """
+        await asyncio.shield(self._started)
+
+    async def _ready(self, index: list[dict[str, str]]) -> None:
+        self.index = index
+        self.is_ready = True
+        self._settle(None)
+
+    async def _failed(self, message: str, expected: str | None, actual: str | None) -> None:
+        self._settle(FailedPreconditionError(message, expected=expected, actual=actual))
+
+    async def _left(self, metrics: str) -> None:
+        self.last_metrics = metrics
+
+    def _settle(self, error: OpError | None) -> None:
+        if self._started.done():
+            return
+        if error is None:
+            self._started.set_result(None)
+        else:
+            self._started.set_exception(error)
+            self._started.exception()  # mark it as retrieved: there may be no waiter
+
+    def leave(self, replaced: bool) -> None:
+        """Tell the process to end after its requests.
+
+        Args:
+            replaced: Whether another process accepts connections in its place.
+        """
+        self.is_ready = False
+        if self._channel is not None:
+            self._channel.notify("leave", replaced=replaced)
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        with contextlib.suppress(ProcessLookupError):
+            self._running.kill()
+
+    async def finish(self, timeout: float) -> None:
+        """Wait until the process has ended, and kill it after so many seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.ended.wait()
+        except TimeoutError:
+            _LOG.warning("%s has not ended in time, and is killed", self)
+            self.kill()
+            await self._running.wait()

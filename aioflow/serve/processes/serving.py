@@ -1,0 +1,152 @@
+"""A serving process: serves models on a socket that it has inherited, and does what its supervisor says.
+
+It ends when it is told to leave, and when the channel to the supervisor is closed: a supervisor that is killed takes
+its processes with it, in good order. SIGTERM is reported to the supervisor, which replaces the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+from starlette.applications import Starlette
+
+from aioflow.errors import OpError, UnavailableError
+from aioflow.serve.app import create_app
+from aioflow.serve.backstop import keep_within
+from aioflow.serve.guard import Guard
+from aioflow.serve.metadata import index_of
+from aioflow.serve.processes.accepting import Acceptor
+from aioflow.serve.processes.board import Board
+from aioflow.serve.processes.channel import Channel, open_channel
+from aioflow.serve.processes.settings import Settings
+from aioflow.serve.processes.whole_service import METRICS, WholeService, request_inside
+from aioflow.serve.repository import Repository
+from aioflow.serve.running import running
+from aioflow.serve.server import web_server
+from aioflow.web_server import EmbeddedServer
+
+__all__ = ["ServingProcess"]
+
+_BEAT: Final = 0.1  # seconds between two heartbeats
+_LINGER: Final = 0.05  # seconds in which what clients have sent already is read, before connections are closed
+
+
+class ServingProcess:
+    """A serving process.
+
+    Args:
+        settings: What it serves.
+        listener: The listening socket that all processes of the service share.
+        board: With the slot of this process.
+    """
+
+    def __init__(self, settings: Settings, listener: socket.socket, board: Board) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._board = board
+        self._app: Starlette | None = None
+        self._beat: Callable[[], None] = lambda: board.write(0, False)
+        self._stay: asyncio.Timeout | None = None  # expires when the process is to leave
+        self._is_leaving = self._is_replaced = False
+
+    async def run(self, end: socket.socket) -> None:
+        """Serve until the supervisor says otherwise, or has ended."""
+        channel = await open_channel(end, {"request": self._request, "leave": self._leave})
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, channel.notify, "terminated")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._listen(channel))
+            beating = group.create_task(self._beat_on())
+            try:
+                await self._serve(channel)
+            except OpError as error:
+                expected, actual = (None if each is None else str(each) for each in (error.expected, error.actual))
+                channel.notify("failed", message=error.message, expected=expected, actual=actual)
+            finally:
+                await channel.finish()
+                beating.cancel()
+
+    async def _beat_on(self) -> NoReturn:
+        while True:
+            self._beat()
+            await asyncio.sleep(_BEAT)
+
+    async def _listen(self, channel: Channel) -> None:
+        await channel.run()
+        await self._leave(replaced=False)
+
+    async def _request(self, method: str, path: str, body: str) -> dict[str, Any]:
+        if self._app is None:
+            raise UnavailableError("the process has not begun")
+        return await request_inside(self._app, method, path, body)
+
+    async def _leave(self, replaced: bool) -> None:
+        if not self._is_leaving:
+            self._is_leaving, self._is_replaced = True, replaced
+            if self._stay is not None:
+                self._stay.reschedule(asyncio.get_running_loop().time())
+
+    async def _serve(self, channel: Channel) -> None:
+        settings, where, limits = self._settings, self._settings.where, self._settings.limits
+        for name in settings.imports:
+            importlib.import_module(name)
+        gc.freeze()  # what was imported stays: to look for garbage among it would hold the event loop
+        if settings.memory_budget is not None:
+            limits = limits.within(settings.memory_budget)
+            keep_within(settings.memory_budget)
+        repository = Repository(
+            settings.models,
+            settings.options,
+            memory_budget=settings.memory_budget,
+            drain_seconds=where.drain_seconds,
+        )
+        self._app = app = create_app(repository, limits=limits)
+        app.state.has_token = where.token is not None  # which the layer below asks for
+        guard = Guard(where.token, where.allowed(), app.state.open)
+        web = web_server(WholeService(app, guard, limits, channel, self._board, settings.quorum), where)
+        async with repository, running() as group:
+            serving = group.create_task(web.serve(sockets=[]))
+            watch = group.create_task(app.state.watch.run())
+            try:
+                await self._accept(channel, repository, web)
+            finally:
+                repository.drain()
+                web.should_exit = True
+                await asyncio.wait([serving])
+                watch.cancel()
+            metrics = await request_inside(app, "GET", METRICS)
+            channel.notify("left", metrics=metrics["body"])
+
+    async def _accept(self, channel: Channel, repository: Repository, web: EmbeddedServer) -> None:
+        """Load the models and accept connections until the process is to leave, then let clients go."""
+        async with running() as group:
+            acceptor = Acceptor(self._listener, self._board, web, lambda: repository.is_ready, group)
+            self._beat = acceptor.beat
+            await self._load_and_accept(channel, repository, acceptor)
+            if not self._is_replaced:  # no other process accepts what waits
+                with suppress(OSError):
+                    while acceptor.accept():
+                        pass
+                await asyncio.sleep(_LINGER)
+                return
+        await web.end_keep_alive(self._settings.where.drain_seconds)
+
+    async def _load_and_accept(self, channel: Channel, repository: Repository, acceptor: Acceptor) -> None:
+        stay = asyncio.timeout(0 if self._is_leaving else None)
+        try:
+            async with stay:
+                self._stay = stay
+                await repository.load_all(but=self._settings.unloaded)
+                channel.notify("ready", index=index_of(repository.index()))
+                await acceptor.run()
+        except TimeoutError:
+            if not stay.expired():
+                raise
+        finally:
+            self._stay = None

@@ -1,0 +1,187 @@
+"""Requests that concern the whole service: a serving process passes them to the supervisor, which asks every process.
+
+So each endpoint is written once, for one process. Whether the service is ready is read from the board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from aioflow.errors import OpError
+from aioflow.net.remote_step import outcomes
+from aioflow.serve.admission import Admission
+from aioflow.serve.endpoints import Endpoint
+from aioflow.serve.guard import Guard
+from aioflow.serve.metrics import CONTENT_TYPE
+from aioflow.serve.processes.board import Board
+from aioflow.serve.processes.channel import Channel
+from aioflow.serve.processes.child import Child
+from aioflow.serve.processes.sums import Counters, sum_of_statistics
+from aioflow.serve.protocol import Limits
+from aioflow.serve.requests import answer, answer_json, path_of, read_body
+
+__all__ = ["METRICS", "Requests", "WholeService", "request_inside"]
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+METRICS: Final = "/metrics"
+_CHANGE: Final = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")
+_READY: Final = "/v2/health/ready"
+_STATISTICS: Final = re.compile(r"/v2/models(/[^/]+(/versions/[^/]+)?)?/stats")
+_TIMEOUT: Final = 2.0  # seconds, after which the counters that a process has last reported are used
+_OK: Final = 200
+_NONE_READY: Final = {"status": 503, "kind": "application/json", "body": '{"error":"no process is ready"}'}
+
+
+class WholeService:
+    """The ASGI application of one of several serving processes.
+
+    Args:
+        app: The application of this process, without a guard of its own.
+        guard: Admits requests.
+        limits: As of `Server`.
+        channel: To the supervisor.
+        board: Has the processes that are ready.
+        quorum: Number of processes that must be ready.
+    """
+
+    def __init__(self, app: ASGIApp, guard: Guard, limits: Limits, channel: Channel, board: Board, quorum: int) -> None:
+        self._app = app
+        self._guard = guard
+        self._limits = limits
+        self._channel = channel
+        self._board = board
+        self._quorum = quorum
+        self._admission = Admission(limits.json_bytes)
+        self._endpoint = Endpoint(self._answer)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_http = scope["type"] == "http"
+        if is_http and not await self._guard.admits(scope, send):
+            return
+        concerns_all = is_http and _concerns_all(scope["method"], path_of(scope))
+        await (self._endpoint if concerns_all else self._app)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], path_of(scope)
+        if path == _READY:
+            ready = self._board.ready()
+            is_ready = ready >= self._quorum
+            await answer_json(send, {"ready": is_ready, "processes": ready}, 200 if is_ready else 503)
+            return
+        with self._admission.holding() as held:
+            body = await read_body(scope, receive, self._limits, held)
+        found = await self._channel.call("request_all", method=method, path=path, body=body.decode("latin-1"))
+        await answer(send, found["status"], found["body"].encode("latin-1"), found["kind"].encode("latin-1"))
+
+
+def _concerns_all(method: str, path: str) -> bool:
+    if method == "GET":
+        return path in (_READY, METRICS) or _STATISTICS.fullmatch(path) is not None
+    return method == "POST" and _CHANGE.fullmatch(path) is not None
+
+
+async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> dict[str, Any]:
+    """Return the status, body and media type of an application's response to a request that came by no connection."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [],
+    }
+    found: dict[str, Any] = {"status": 500, "kind": "", "body": ""}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body.encode("latin-1"), "more_body": False}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            found["status"] = message["status"]
+            found["kind"] = dict(message["headers"]).get(b"content-type", b"").decode("latin-1")
+        else:
+            found["body"] += message.get("body", b"").decode("latin-1")
+
+    await app(scope, receive, send)
+    return found
+
+
+class Requests:
+    """Answers requests that concern the whole service.
+
+    Args:
+        change: The lock that is held by whatever changes the service.
+        ready: Returns the processes that are ready.
+        running: All processes, including those that answer their last requests.
+        group: Owns the tasks that change models, which go on to their end though the client disconnects.
+
+    Attributes:
+        unloaded: Models that clients have unloaded.
+    """
+
+    def __init__(
+        self,
+        change: asyncio.Lock,
+        ready: Callable[[], list[Child]],
+        running: Collection[Child],
+        group: asyncio.TaskGroup,
+    ) -> None:
+        self._change = change
+        self._ready = ready
+        self._running = running
+        self._group = group
+        self._counters = Counters()
+        self.unloaded: set[str] = set()
+
+    async def answer(self, method: str, path: str, body: str) -> dict[str, Any]:
+        """Return the response of the service to a request, as `request_inside` does of one process."""
+        if _CHANGE.fullmatch(path):
+            return await asyncio.shield(self._group.create_task(self._change_models(method, path, body)))
+        asked = [child for child in self._running if child.index]
+        found = await outcomes(
+            child.channel.call("request", _TIMEOUT, method=method, path=path, body=body) for child in asked
+        )
+        responses = [(child, each) for child, each in zip(asked, found, strict=True) if isinstance(each, dict)]
+        if path == METRICS:
+            for child, response in responses:
+                self._counters.update(child.pid, response["body"])
+            return {"status": _OK, "kind": CONTENT_TYPE.decode(), "body": self._counters.text().decode()}
+        good = [response for _, response in responses if response["status"] == _OK]
+        if not good:
+            return responses[0][1] if responses else _NONE_READY
+        return {**good[0], "body": sum_of_statistics(response["body"] for response in good)}
+
+    async def _change_models(self, method: str, path: str, body: str) -> dict[str, Any]:
+        """Change one process after the other, until one cannot be changed: its response is the answer."""
+        async with self._change:
+            answer: dict[str, Any] = _NONE_READY
+            for child in self._ready():
+                try:
+                    answer = await child.channel.call("request", method=method, path=path, body=body)
+                except OpError:  # it has ended; the one that is started in its place finds the models as they are then
+                    continue
+                if answer["status"] != _OK:
+                    break
+            change = _CHANGE.fullmatch(path)
+            if change is not None and answer["status"] == _OK:
+                name, what = change.groups()
+                (self.unloaded.add if what == "unload" else self.unloaded.discard)(name)
+                _LOG.info("model %s has been %sed in all processes", name, what)
+            return answer
+
+    def remove(self, child: Child) -> None:
+        """Keep what a process has counted that has ended."""
+        if child.last_metrics:
+            self._counters.update(child.pid, child.last_metrics)
+        self._counters.end(child.pid)
