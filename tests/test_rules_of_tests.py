@@ -1,4 +1,4 @@
-"""Rules for tests: what a busy machine, or another test, changes is not asserted."""
+"""Rules for tests: what a busy machine, or another test or program, changes is not asserted and not relied on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 _CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "thread_time"}
 _COUNTS = {"active_count", "num_fds", "num_threads"}
+_LISTENERS = {"bind", "create_server", "start_server", "TCPServer", "HTTPServer", "ServerOptions"}
 
 
 def _calls(tree: ast.AST, names: set[str]) -> bool:
@@ -30,8 +31,19 @@ def _durations(function: ast.AST) -> set[str]:
     return durations
 
 
+def _has_fixed_port(call: ast.Call) -> bool:
+    """Whether a call listens at a port that is written down: as `port=` or as the end of an address."""
+    named = [each.value for each in call.keywords if each.arg in ("port", "grpc_port", "status_port")]
+    addresses = [each for each in call.args if isinstance(each, ast.Tuple) and len(each.elts) == 2]
+    ports = [*named, *(address.elts[1] for address in addresses)]
+    return any(isinstance(each, ast.Constant) and isinstance(each.value, int) and each.value for each in ports)
+
+
 def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Assertions that other processes, or other tests, can make fail."""
+    """Assertions, and ports, that other processes, or other tests, can make fail."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func).rpartition(".")[2] in _LISTENERS and _has_fixed_port(call):
+            yield call.lineno, "listens at a fixed port; give 0, and ask which port it is"
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for function in functions:
         durations = _durations(function)
@@ -55,16 +67,22 @@ def faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
         ("assert psutil.Process(pid).num_threads() < 9", True),
         ("assert time.monotonic() < end", False),
         ("assert loop.time() == 2.0", False),
+        ("server.bind(('127.0.0.1', 8000))", True),
+        ("await asyncio.start_server(serve, port=8000)", True),
+        ("socket.create_server(('127.0.0.1', 0))", False),
+        ("await asyncio.open_connection('127.0.0.1', 1)", False),
     ],
 )
-def test_assertions_about_the_machine_are_found(source: str, is_fault: bool) -> None:
-    assert bool(list(faults(ast.parse(f"def test(): {source}")))) is is_fault
+def test_what_depends_on_the_machine_is_found(source: str, is_fault: bool) -> None:
+    assert bool(list(faults(ast.parse(f"async def test(): {source}")))) is is_fault
 
 
-def test_no_test_asserts_anything_about_the_machine() -> None:
+def test_no_test_depends_on_the_machine() -> None:
     tests = Path(__file__).parent
     texts = {path: path.read_text(encoding="utf-8") for path in tests.rglob("*.py")}
-    looked_at = {path: text for path, text in texts.items() if any(name in text for name in _CLOCKS | _COUNTS)}
+    looked_at = {
+        path: text for path, text in texts.items() if any(name in text for name in _CLOCKS | _COUNTS | _LISTENERS)
+    }
     assert len(looked_at) > 5
     found = [
         f"{path.relative_to(tests)}:{line}: {what}"
