@@ -62,7 +62,7 @@ class Child:
                 ours.close()
                 raise
         child = cls(running, slot, ours)
-        if running.stdin is not None:
+        if running.stdin is not None and not running.stdin.is_closing():  # as it is where the process has ended
             running.stdin.write(settings.to_json())
             running.stdin.close()
         return child
