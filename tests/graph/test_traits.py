@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-import aioflow_cupy.convolution  # registers kernels, as the next ones do
-import aioflow_cupy.elementwise
-import aioflow_cupy.kernels
-import aioflow_cupy.pooling  # noqa: F401
+import aioflow_cupy.backend  # noqa: F401  # registers all kernels for GPUs
 from aioflow.extend import define_op
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import OPS, OpDef, OpRegistry, traits_of
