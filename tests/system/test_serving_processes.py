@@ -20,6 +20,7 @@ import aioflow as af
 from aioflow.errors import InvalidArgumentError, UnavailableError
 from aioflow.serve import ModelOptions, Processes, ServerOptions
 from aioflow.serve.processes import supervisor
+from tests.net.certificates import Authority
 from tests.serve.folders import rows, save_model, scaled, slow
 from tests.serve.service import asked, families, httpx, values
 from tests.serve.several import LONG, loaded, several
@@ -160,9 +161,10 @@ async def test_one_that_stands_still_is_replaced(folder: Path) -> None:
         await eventually(lambda: len(service.pids) == 2)
 
 
-async def test_a_reload_under_load_loses_nothing(folder: Path) -> None:
-    """No request, and no connection."""
-    async with several({"m": folder}) as (service, _), loaded(service.url) as clients:
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
+async def test_a_reload_under_load_loses_no_request(folder: Path, tmp_path: Path, has_tls: bool) -> None:
+    tls = dict(zip(("tls_cert", "tls_key"), Authority(tmp_path).tls("server").files, strict=False)) if has_tls else {}
+    async with several({"m": folder}, tls=tls) as (service, _), loaded(service.url) as clients:
         before = set(service.pids)
         await save_model(folder / "2", scaled(2))
         service.reload()
