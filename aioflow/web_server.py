@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -19,6 +19,8 @@ else:
     Base = object  # uvicorn has several protocols, each with an optional package
 
 __all__ = ["Connection", "EmbeddedServer", "EmbeddedSettings"]
+
+_GRACE: Final = 0.3  # seconds for which an idle connection stays open when the server ends
 
 
 class EmbeddedSettings(uvicorn.Config):
@@ -108,6 +110,14 @@ class EmbeddedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. Not to be cancelled in the middle: asyncio loses a server while it makes one."""
         await to_its_end(super().startup(sockets))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, give each client a moment for the request that it may be sending, and end."""
+        for server in self.servers:
+            server.close()
+        drain = self.config.timeout_graceful_shutdown
+        await self.end_keep_alive(_GRACE if drain is None else min(_GRACE, drain))
+        await super().shutdown(sockets)
 
     async def end_keep_alive(self, seconds: float) -> None:
         """Close each connection after its next response, which says so, or when it has been idle for a while: when a

@@ -20,10 +20,12 @@ pytest.importorskip("httptools", reason="httptools is not installed")
 pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed")
 pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
 
-from aioflow import Padding
+from aioflow import Padding, web_server
 from aioflow.config import SessionConfig
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.serve import Limits, ModelOptions, ModelSource, ServerOptions
+from aioflow.serve.processes import accepting
+from aioflow.serve.processes.accepting import Acceptor
 from aioflow.serve.processes.board import Board, new_board
 from aioflow.serve.processes.channel import Channel, Functions, open_channel
 from aioflow.serve.processes.child import Child
@@ -302,6 +304,44 @@ async def test_server_that_ends_keep_alive_answers_every_request_and_says_when_i
             assert await answered(reader) == (b"c3", True)
         assert await reader.read() == b""
         await ending
+
+
+async def test_server_that_ends_answers_a_client_that_is_about_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "_GRACE", SECONDS)
+    service = Service()
+    service.web.config.timeout_graceful_shutdown = int(SECONDS)
+    async with asyncio.timeout(SECONDS), service.connected() as (reader, writer), asyncio.TaskGroup() as group:
+        serving = group.create_task(service.web.serve(sockets=[]))
+        writer.write(request("a1"))
+        assert await answered(reader) == (b"a1", False)
+        service.web.should_exit = True
+        await eventually(lambda: service.web.server_state.is_leaving)
+        writer.write(request("b2"))
+        assert await answered(reader) == (b"b2", True)
+        await serving
+
+
+async def test_acceptor_accepts_until_the_listening_socket_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "_LINGER", SECONDS)
+    service, fd = Service(), new_board(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+            acceptor = Acceptor(listener, Board(fd, 0), service.web, lambda: True, group)
+            running = group.create_task(acceptor.run())
+            for path in ("a1", "b2"):  # before it is to leave, and afterwards
+                reader, writer = await asyncio.open_connection(*address)
+                writer.write(request(path))
+                assert await answered(reader) == (path.encode(), False)
+                writer.close()
+                await writer.wait_closed()
+                if path == "a1":
+                    running.cancel()
+                    await asyncio.wait([running])
+                    last = group.create_task(acceptor.accept_rest())
+            listener.shutdown(socket.SHUT_RDWR)
+            await last
+    os.close(fd)
 
 
 async def test_server_that_ends_keep_alive_waits_for_no_idle_client_for_long() -> None:

@@ -13,6 +13,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from aioflow.serve.processes.board import Board
@@ -27,6 +28,7 @@ _STEP: Final = 2e-4  # seconds between two looks at whether they have accepted i
 _SLACK: Final = 1  # connections that one process may have more than another
 _PAUSE: Final = 0.1  # seconds, where the process has no descriptor left for another connection
 _HANDSHAKE: Final = 30.0  # seconds
+_LINGER: Final = 0.3  # seconds: more than a supervisor takes to shut the socket
 _GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN)
 
 
@@ -100,6 +102,14 @@ class Acceptor:
                 return True
             await asyncio.sleep(_STEP)
         return False
+
+    async def accept_rest(self) -> None:
+        """Accept connections until the supervisor has shut the listening socket, or for a moment where it cannot."""
+        with suppress(OSError):
+            async with asyncio.timeout(_LINGER):
+                while True:
+                    await self._acceptable()
+                    self.accept()
 
     def accept(self) -> bool:
         """Accept a connection, if there is one. Return whether there was. Raises OSError: there is no room for it."""

@@ -12,7 +12,6 @@ import importlib
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 from starlette.applications import Starlette
@@ -35,7 +34,6 @@ from aioflow.web_server import EmbeddedServer
 __all__ = ["ServingProcess"]
 
 _BEAT: Final = 0.1  # seconds between two heartbeats
-_LINGER: Final = 0.05  # seconds in which what clients have sent already is read, before connections are closed
 
 
 class ServingProcess:
@@ -129,11 +127,8 @@ class ServingProcess:
             acceptor = Acceptor(self._listener, self._board, web, lambda: repository.is_ready, group)
             self._beat = acceptor.beat
             await self._load_and_accept(channel, repository, acceptor)
-            if not self._is_replaced:  # no other process accepts what waits
-                with suppress(OSError):
-                    while acceptor.accept():
-                        pass
-                await asyncio.sleep(_LINGER)
+            if not self._is_replaced:
+                await acceptor.accept_rest()
                 return
         await web.end_keep_alive(self._settings.where.drain_seconds)
 

@@ -205,10 +205,10 @@ class Processes:
                 failures = 0
             except (OpError, OSError) as error:
                 failures += 1
-                _LOG.error("a serving process cannot be started: %s", error)
                 if self._is_hopeless(error, failures):
                     self._fail(error)
                     return
+                _LOG.error("a serving process cannot be started: %s", error)
             while (child := self._places[place]) is not None:
                 if child.ended.is_set():
                     _LOG.warning("%s has ended", child)
