@@ -21,6 +21,7 @@ else:
 __all__ = ["Connection", "EmbeddedServer", "EmbeddedSettings"]
 
 _GRACE: Final = 0.3  # seconds for which an idle connection stays open when the server ends
+_CUT_OFF: Final = b'{"error":"the service has ended"}'
 
 
 class EmbeddedSettings(uvicorn.Config):
@@ -30,10 +31,34 @@ class EmbeddedSettings(uvicorn.Config):
         """The program does that, if it wants to."""
 
     def load(self) -> None:
-        """Also make each connection a `Connection`."""
+        """Also make each connection a `Connection`, and answer requests that are cut off."""
         super().load()
+        self.loaded_app = _answering_cut_off(self.loaded_app)
         protocol: Any = self.http_protocol_class
         self.http_protocol_class = type("_Connection", (Connection, protocol), {})
+
+
+def _answering_cut_off(app: Any) -> Any:
+    """Return an ASGI application that answers 503 where a request of `app` is cancelled, as at the end of a server."""
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        has_begun = False
+
+        async def sending(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if has_begun or scope["type"] != "http":
+                raise
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_CUT_OFF))]
+            await send({"type": "http.response.start", "status": 503, "headers": [*headers, (b"connection", b"close")]})
+            await send({"type": "http.response.body", "body": _CUT_OFF})
+
+    return answering
 
 
 class _State(ServerState):
@@ -132,16 +157,22 @@ class EmbeddedServer(uvicorn.Server):
                     await state.has_closed.wait()
 
     async def _cut_off(self) -> None:
-        self.server_state.is_over = True
+        state = self.server_state
+        state.is_over = True
         for server in getattr(self, "servers", ()):
             server.close()
+        aborting = asyncio.get_running_loop().call_later(_GRACE, self._abort)  # for clients that do not read
+        while tasks := list(state.tasks):
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                await although_cancelled(task)
+        aborting.cancel()
+        self._abort()
+
+    def _abort(self) -> None:
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-        tasks = list(self.server_state.tasks)
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            await although_cancelled(task)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

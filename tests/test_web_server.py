@@ -99,8 +99,13 @@ def test_answered_requests_log_nothing_without_an_access_log(loop: Loop, caplog:
     run_on(loop, main())
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
 @loops
-def test_a_cancelled_server_cancels_its_requests(loop: Loop) -> None:
+def test_requests_that_are_cut_off_are_answered(
+    loop: Loop, is_cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a server that is cancelled, and by one whose requests take too long when it ends."""
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         begun.set()
         try:
@@ -112,12 +117,40 @@ def test_a_cancelled_server_cancels_its_requests(loop: Loop) -> None:
     ended: list[bool] = []
 
     async def main() -> None:
-        async with serving(app) as (_, port):
+        async with asyncio.timeout(LIMIT), serving(app) as (server, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(REQUEST)
+            await begun.wait()
+            if not is_cancelled:
+                server.config.timeout_graceful_shutdown = 0
+                server.should_exit = True
+                await until(lambda: ended)
+        async with asyncio.timeout(LIMIT):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503")
+            assert b"the service has ended" in await reader.read()
+        writer.close()
+        assert ended
+        assert not [each for each in caplog.records if each.exc_info]
+
+    run_on(loop, main())
+
+
+@loops
+def test_cancelled_server_does_not_wait_for_a_client_that_does_not_read(loop: Loop) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"%d" % (1 << 30))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while True:
+            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+            sent.append(True)
+
+    sent: list[bool] = []
+
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT), serving(app) as (_, port):
             with socket.create_connection(("127.0.0.1", port)) as client:
                 client.sendall(REQUEST)
-                async with asyncio.timeout(LIMIT):
-                    await begun.wait()
-        assert ended
+                await until(lambda: sent)
 
     run_on(loop, main())
 
