@@ -88,8 +88,12 @@ async def test_numbers_are_sums_and_outlive_a_process(folder: Path) -> None:
         assert await count() == 30
 
 
-async def _is(count: Callable[[], Awaitable[float]], expected: float) -> bool:
-    return await count() == expected
+async def _is(found: Callable[[], Awaitable[object]], expected: object) -> bool:
+    return await found() == expected
+
+
+async def is_ready(client: Any) -> bool:
+    return bool((await client.get("/v2/health/ready")).status_code == 200)
 
 
 async def test_the_page_and_what_needs_no_token(folder: Path) -> None:
@@ -100,8 +104,9 @@ async def test_the_page_and_what_needs_no_token(folder: Path) -> None:
         httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as client,
     ):
         await service.ready()
-        for path in ("/", "/page/style.css", "/v2/health/ready"):
+        for path in ("/", "/page/style.css"):
             assert (await client.get(path)).status_code == 200, path
+        await eventually(partial(is_ready, client))
         for path in ("/status", "/openapi.json"):
             assert (await client.get(path)).status_code == 401, path
         client.headers["Authorization"] = "Bearer secret"
@@ -131,19 +136,12 @@ async def test_a_killed_process_takes_only_its_own_requests(folder: Path) -> Non
         victim = max(before, key=connections)
         held = connections(victim)
         await killed(service, victim)
-
-        async def is_ready() -> bool:
-            return bool((await client.get("/v2/health/ready")).status_code == 200)
-
-        async def is_not_ready() -> bool:
-            return not await is_ready()
-
-        await eventually(is_not_ready)  # the killed one is taken to be there for a second
+        await eventually(partial(_is, partial(is_ready, client), False))
         assert (await client.get("/v2/health/live")).status_code == 200
         (folder / "hidden").rename(folder / "1")
         await eventually(lambda: len(service.pids) == 2)
         assert victim not in service.pids
-        await eventually(is_ready)
+        await eventually(partial(is_ready, client))
         assert all(each.broken <= 1 for each in clients)  # the one that was in flight, if it was there
         assert held - 1 <= sum(each.broken for each in clients) <= held  # one may be that of `client`
 
@@ -156,7 +154,7 @@ async def test_one_that_stands_still_is_replaced(folder: Path) -> None:
             async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:
                 x = rows(1, seed)
                 np.testing.assert_allclose(values(await other.post("/v2/models/m/infer", json=asked(x))), x)
-                assert (await other.get("/v2/health/ready")).status_code == 200
+                await eventually(partial(is_ready, other))
         await eventually(lambda: stopped not in service.pids)
         await eventually(lambda: len(service.pids) == 2)
 
@@ -194,7 +192,7 @@ async def test_a_request_that_has_begun_is_answered_by_the_old_process(tmp_path:
 async def test_a_model_is_loaded_by_a_client_of_a_process_that_is_being_replaced(folder: Path) -> None:
     """The one waits for the other, and not the other way round as well."""
     async with several({"m": folder}, processes=1, drain_seconds=3.0) as (service, client):
-        assert (await client.get("/v2/health/ready")).status_code == 200
+        await eventually(partial(is_ready, client))  # over a connection that stays open
         before = set(service.pids)
         service.reload()
         response = await client.post("/v2/repository/models/m/load")

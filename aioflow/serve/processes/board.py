@@ -17,7 +17,8 @@ from aioflow.work.mapping import mapped
 __all__ = ["Board", "new_board"]
 
 _SLOT: Final = struct.Struct("dddd")  # the last heartbeat, connections, whether it is ready, unused
-_ALIVE: Final = 1.0  # seconds after a heartbeat in which a process counts as alive
+_ALIVE: Final = 5.0  # seconds after a heartbeat in which a process counts as alive: a busy machine is no reason
+_RESPONSIVE: Final = 1.0  # and in which it is expected to accept connections
 _BEAT, _CONNECTIONS, _READY = range(3)
 
 
@@ -70,17 +71,17 @@ class Board:
 
     def ready(self) -> int:
         """Return the number of processes that are alive and ready."""
-        return len(self._connections_of_ready())
+        return len(self._connections_of_ready(_ALIVE))
 
     def ahead(self) -> int:
         """Return how many more connections this process has than the ready one with the fewest."""
         if self._own is None:
             return 0
         own = self._cells[self._own * self._width + _CONNECTIONS]
-        return int(own - min(self._connections_of_ready(), default=own))
+        return int(own - min(self._connections_of_ready(_RESPONSIVE), default=own))
 
-    def _connections_of_ready(self) -> list[float]:
-        earliest = time.monotonic() - _ALIVE
+    def _connections_of_ready(self, seconds: float) -> list[float]:
+        earliest = time.monotonic() - seconds
         at = [slot * self._width for slot in self._slots]
         alive = [each for each in at if self._cells[each + _BEAT] >= earliest]
         return [self._cells[each + _CONNECTIONS] for each in alive if self._cells[each + _READY]]

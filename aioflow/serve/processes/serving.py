@@ -138,6 +138,7 @@ class ServingProcess:
             async with stay:
                 self._stay = stay
                 await repository.load_all(but=self._settings.unloaded)
+                self._board.write(0, is_ready=True)  # before the supervisor says so
                 channel.notify("ready", index=index_of(repository.index()))
                 await acceptor.run()
         except TimeoutError:
