@@ -10,6 +10,7 @@ import os
 import struct
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Final
 
 from aioflow.work.mapping import mapped
@@ -34,31 +35,33 @@ def new_board(slots: int) -> int:
 
 
 class Board:
-    """The board, as one process sees it. `time.monotonic` is the same for all processes of a machine.
+    """The board, as one process sees it.
 
     Args:
         fd: Its file, which may be closed afterwards.
         slot: The slot of this process; None for the supervisor.
+        clock: Returns seconds, the same for all processes of the machine.
     """
 
-    def __init__(self, fd: int, slot: int | None = None) -> None:
+    def __init__(self, fd: int, slot: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         size = os.fstat(fd).st_size
         self._cells = mapped(fd, size, writable=True).cast("d")
         self._width = _SLOT.size // self._cells.itemsize
         self._slots = range(size // _SLOT.size)
         self._own = slot
+        self._clock = clock
 
     def write(self, connections: int, is_ready: bool) -> None:
         """Write a heartbeat of this process, with its state."""
         if self._own is not None:
             at = self._own * self._width
-            self._cells[at + _BEAT] = time.monotonic()
+            self._cells[at + _BEAT] = self._clock()
             self._cells[at + _CONNECTIONS] = float(connections)
             self._cells[at + _READY] = float(is_ready)
 
     def begin(self, slot: int) -> None:
         """Write the first heartbeat of a process that is being started."""
-        self._cells[slot * self._width + _BEAT] = time.monotonic()
+        self._cells[slot * self._width + _BEAT] = self._clock()
 
     def clear(self, slot: int) -> None:
         """Empty the slot of a process that has ended."""
@@ -67,7 +70,7 @@ class Board:
 
     def seconds_since_beat(self, slot: int) -> float:
         """Return the seconds since the last heartbeat of a process."""
-        return time.monotonic() - self._cells[slot * self._width + _BEAT]
+        return self._clock() - self._cells[slot * self._width + _BEAT]
 
     def ready(self) -> int:
         """Return the number of processes that are alive and ready."""
@@ -81,7 +84,7 @@ class Board:
         return int(own - min(self._connections_of_ready(_RESPONSIVE), default=own))
 
     def _connections_of_ready(self, seconds: float) -> list[float]:
-        earliest = time.monotonic() - seconds
+        earliest = self._clock() - seconds
         at = [slot * self._width for slot in self._slots]
         alive = [each for each in at if self._cells[each + _BEAT] >= earliest]
         return [self._cells[each + _CONNECTIONS] for each in alive if self._cells[each + _READY]]
