@@ -22,7 +22,9 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
+from aioflow_numpy.compiled.compiler import SETTING
 from tests.loop_watch import BUSY, IDLE, watched
+from tests.one_process import children
 from tests.retries import Retries
 
 _MEMORY = Path("/dev/shm")
@@ -43,7 +45,6 @@ _LONG: Final = (
     "sweep/test_deadlines.py",
     "autodiff/test_loops.py",
     "ops/test_queue_interruptions.py",
-    "kernels/test_registry.py",
 )
 
 # What no interpreter changes: the results of ops, what is made of graphs and files, random programs under a virtual
@@ -69,9 +70,14 @@ _ALIKE: Final = (
     "session/test_random_constraints.py",
     "sweep",
     "system/test_blocked_loops.py",
+    "system/test_docs.py",
     "system/test_every_test_ends.py",
+    "system/test_host_ranges.py",
+    "system/test_one_process.py",
     "system/test_pages.py",
     "system/test_retries.py",
+    "system/test_safetensors_memory.py",
+    "system/test_without_onnx.py",
     "test_architecture.py",
     "test_docs.py",
     "train/monitored/test_checkpointed_input.py",
@@ -83,6 +89,7 @@ _ALIKE: Final = (
 )
 
 _STDERR = pytest.StashKey[TextIO]()
+_COMPILER = pytest.StashKey[str]()
 
 # An example may take as long as it takes on a busy machine: the limit is that of the test. The quick profile looks at
 # the same examples each time, so that no run fails by other examples than the run before.
@@ -117,6 +124,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the error output as it is before it is captured, and import what the first session would, on its loop."""
     config.stash[_STDERR] = os.fdopen(os.dup(2), "w")
+    config.stash[_COMPILER] = os.environ.get(SETTING, "")
     if (limit := config.getoption("--flaky-limit")) is not None:
         config.pluginmanager.register(Retries(limit))
     OPS.load()
@@ -170,7 +178,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """Watch over the teardown: a failed test has switched off every other watch, and may have left what never ends."""
     limit = float(item.config.getini("faulthandler_timeout"))
-    with _unblocked(item):
+    with _rules(item):
         if not limit:  # -o faulthandler_timeout=0: somebody debugs
             return (yield)
         faulthandler.dump_traceback_later(limit, file=item.config.stash[_STDERR], exit=True)
@@ -186,15 +194,27 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     for mark in item.iter_markers("blocks_loop"):
         if not (mark.args and isinstance(mark.args[0], str)):
             pytest.fail("blocks_loop needs a reason, as in blocks_loop('it compiles in place')", pytrace=False)
-    with _unblocked(item):
+    # Which unit test would start the compiler depends on the machine: it runs once NumPy's kernels have taken long enough.
+    os.environ[SETTING] = "off" if item.get_closest_marker("unit") else item.config.stash[_COMPILER]
+    with _rules(item):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Fail a test whose loop was held."""
-    with _unblocked(item):
+    """Fail a test that does not keep the rules."""
+    with _rules(item):
         return (yield)
+
+
+@contextmanager
+def _rules(item: pytest.Item) -> Iterator[None]:
+    """Fail a test whose loop was held, and a unit test that starts a child."""
+    with _unblocked(item), children() as found:
+        yield
+    if found and item.get_closest_marker("unit"):
+        rule = "a unit test is one process; move it to tests/system/, since it started"
+        pytest.fail("\n".join([f"{rule}:", *found]), pytrace=False)
 
 
 @contextmanager

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import benchmarks
-from benchmarks.history import compared, keep, latest, machine
+from benchmarks.history import compared, keep, latest
 
 
 def table(date: str = "20260101T000000", kernels: str = "3.2.0", **ratios: float) -> dict[str, Any]:
@@ -40,18 +39,6 @@ def test_where_none_was_kept_none_is_found(tmp_path: Path) -> None:
     keep(table(), tmp_path)
     assert latest({**table(), "table": "cases"}, tmp_path) is None
     assert latest(table(), tmp_path / "missing") is None
-
-
-def test_benchmarks_remove_settings_that_give_numpy_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    monkeypatch.setenv("OPENBLAS_L2_SIZE", "512")
-    with monkeypatch.context() as patch:
-        patch.delitem(sys.modules, "numpy")  # as in a program that has just begun
-        removed = importlib.reload(benchmarks).REMOVED
-    assert removed == {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_L2_SIZE": "512"}
-    assert not removed.keys() & os.environ.keys()
-    monkeypatch.setattr("benchmarks.history.REMOVED", removed)
-    assert "OPENBLAS_CORETYPE=Haswell removed from the environment" in machine()
 
 
 def test_benchmarks_leave_the_environment_of_a_process_that_has_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -153,39 +150,6 @@ def test_what_is_frozen_in_a_block_stays_so() -> None:
     assert gc.get_freeze_count() > 0.9 * frozen
 
 
-_DROPPING = """
-import gc
-from aioflow.work import collector
-
-class Dropped:
-    alive = 0
-
-    def __init__(self):
-        self.own, self.more = self, [[] for _ in range(2000)]
-        Dropped.alive += 1
-
-    def __del__(self):
-        Dropped.alive -= 1
-
-looks = []
-gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
-collector._LITTLE, most = 1000, 0
-for _ in range(2000):
-    with collector.full_collections_postponed():
-        Dropped()
-    most = max(most, Dropped.alive)
-print(2 in looks, most < 1000)
-"""
-
-
-def test_garbage_does_not_pile_up_from_block_to_block() -> None:
-    """A program that arranges steps again and again, and drops them in cycles: not a large one, as that of the tests,
-    in which Python itself lets much pile up.
-    """
-    command = [sys.executable, "-c", _DROPPING]
-    assert subprocess.run(command, capture_output=True, check=True, text=True, timeout=120).stdout == "True True\n"
-
-
 def test_blocks_in_several_threads(looks: list[int]) -> None:
     """The last to leave ends it."""
     inside, leave = threading.Event(), threading.Event()
@@ -207,17 +171,6 @@ def test_blocks_in_several_threads(looks: list[int]) -> None:
     assert young == {0}
     kept += made()
     assert 2 in looks
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_is_forked_in_a_block_collects_as_ever() -> None:
-    with full_collections_postponed():
-        child = os.fork()
-        if not child:
-            before = gc.get_stats()[2]["collections"]
-            kept = made()
-            os._exit(0 if kept and gc.get_stats()[2]["collections"] > before else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_frozen_objects_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

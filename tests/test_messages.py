@@ -6,8 +6,6 @@ import asyncio
 import copy
 import inspect
 import math
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -247,27 +245,6 @@ def test_every_namespace_answers() -> None:
     for name in sorted(n for n in af.__all__ if inspect.ismodule(getattr(af, n))):
         with pytest.raises(AttributeError, match=r"qqqqqqq"):
             _ = getattr(af, name).qqqqqqq
-
-
-def test_the_list_of_names_is_read_when_it_is_needed() -> None:
-    code = """if True:
-        import sys, aioflow
-        assert "aioflow.compatibility.tensorflow_names" not in sys.modules
-        assert not hasattr(aioflow, "metrics")
-        assert "aioflow.compatibility.tensorflow_names" in sys.modules
-        assert "metrics" not in dir(aioflow)
-        for name, text in (
-            ("data", "see docs/compatibility.md"),
-            ("worker", "no attribute 'worker'; it is a module that has to be imported: import aioflow.worker"),
-        ):
-            try:
-                getattr(aioflow, name)
-            except AttributeError as error:
-                assert str(error).endswith(text), error
-            else:
-                raise AssertionError(name)
-    """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 # ── graphs of TensorFlow ─────────────────────────────────────────────────────────────────────────────────────────────

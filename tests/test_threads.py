@@ -14,7 +14,6 @@ import pytest
 
 from aioflow.work.stopping import Stoppable, Stopped, acting, checkpoint, current_work
 from aioflow.work.threads import LeftBehind, Threads, in_thread
-from tests.processes import SECONDS, program
 
 PATIENCE = 30.0  # seconds
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
@@ -196,26 +195,6 @@ async def test_the_loop_goes_on_while_many_calls_wait(gate: Gate) -> None:
             group.create_task(in_thread(gate))
         await gate.until_entered()
         gate.opened.set()
-
-
-def test_a_call_that_never_ends_holds_up_no_end_of_the_program() -> None:
-    code = """
-import asyncio, threading
-from aioflow.work.threads import in_thread
-
-async def main():
-    entered = threading.Event()
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(in_thread(lambda: (entered.set(), threading.Event().wait()), effects=False))
-        await asyncio.to_thread(entered.wait)
-        task.cancel()
-    print("over")
-
-asyncio.run(main())
-"""
-    with program("-c", code) as process:
-        said, _ = process.communicate(timeout=SECONDS)
-    assert (process.returncode, said) == (0, "over\n")
 
 
 async def test_a_thread_that_is_slow_to_end_keeps_no_value_alive(one: Threads, monkeypatch: pytest.MonkeyPatch) -> None:

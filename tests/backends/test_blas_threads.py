@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -237,81 +235,6 @@ def test_blocks_take_as_many_threads_as_the_user_gives() -> None:
 
 
 # -- fork --------------------------------------------------------------------------------------------------------------
-
-
-def in_a_child(check: Callable[[], object]) -> None:
-    """Run a check in a forked process. Not traced: some thread may hold a tracer's lock, which no fork renews."""
-    tracer = sys.gettrace()
-    sys.settrace(None)
-    child = os.fork()
-    if child == 0:
-        try:
-            threading.settrace(None)
-            signal.alarm(LIMIT)
-            check()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    sys.settrace(tracer)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-# Python 3.12 and later warn of a fork beside other threads, which is what is tried here.
-forks_beside_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
-
-def expect(number: int) -> None:
-    assert count() == blas_threads() == number
-    a = np.ones((300, 300))
-    assert (matmul(a, a) == 300).all()
-    assert alone(count) == 1
-    assert count() == number
-
-
-@forks
-@forks_beside_threads
-def test_a_child_has_the_users_count() -> None:
-    in_a_child(lambda: expect(3))
-    with held():
-        in_a_child(lambda: expect(3))
-        assert count() == 1
-    assert count() == 3
-
-
-@forks
-@forks_beside_threads
-def test_a_child_of_a_process_that_multiplies_all_the_time() -> None:
-    """The fork may come at any point of another thread's way in or out."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            alone(abs, 1)
-
-    workers = [threading.Thread(target=work) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    try:
-        for _ in range(20):
-            in_a_child(lambda: expect(3))
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join(LIMIT)
-    assert count() == 3
-
-
-@forks
-@forks_beside_threads
-def test_a_fork_inside_a_product() -> None:
-    """As a signal handler's would be: both processes find their way out."""
-    child = alone(os.fork)
-    if child == 0:
-        os._exit(0 if count() == 3 and alone(count) == 1 and count() == 3 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert count() == 3
 
 
 # -- the user's own products -------------------------------------------------------------------------------------------

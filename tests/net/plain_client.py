@@ -38,8 +38,9 @@ from tests.net.plain_wire import (
     tensors_in,
 )
 
-__all__ = ["Answer", "Failed", "Part", "PlainClient"]
+__all__ = ["PS", "WORKER", "Answer", "Failed", "Part", "PlainClient", "doubling"]
 
+PS, WORKER = "/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0"
 Answer = tuple[dict[str, Any], list[Tensor]]
 
 
@@ -260,3 +261,13 @@ class Part:
         config = {"inline_budget": 0.0002, "executor": "strands", "check_finite": False, "reproducible": False}
         part = {"plan": 1, "task": self._task, "subgraphs": 1}
         return {"part": part, "config": config, "peers": {}}, [("uint8", (len(data),), data)]
+
+
+def doubling(task: str = PS) -> Part:
+    """y = x + x for a fed x."""
+    part = Part(task, f"{task}/device:CPU:0", feeds=1, fetches=1)
+    kind = part.dtype("float32")
+    x = part.node("x", "_Arg", [], {"T": kind, "index": 0}, [("float32", [None])])
+    y = part.node("y", "AddV2", [(x, 0), (x, 0)], {"T": kind}, [("float32", [None])])
+    part.node("fetch", "_Retval", [(y, 0)], {"T": kind, "index": 0})
+    return part

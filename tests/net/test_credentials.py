@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
-import shutil
 import socket
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -360,53 +356,6 @@ async def test_other_addresses_are_listened_at_with_a_secret_only() -> None:
         port = listener.address.rpartition(":")[2]
         async with await connect(f"tcp://127.0.0.1:{port}", 5, KNOWN) as comm:
             await answered(comm)
-
-
-BEYOND = """
-import asyncio
-import aioflow as af
-from aioflow.net.server import Server
-
-async def main():
-    cluster = {"ps": ["10.99.0.1:0"], "worker": ["10.99.0.2:2223"]}
-    async with Server(cluster, "ps", 0) as ps:
-        cluster["ps"] = [ps.target.removeprefix("aioflow://")]
-        async with Server(cluster, "worker", 0) as worker:
-            ps.cluster, graph = worker.cluster, af.Graph()
-            with graph.as_default():
-                with af.device("/job:ps"):
-                    x = af.constant([1.0, 2.0]) * 2.0
-                with af.device("/job:worker"):
-                    y = af.reduce_sum(x)
-            async with af.Session(worker.target, graph=graph) as session:
-                print(await session.run(y))
-asyncio.run(main())
-"""
-
-
-def in_namespace(program: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A program in a network namespace of its own, with two addresses that are not of the loopback."""
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("there is no unshare or no ip on this machine")
-    made = subprocess.run(["unshare", "-rn", "true"], capture_output=True, text=True, timeout=60)
-    if made.returncode:
-        pytest.skip(f"this machine gives no network namespace: {made.stderr.strip()}")
-    set_up = "ip link set lo up && ip addr add 10.99.0.1/24 dev lo && ip addr add 10.99.0.2/24 dev lo"
-    command = ["unshare", "-rn", "sh", "-c", f'{set_up} && exec "$0" -c "$1"', sys.executable, program]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
-
-
-@pytest.mark.parametrize("secret", [SECRET.decode(), None])
-def test_a_cluster_beyond_the_loopback(secret: str | None) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    if secret is not None:
-        environment["AIOFLOW_SECRET"] = secret
-    ended = in_namespace(BEYOND, environment)
-    if secret is None:
-        assert "PermissionDeniedError" in ended.stderr
-        assert "loopback" in ended.stderr
-    else:
-        assert ended.stdout.strip() == "6.0", ended.stderr
 
 
 # ── a cluster ────────────────────────────────────────────────────────────────────────────────────────────────────────

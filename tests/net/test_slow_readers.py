@@ -16,9 +16,8 @@ import pytest
 from aioflow.net.comm import CommOptions
 from aioflow.net.limits import Limits
 from aioflow.net.server import Server
-from tests.net.plain_client import Failed, Part, PlainClient
+from tests.net.plain_client import PS, WORKER, Failed, Part, PlainClient
 from tests.net.plain_wire import HEARTBEAT, REQUEST, bare, frames, hello
-from tests.net.test_plain_client import PS, WORKER
 
 MIB = 1 << 20
 LARGE = 8 * MIB  # bytes of a value

@@ -11,20 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.net.comm import Comm, CommOptions
+from aioflow.net.comm import CommOptions
 from aioflow.net.credentials import Credentials
-from aioflow.net.framing import Kind, Message
 from aioflow.net.server import Server
-from aioflow.net.transports import connect, listen
-from tests.net.certificates import Authority
-from tests.net.plain_client import Part, PlainClient
+from tests.net.plain_client import PS, Part, PlainClient, doubling
 from tests.net.plain_wire import CONNECTING, PROVES, PUSH, REQUEST, Tensor, frames, hello, proof
-from tests.net.test_credentials import between
-from tests.net.test_plain_client import PS, doubling
 
 SECRET: Final = b"0123456789abcdef0123456789abcdef"
 LARGE: Final = ("uint8", (1 << 22,), bytes(1 << 22))
@@ -214,29 +208,3 @@ async def test_who_knows_the_secret_is_answered(tmp_path: Path) -> None:
 
 def registered_parts(health: Any) -> int:
     return sum(state.registered for state in health.values())
-
-
-@pytest.mark.parametrize("by_tls", [False, True])
-async def test_who_is_on_the_way_reads_nothing_of_what_goes_by_tls(tmp_path: Path, by_tls: bool) -> None:
-    tls = Authority(tmp_path).tls("worker") if by_tls else None
-    options = CommOptions(credentials=Credentials(SECRET, tls, seals_loopback=True))
-    marks = np.frombuffer(b"that nobody is to read" * 100, np.uint8)
-    passed, got = bytearray(), asyncio.Event()
-
-    def listens(data: bytes) -> bytes:
-        passed.extend(data)
-        return data
-
-    async def take(comm: Comm) -> None:
-        assert await comm.receive() is not None
-        got.set()
-
-    async with (
-        asyncio.timeout(60),
-        listen("tcp://127.0.0.1:0", take, options) as listener,
-        between(listener.address, listens) as address,
-        await connect(address, 5, options) as comm,
-    ):
-        await comm.send(Message(Kind.PUSH, 1, {"secret": "in the header"}, (marks,)))
-        await got.wait()
-    assert (b"that nobody is to read" in passed) == (b"in the header" in passed) == (not by_tls)

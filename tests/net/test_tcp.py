@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +30,6 @@ from aioflow.net.handshake import Hello
 from aioflow.net.limits import Limits
 from aioflow.net.tcp import TcpComm
 from aioflow.net.transports import connect, listen
-from tests.processes import program_on_loop
 
 ANY = "tcp://127.0.0.1:0"
 QUICK = CommOptions(heartbeat=0.02, misses=3, handshake_timeout=0.1, close_timeout=0.2)
@@ -409,59 +406,6 @@ async def echo(comm: Comm) -> None:
 
 
 # ── other processes ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-CHILD = """
-import asyncio, sys
-from aioflow.net.comm import CommOptions
-from aioflow.net.transports import listen
-async def echo(comm):
-    while (message := await comm.receive()) is not None:
-        await comm.send(message)
-async def main():
-    async with listen("tcp://127.0.0.1:0", echo, CommOptions(heartbeat=0.05)) as listener:
-        print(listener.address, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-asyncio.run(main())
-"""
-
-
-@asynccontextmanager
-async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A process that echoes, and its address."""
-    async with program_on_loop("-c", CHILD, stdin=asyncio.subprocess.PIPE) as process:
-        assert process.stdout is not None
-        yield process, (await process.stdout.readline()).decode().strip()
-
-
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_process_that_dies_or_stops_is_unavailable_and_named(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    async def flood(comm: Comm, array: np.ndarray[Any, Any]) -> None:
-        while True:
-            await comm.send(Message(Kind.REQUEST, 1, {}, (array,)))
-
-    async def main() -> None:
-        async with asyncio.timeout(60), child() as (process, address):
-            options = CommOptions(heartbeat=0.1, misses=3)
-            stopped, killed, sending = [await connect(address, 10, options, peer=f"/task:{i}") for i in range(3)]
-            array = np.arange(1_000_000.0)
-            await killed.send(Message(Kind.REQUEST, 1, {"a": 1}, (array,)))
-            reply = await killed.receive()
-            assert reply is not None
-            np.testing.assert_array_equal(reply.tensors[0], array)
-
-            process.send_signal(signal.SIGSTOP)
-            with pytest.raises(UnavailableError, match="/task:0"):
-                await stopped.receive()
-            process.kill()
-            with pytest.raises(UnavailableError, match="/task:1"):
-                await killed.receive()
-            with pytest.raises(UnavailableError, match="/task:2"):
-                await flood(sending, array)
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

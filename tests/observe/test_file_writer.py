@@ -7,8 +7,6 @@ import errno
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -331,37 +329,6 @@ async def test_many_threads_and_tasks(tmp_path: Path) -> None:
             for number in range(600, 700):
                 await writer.add_summary(scalar(number), number)
     assert sorted(step for step, _ in numbers(tmp_path)) == list(range(700))
-
-
-def test_a_program_that_closes_nothing_loses_nothing(tmp_path: Path) -> None:
-    program = f"""if True:
-        import aioflow as af
-        writer = af.summary.FileWriter({str(tmp_path)!r})
-        for step in range(500):
-            writer.add_summary(af.Summary(value=[dict(tag="x", simple_value=step)]), step)
-    """
-    subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", program], check=True, timeout=60)
-    assert numbers(tmp_path) == [(step, step) for step in range(500)]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_child_writes_files_of_its_own(tmp_path: Path) -> None:
-    program = f"""if True:
-        import asyncio, os
-        import aioflow as af
-        writer = af.summary.FileWriter({str(tmp_path)!r})
-        add = lambda step: writer.add_summary(af.Summary(value=[dict(tag="x", simple_value=step)]), step)
-        add(1)
-        child = os.fork()
-        add(2 if child else 3)
-        asyncio.run(writer.close())
-        if not child:
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-    """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-    assert sorted(numbers(tmp_path)) == [(1, 1), (2, 2), (3, 3)]
-    assert len(files(tmp_path)) == 2
 
 
 async def test_a_writer_that_is_dropped_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,11 +12,9 @@ import pytest
 import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from aioflow.net import messages, worker_service
-from aioflow.net.cluster_spec import free_addresses
 from aioflow.observe import instrument
 from tests.net.clusters import cluster
 from tests.net.plain_client import PlainClient
-from tests.processes import program_on_loop
 from tests.waiting import until_waiting
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
@@ -149,42 +143,6 @@ def on_both() -> af.Tensor:
         x = af.random_uniform([8], name="x")
     with af.device(WORKER):
         return af.multiply(x, 2.0, name="y")
-
-
-async def test_two_workers_of_their_own_continue_the_trace(seen: Seen, tmp_path: Path) -> None:
-    addresses = free_addresses(2)
-    command = ["-m", "aioflow.worker", "--import", "tests.observe.spans_to_file"]
-    for job, address in zip(("ps", "worker"), addresses, strict=True):
-        command += ["--cluster", f"{job}={address}"]
-    async with AsyncExitStack() as stack:
-        for job in ("ps", "worker"):
-            environment = {**environ(), "SPANS_FILE": str(tmp_path / job)}
-            process = await stack.enter_async_context(
-                program_on_loop(*command, "--job", job, "--task", "0", env=environment)
-            )
-            assert process.stdout is not None
-            assert b"serves at" in await process.stdout.readline()
-        async with af.Session(f"aioflow://{addresses[0]}") as session:
-            y = on_both()
-            with instrument(session, tracer_provider=seen.provider):
-                await session.run(y)
-                await session.run(y)
-    steps = [span for span in seen.spans() if span.name == "aioflow.step"]
-    parts = {number(span): span for span in seen.spans() if span.name == "aioflow.part"}
-    assert len(steps) == 2
-    assert len(parts) == 4
-    for job, task in (("ps", PS), ("worker", WORKER)):
-        lines = [json.loads(line) for line in (tmp_path / job).read_text().splitlines()]
-        assert len(lines) == 2
-        for line in lines:
-            part = parts[int(line["parent_id"], 16)]
-            assert attributes(part)["aioflow.task"] == line["attributes"]["aioflow.task"] == task
-            assert part.context is not None
-            assert int(line["context"]["trace_id"], 16) == part.context.trace_id
-
-
-def environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 async def test_a_worker_that_knows_nothing_of_spans_is_not_told(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -55,28 +54,3 @@ def test_helpers_have_longer_slices_than_the_thread_that_asks_them() -> None:
     mine = slices.pop(threading.get_ident())
     assert all(theirs > mine for theirs in slices.values())
     assert slices
-
-
-async def test_what_a_kernel_starts_has_the_systems_own_slice() -> None:
-    def start_others() -> tuple[int, str]:
-        found: list[int] = []
-        thread = threading.Thread(target=lambda: found.append(_here()))
-        thread.start()
-        thread.join()
-        shown = subprocess.run(["cat", "/proc/self/sched"], capture_output=True, text=True, check=True, timeout=60)
-        return found[0], shown.stdout
-
-    in_thread, in_process = await DeviceThreads("-test", 1).run(Step(), start_others)
-    assert in_thread == _here()
-    assert re.search(rf"^se\.slice\s*:\s*{_here()}$", in_process, re.MULTILINE)
-
-
-def test_a_priority_that_the_process_was_given_stays() -> None:
-    program = (
-        "import asyncio, os, threading; os.nice(3); from aioflow.runtime.executor import DeviceThreads\n"
-        "from aioflow.runtime.step import Step\n"
-        "nice = lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
-        "print(asyncio.run(DeviceThreads('-test', 1).run(Step(), nice)) - nice())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "0\n"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from aioflow.runtime.sync_runner import SyncRunner
-from tests.processes import SECONDS
 
 
 async def number(value: int) -> int:
@@ -74,25 +71,3 @@ def test_sync_runner_dropped_without_close_closes_its_loop_before_its_sockets_ar
     gc.collect()  # the owner
     gc.collect()  # what the owner had
     assert closed == [True]
-
-
-_AT_THE_END = """
-import atexit
-
-def last():  # it runs after all that aioflow has for the end
-    print(loop.is_closed())
-    session.__exit__(None, None, None)
-
-atexit.register(last)
-import aioflow as af
-
-session = af.Session()
-print(session.run_sync(af.constant(1.0) + 1.0))
-loop = session._sync_runner._runner.get_loop()
-"""
-
-
-def test_the_loop_of_a_session_that_nobody_closes_is_closed_when_the_process_ends() -> None:
-    """And the session may still be closed."""
-    done = subprocess.run([sys.executable, "-c", _AT_THE_END], capture_output=True, text=True, timeout=SECONDS)
-    assert (done.stdout, done.stderr, done.returncode) == ("2.0\nTrue\n", "", 0)

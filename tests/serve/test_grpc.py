@@ -15,7 +15,6 @@ from aioflow.serve import GrpcServer, Limits, ModelOptions, ModelSource, Reposit
 from aioflow.serve.admission import Admission
 from aioflow.serve.grpc.messages import message
 from aioflow.serve.grpc.methods import Methods
-from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 from tests.serve.grpc_client import asking, client_of, grpc, infer_request, over_grpc, raw_values
 from tests.waiting import eventually
@@ -154,18 +153,6 @@ async def test_a_token_is_asked_for_before_the_message_is_read(folder: Path) -> 
         call = ask.channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")(timeout=SECONDS)
         async with asking(Code.UNAUTHENTICATED):
             await call
-
-
-async def test_tls(folder: Path, tmp_path: Path) -> None:
-    cert, key, ca = Authority(tmp_path).tls("server").files
-    trusted = grpc.ssl_channel_credentials(await asyncio.to_thread(Path(ca).read_bytes))
-    async with (
-        asyncio.timeout(SECONDS),
-        Repository({"m": folder}) as repository,
-        GrpcServer(repository, ServerOptions(tls_cert=cert, tls_key=key)) as server,
-        client_of(server.address, trusted) as ask,
-    ):
-        assert (await ask("ServerLive")).live
 
 
 async def test_an_address_that_is_taken(folder: Path) -> None:

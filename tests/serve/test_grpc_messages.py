@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from typing import Any
 
 import ml_dtypes
@@ -275,29 +273,3 @@ def test_errors_are_statuses_of_both_kinds() -> None:
     }
     for kind, (status, code) in table.items():
         assert (status_of(kind("x")), code_of(kind("x"))) == (status, code), kind
-
-
-_THREADS = """
-import threading, time
-from aioflow.protos import declaring
-from aioflow.serve.grpc.messages import message
-
-declare, pools, start = declaring.declare, set(), threading.Barrier(3)
-def slowly(*given):
-    time.sleep(0.2)  # the other threads have asked by now
-    return declare(*given)
-def ask(name):
-    start.wait()
-    pools.add(message(name).DESCRIPTOR.file.pool)
-
-declaring.declare = slowly
-threads = [threading.Thread(target=ask, args=(f"Server{name}Response",)) for name in ("Live", "Ready", "Metadata")]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-print(len(pools))
-"""
-
-
-def test_several_threads_that_are_the_first_to_ask_get_classes_that_fit() -> None:
-    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, check=False, timeout=120)
-    assert (done.stdout, done.stderr) == ("1\n", "")

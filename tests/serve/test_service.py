@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import ssl
 from collections.abc import AsyncIterator
 from errno import EADDRINUSE
 from pathlib import Path
@@ -19,7 +18,6 @@ import aioflow as af
 from aioflow import errors
 from aioflow.serve import Limits, Repository
 from aioflow.serve.requests import header
-from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
 from tests.serve.service import (
     Server,
@@ -287,17 +285,6 @@ async def test_who_asks_by_a_strange_name(folder: Path) -> None:
     async with serving({"m": folder}, where=ServerOptions(port=0, token="x")) as (_, client):
         asked_by = {"Host": "models.example", "Authorization": "Bearer x"}
         assert (await client.get("/v2", headers=asked_by)).status_code == 200
-
-
-async def test_tls(folder: Path, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    cert, key, ca = authority.tls("server").files
-    where = ServerOptions(port=0, tls_cert=cert, tls_key=key)
-    async with asyncio.timeout(SECONDS), Server({"m": folder}, where=where) as server:
-        assert server.url.startswith("https://")
-        context = ssl.create_default_context(cafile=ca)
-        async with httpx.AsyncClient(base_url=server.url, verify=context, trust_env=False) as client:
-            assert (await client.get("/v2/health/live")).status_code == 200
 
 
 async def test_a_certificate_that_is_none_is_refused_at_once(folder: Path, tmp_path: Path) -> None:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import copy_context
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,7 +30,6 @@ import aioflow as af
 from aioflow.graph.scopes import current_scope
 
 _PATIENCE = 60.0
-_PROGRAMS = Path(__file__).parent / "programs"
 
 
 class Program:
@@ -490,17 +486,3 @@ def test_a_session_can_be_left_anywhere(
     assert unraisable == []
     assert caplog.records == []
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("name", ["two_cells", "fixtures"])
-def test_programs_that_need_a_process_of_their_own(name: str, tmp_path: Path) -> None:
-    """Two cells of IPython; fixtures of pytest-asyncio and pytest-aiohttp."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(_PROGRAMS / f"{name}.py")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -143,49 +140,3 @@ async def test_a_request_does_not_wait_for_what_waits_for_its_value() -> None:
         await session.run(
             [total, enqueue], {x: np.full((size, size), -6.4, np.float32), y: np.zeros((size, size), np.float32)}
         )
-
-
-LOGGING = """
-import io, json, logging, sys
-import aioflow as af
-
-def shown():
-    sys.stderr = io.StringIO()
-    yield
-    y = af.add(af.placeholder("float32", [], name="x"), 1.0, name="y")
-    with af.Session(config=af.SessionConfig(log_device_placement=True)) as session:
-        session.run_sync(y, {"x:0": 1.0})
-    yield sys.stderr.getvalue()
-
-def case(configure, undo=lambda: None):
-    with af.Graph().as_default():
-        steps = shown()
-        next(steps)
-        configure()
-        results.append(next(steps))
-        undo()
-        del logging.root.handlers[:], logging.getLogger("aioflow").handlers[:]
-
-results = []
-case(lambda: None)
-assert not logging.getLogger("aioflow").handlers and not logging.getLogger("aioflow.placement").handlers
-case(lambda: logging.basicConfig(level=logging.INFO, format="<%(levelname)s %(message)s>"))
-logging.root.setLevel(logging.WARNING)
-case(lambda: logging.basicConfig())
-case(lambda: logging.getLogger("aioflow").addHandler(logging.NullHandler()))
-case(lambda: logging.disable(logging.INFO), lambda: logging.disable(logging.NOTSET))
-case(lambda: setattr(logging, "lastResort", None))
-print(json.dumps(results))
-"""
-
-
-def test_the_placement_is_seen_where_logging_is_not_configured() -> None:
-    """And where it is configured, it is shown as that says, or not at all."""
-    done = subprocess.run([sys.executable, "-c", LOGGING], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    plain, informed, *silent = json.loads(done.stdout)
-    line = f"y: (AddV2): {TASK}/device:CPU:0"
-    assert line in plain.splitlines()
-    assert f"<INFO {line}>" in informed.splitlines()
-    assert informed.count(line) == 1
-    assert silent == ["", "", "", ""]

@@ -116,3 +116,29 @@ def test_a_package_of_kernels_that_is_imported_while_the_first_session_begins(tm
 
 def test_threads_that_ask_at_once_get_the_same_messages() -> None:
     assert _output(_POOLS) == "8 1\n"
+
+
+_THREADS = """
+import threading, time
+from aioflow.protos import declaring
+from aioflow.serve.grpc.messages import message
+
+declare, pools, start = declaring.declare, set(), threading.Barrier(3)
+def slowly(*given):
+    time.sleep(0.2)  # the other threads have asked by now
+    return declare(*given)
+def ask(name):
+    start.wait()
+    pools.add(message(name).DESCRIPTOR.file.pool)
+
+declaring.declare = slowly
+threads = [threading.Thread(target=ask, args=(f"Server{name}Response",)) for name in ("Live", "Ready", "Metadata")]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(len(pools))
+"""
+
+
+def test_several_threads_that_are_the_first_to_ask_get_classes_that_fit() -> None:
+    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("1\n", "")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from tests.processes import program
 
 PROGRAM = Path(__file__).with_name("looping_saver.py")
@@ -56,3 +60,81 @@ def test_saved_save_removes_what_killed_saves_left(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
     assert len(os.listdir(tmp_path / "model")) == 5, "the manifest, the graph, the ops, and the weights with theirs"
     assert af.saved.load(tmp_path / "model").outputs
+
+
+SAVER = Path(__file__).with_name("slow_saver.py")
+NEW = {"a": np.arange(3, dtype=np.float32)}
+
+
+def left(folder: Path) -> list[str]:
+    """What is neither a checkpoint nor a state."""
+    return sorted(p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".pending")))
+
+
+def said(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == line
+
+
+@contextmanager
+def saving(prefix: Path, stop: str = "inside") -> Iterator[subprocess.Popen[str]]:
+    """A process in the middle of a save."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    with program(str(SAVER), str(prefix), stop, stdin=subprocess.PIPE, env=environment) as process:
+        said(process, "writing")
+        yield process
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    said(process, "saved")
+
+
+@pytest.mark.parametrize("killed", ["m", "m-7", "m-12"])
+@pytest.mark.parametrize("stop", ["inside", "pending"])
+def test_the_next_save_of_the_prefix_takes_away_what_a_killed_one_left(tmp_path: Path, killed: str, stop: str) -> None:
+    with saving(tmp_path / killed, stop):
+        assert len(left(tmp_path)) == 1
+    assert len(left(tmp_path)) == 1, "it was killed"
+    write_checkpoint(str(tmp_path / "m-12"), NEW)
+    assert left(tmp_path) == []
+    assert CheckpointReader(str(tmp_path / "m-12")).read("a").tolist() == [0, 1, 2]
+
+
+async def test_a_saver_does_so(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with saving(tmp_path / "model-3"):
+            pass
+
+    await asyncio.to_thread(interrupted)
+    assert len(left(tmp_path)) == 1
+    variable = af.Variable(1.0)
+    async with af.Session() as session:
+        await session.run(variable.initializer)
+        await af.train.Saver().save(session, tmp_path / "model", global_step=4)
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["m", "m-7"])
+@pytest.mark.parametrize("stop", ["inside", "pending"])
+def test_what_a_living_saver_writes_is_left_alone(tmp_path: Path, name: str, stop: str) -> None:
+    with saving(tmp_path / name, stop) as process:
+        before = left(tmp_path)
+        write_checkpoint(str(tmp_path / "m-8"), NEW)
+        write_checkpoint(str(tmp_path / "m-9"), NEW)
+        assert left(tmp_path) == before
+        go_on(process)
+    assert left(tmp_path) == []
+    assert CheckpointReader(str(tmp_path / name)).read("a").tolist() == [7] * 1000
+    assert CheckpointReader(str(tmp_path / "m-8")).read("a").tolist() == [0, 1, 2]
+
+
+def test_two_living_savers_of_one_prefix(tmp_path: Path) -> None:
+    with saving(tmp_path / "m") as first, saving(tmp_path / "m") as second:
+        assert len(left(tmp_path)) == 2
+        go_on(first)
+        go_on(second)
+    assert left(tmp_path) == []
+    assert CheckpointReader(str(tmp_path / "m")).read("a").tolist() == [7] * 1000

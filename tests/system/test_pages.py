@@ -37,7 +37,7 @@ ALONE: Final = [
 ELSEWHERE: Final = {
     "tests/test_docs.py": ["compatibility.md", "distributed.md", "models.md", "simulation.md", "training.md"],
     "tests/system/test_cluster_page.py": ["cluster.md"],
-    "tests/serve/test_documented_programs.py": ["serving.md"],
+    "tests/system/test_documented_programs.py": ["serving.md"],
     "tests/test_extend.py": ["extending.md"],
 }
 SHELL: Final = [

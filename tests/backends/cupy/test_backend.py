@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,28 +12,6 @@ from aioflow.kernels.registry import KERNELS
 from aioflow_cupy.backend import CupyBackend
 from aioflow_cupy.driver import CupyDriver
 from tests.backends.cupy.fake_driver import FakeDriver
-
-NO_CUPY = """
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("cupy", "cupyx"):
-            raise ImportError("CuPy is not to be imported")
-sys.meta_path.insert(0, Refuse())
-import aioflow, aioflow_cupy, aioflow_cupy.backend, aioflow_cupy.coverage
-assert "cupy" not in sys.modules
-from aioflow_cupy.backend import CupyBackend
-try:
-    CupyBackend()
-except ImportError as error:
-    print(error)
-"""
-
-
-def test_importing_needs_no_cupy_and_making_one_says_what_to_install() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_CUPY], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "pip install 'aioflow[cupy]'" in done.stdout
 
 
 def test_the_devices_that_there_are() -> None:

@@ -17,7 +17,7 @@ from aioflow_numpy.compiled.trials import numbers
 from aioflow_numpy.compiled_depthwise import CompiledDepthwise, compiled_depthwise
 from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.convolution import depthwise_conv2d, depthwise_conv2d_backprop_input
-from tests.backends.compiled.chains import Array, compiler, same
+from tests.system.compiled.chains import Array, compiler, same
 
 pytestmark = compiler
 

@@ -22,9 +22,9 @@ from aioflow_numpy.compiled.updates import written
 from aioflow_numpy.compiled_updates import CompiledUpdate
 from aioflow_numpy.crew import Crew
 from aioflow_numpy.threads import for_each
-from tests.backends.compiled.chains import Array, compiler, same
-from tests.backends.compiled.crews import helpers, noting
 from tests.processes import SECONDS
+from tests.system.compiled.chains import Array, compiler, same
+from tests.system.compiled.crews import helpers, noting
 
 pytestmark = compiler
 

@@ -13,7 +13,7 @@ from aioflow.interop import safetensors
 from tests.processes import SECONDS, program
 
 SIZE = 160 << 20  # bytes of the file, and of variables where they are wider
-PROGRAM = Path(__file__).with_name("large.py")
+PROGRAM = Path(__file__).with_name("large_safetensors.py")
 
 
 @pytest.mark.blocks_loop("it waits for another process")

@@ -24,6 +24,7 @@ from aioflow.net.tls import Tls
 from aioflow.net.transports import connect, listen
 from aioflow.testing.check_comm import CHECKS, Check, connected
 from tests.net.certificates import Authority
+from tests.net.test_credentials import between
 from tests.processes import program_on_loop
 
 ANY = "tcp://127.0.0.1:0"
@@ -246,3 +247,29 @@ async def test_half_of_the_files_are_refused_in_one_line(authority: Authority, w
         said = (await process.stderr.read()).decode()
         assert "--tls-key" in said
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("by_tls", [False, True])
+async def test_who_is_on_the_way_reads_nothing_of_what_goes_by_tls(tmp_path: Path, by_tls: bool) -> None:
+    tls = Authority(tmp_path).tls("worker") if by_tls else None
+    options = CommOptions(credentials=Credentials(SECRET, tls, seals_loopback=True))
+    marks = np.frombuffer(b"that nobody is to read" * 100, np.uint8)
+    passed, got = bytearray(), asyncio.Event()
+
+    def listens(data: bytes) -> bytes:
+        passed.extend(data)
+        return data
+
+    async def take(comm: Comm) -> None:
+        assert await comm.receive() is not None
+        got.set()
+
+    async with (
+        asyncio.timeout(60),
+        listen("tcp://127.0.0.1:0", take, options) as listener,
+        between(listener.address, listens) as address,
+        await connect(address, 5, options) as comm,
+    ):
+        await comm.send(Message(Kind.PUSH, 1, {"secret": "in the header"}, (marks,)))
+        await got.wait()
+    assert (b"that nobody is to read" in passed) == (b"in the header" in passed) == (not by_tls)

@@ -16,7 +16,7 @@ from aioflow_numpy.compiled.pools import pool_program
 from aioflow_numpy.compiled.trials import numbers
 from aioflow_numpy.compiled_pools import CompiledPool
 from aioflow_numpy.conv_shapes import Windows, windows
-from tests.backends.compiled.chains import Array, compiler, same
+from tests.system.compiled.chains import Array, compiler, same
 
 pytestmark = compiler
 

@@ -11,8 +11,8 @@ from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.code import Programs
 from aioflow_numpy.compiled.store import Store
 from aioflow_numpy.compiled.wanted import Spent, Wanted
-from tests.backends.compiled.chains import compiler
 from tests.processes import SECONDS
+from tests.system.compiled.chains import compiler
 
 TEXT = "void piece0(long m, long n, int *out) { *out = m + n; }"
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ try:
 except (NotFoundError, FailedPreconditionError) as error:
     pytest.skip(error.message, allow_module_level=True)
 
+KERNELS = Path(__file__).parents[1] / "backends" / "onednn" / "test_kernels.py"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the guarded memory is mapped as on Linux")
 
 
@@ -61,7 +63,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "cancelled or assign
 
 
 def test_operands_of_a_step_that_is_cancelled_are_left_alone() -> None:
-    done = ran("-c", _SESSION, os.path.join(os.path.dirname(__file__), "test_kernels.py"))
+    done = ran("-c", _SESSION, str(KERNELS))
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -17,7 +17,7 @@ from aioflow_numpy.compiled import compiler as module
 from aioflow_numpy.compiled.code import Programs, describe
 from aioflow_numpy.compiled.compiler import find
 from aioflow_numpy.compiled.store import Store
-from tests.backends.compiled.chains import compiler
+from tests.system.compiled.chains import compiler
 
 NOTHING = "void piece0(long rows, long width) {}"
 
@@ -195,7 +195,7 @@ def test_a_child_asks_for_itself(tmp_path: Path) -> None:
     program = f"""
 import os, sys, time
 from pathlib import Path
-from tests.backends.compiled.chains import gate, gate_inputs
+from tests.system.compiled.chains import gate, gate_inputs
 from aioflow_numpy import compiled_blocks
 from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.compiler import Compiler

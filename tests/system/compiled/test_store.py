@@ -16,7 +16,7 @@ from aioflow_numpy.compiled import store as module
 from aioflow_numpy.compiled.code import Programs, describe
 from aioflow_numpy.compiled.store import Store
 from tests import processes
-from tests.backends.compiled.chains import compiler
+from tests.system.compiled.chains import compiler
 
 TEXT = "void piece0(long rows, long width, int *out) { *out = rows + width; }"
 

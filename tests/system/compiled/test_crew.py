@@ -25,9 +25,9 @@ from aioflow_numpy.blas_threads import alone
 from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.compiled.crew import SINGLE, crew_program
 from aioflow_numpy.crew import Crew
-from tests.backends.compiled.chains import Array, compiler
-from tests.backends.compiled.crews import helpers, noting
 from tests.processes import SECONDS
+from tests.system.compiled.chains import Array, compiler
+from tests.system.compiled.crews import helpers, noting
 
 SOME = Gemm(1, SINGLE)  # is not called
 

@@ -1,6 +1,6 @@
 """A program that gives variables the values of a large file, and says what memory that took.
 
-    python large.py FILE PART…   with PART one of: cast, transposed
+    python large_safetensors.py FILE PART…   with PART one of: cast, transposed
 
 Prints JSON: the bytes that were added to the process's peak until the graph was ready, and until all was assigned and
 each value had been used.

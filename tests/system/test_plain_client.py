@@ -15,12 +15,11 @@ import pytest
 
 from aioflow.net.cluster_spec import free_addresses
 from tests.net.certificates import Authority
-from tests.net.plain_client import Failed, Part, PlainClient
+from tests.net.plain_client import PS, WORKER, Failed, Part, PlainClient, doubling
 from tests.net.plain_wire import Tensor, client_secret
 from tests.processes import program_on_loop
 from tests.system.processes import arguments_of
 
-PS, WORKER = "/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0"
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
@@ -37,16 +36,6 @@ def numbers(tensor: Tensor) -> tuple[float, ...]:
     dtype, (count,), data = tensor
     assert dtype == "float32"
     return struct.unpack(f"<{count}f", data)
-
-
-def doubling(task: str = PS) -> Part:
-    """y = x + x for a fed x."""
-    part = Part(task, f"{task}/device:CPU:0", feeds=1, fetches=1)
-    kind = part.dtype("float32")
-    x = part.node("x", "_Arg", [], {"T": kind, "index": 0}, [("float32", [None])])
-    y = part.node("y", "AddV2", [(x, 0), (x, 0)], {"T": kind}, [("float32", [None])])
-    part.node("fetch", "_Retval", [(y, 0)], {"T": kind, "index": 0})
-    return part
 
 
 def edge(part: Part) -> dict[str, object]:

@@ -1,0 +1,75 @@
+"""Garbage of programs, and of children that fork."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aioflow.work import collector
+from aioflow.work.collector import full_collections_postponed
+
+
+@pytest.fixture(autouse=True)
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a program that has not frozen anything. What the tests before have frozen is so again afterwards."""
+    gc.unfreeze()
+    monkeypatch.setattr(collector, "_POSTPONING", collector._Postponing())
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def made() -> list[Any]:
+    """Much: Python looks at everything when a quarter more objects have survived than there were, these among them."""
+    return [[] for _ in range(300_000 + len(gc.get_objects()) // 2)]
+
+
+_DROPPING = """
+import gc
+from aioflow.work import collector
+
+class Dropped:
+    alive = 0
+
+    def __init__(self):
+        self.own, self.more = self, [[] for _ in range(2000)]
+        Dropped.alive += 1
+
+    def __del__(self):
+        Dropped.alive -= 1
+
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
+collector._LITTLE, most = 1000, 0
+for _ in range(2000):
+    with collector.full_collections_postponed():
+        Dropped()
+    most = max(most, Dropped.alive)
+print(2 in looks, most < 1000)
+"""
+
+
+def test_garbage_does_not_pile_up_from_block_to_block() -> None:
+    """A program that arranges steps again and again, and drops them in cycles: not a large one, as that of the tests,
+    in which Python itself lets much pile up.
+    """
+    command = [sys.executable, "-c", _DROPPING]
+    assert subprocess.run(command, capture_output=True, check=True, text=True, timeout=120).stdout == "True True\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_is_forked_in_a_block_collects_as_ever() -> None:
+    with full_collections_postponed():
+        child = os.fork()
+        if not child:
+            before = gc.get_stats()[2]["collections"]
+            kept = made()
+            os._exit(0 if kept and gc.get_stats()[2]["collections"] > before else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,197 @@
+"""Programs of the README and the documents, run as programs."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.demo.digits import load_digits
+from tests.processes import SECONDS, program
+
+ROOT = Path(__file__).resolve().parents[2]
+_FENCE = re.compile(r"^(```+|~~~+)[ \t]*([\w-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(text: str, language: str) -> Iterator[tuple[int, str]]:
+    """(line, code) of each fenced block in that language."""
+    for match in _FENCE.finditer(text):
+        if match[2] == language:
+            yield text.count("\n", 0, match.start()) + 2, match[3]
+
+
+README = [code for _, code in _blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")]
+FIRST, TRAIN, SERVICE, COROUTINE, DEVICES = README
+
+
+def _output(code: str, folder: Path) -> tuple[str, str]:
+    """What a program prints and logs, run as a user would: pasted into a file, with warnings as errors."""
+    file = folder / "pasted.py"
+    file.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_the_readmes_first_program_runs_and_learns(tmp_path: Path) -> None:
+    printed, logged = _output(FIRST, tmp_path)
+    *losses, prediction = printed.split("\n")[:-1]
+    values = [float(line) for line in losses]
+    assert len(values) == 10
+    assert values == sorted(values, reverse=True), "the loss falls"
+    assert prediction.startswith("[[")
+    assert logged == ""
+
+
+def test_the_readmes_program_with_a_coroutine_runs(tmp_path: Path) -> None:
+    printed, logged = _output(COROUTINE, tmp_path)
+    assert printed.count("dtype=float32") == 2
+    assert "nan" not in printed
+    assert logged == ""
+
+
+def test_the_readmes_program_with_two_devices_shows_where_nodes_are(tmp_path: Path) -> None:
+    printed, logged = _output(DEVICES, tmp_path)
+    devices, total = printed.splitlines()
+    assert devices.count("device:CPU") == 2
+    assert float(total) == pytest.approx(256 * (1 + np.tanh(1.0)))
+    assert re.search(r"^MatMul: \(MatMul\): \S+/device:CPU:0$", logged, re.MULTILINE)
+
+
+def test_the_readmes_web_service_starts_on_the_model_that_the_program_before_it_made(tmp_path: Path) -> None:
+    """It answers, and refuses what is no row of numbers with the error's text."""
+    printed, logged = _output(TRAIN, tmp_path)
+    assert "saved as model/digits" in printed
+    assert logged == ""
+    (tmp_path / "service.py").write_text(SERVICE, encoding="utf-8")
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with program(
+        *("-m", "uvicorn", "service:app", "--port", "0"), cwd=tmp_path, env=environment, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        url = next(found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+", line)))
+        with httpx.Client(base_url=url, trust_env=False, timeout=SECONDS) as client:
+            digits = load_digits()
+            answer = client.post("/predict", json=digits.images[:500].tolist())
+            assert answer.status_code == 200
+            assert np.mean(np.argmax(answer.json(), axis=1) == digits.labels[:500]) > 0.9
+            for body, text in BAD_INPUT.items():
+                answer = client.post("/predict", content=body)
+                assert answer.status_code == 400, answer.text
+                assert text in answer.text
+                assert str(tmp_path) not in answer.text
+                assert "service.py" not in answer.text
+            _begin_a_request_and_go(httpx.URL(url))
+            assert client.post("/predict", json=[[0.5] * 64]).status_code == 200
+        process.terminate()
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert "Traceback" not in rest
+    assert "Warning" not in rest
+
+
+def _begin_a_request_and_go(url: httpx.URL) -> None:
+    with socket.create_connection((url.host, url.port or 80)) as client:
+        client.sendall(b"POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n[[0.5, ")
+
+
+BAD_INPUT = {
+    "": "Expecting value",
+    "[[1, 2]]": "shape (1, 2)",
+    "7": "shape ()",
+    '{"rows": []}': "not 'dict'",
+    '[["a"]]': "'a'",
+    f"[[1{'0' * 400}]]": "int too large",
+    f"[{[1e39] * 64}]": "overflow",
+    "[[1e300, 1]]": "overflow",
+    f"[{'[NaN' + ', NaN' * 63}]]": "float values",
+    "[" * 200_000: "recursion depth",
+    "[[1], [1, 2]]": "inhomogeneous",
+}
+
+
+def test_the_programs_of_the_documents_pass_the_type_checker(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="mypy is of the extra `types`: `tox -e types` runs this")
+    extending = "\n\n".join(code for _, code in _blocks((ROOT / "docs" / "extending.md").read_text("utf-8"), "python"))
+    programs = [*README, extending]
+    files = [tmp_path / f"program_{number}.py" for number in range(len(programs))]
+    for file, code in zip(files, programs, strict=True):
+        file.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+TRAINING_PAGE = ROOT / "docs" / "training.md"
+TRAINING = [code for _, code in _blocks(TRAINING_PAGE.read_text("utf-8"), "python")]
+SUPERVISED, SUMMARIES, BY_HAND, *PIECES, MIXED, RECOMPUTED, OLDER = TRAINING
+
+
+def test_the_supervised_program_shows_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    _, logged = _output(SUPERVISED, tmp_path)
+    assert re.findall(r"saved step (\d+)", logged) == ["0", "4", "8", "10"]
+    assert logged.count("loss = ") == 2
+    _, logged = _output(SUPERVISED, tmp_path)
+    assert "restoring run/supervised/model.ckpt-10" in logged
+    assert "loss = " not in logged
+
+
+async def test_summaries_are_written_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await asyncio.to_thread(_output, SUMMARIES, tmp_path) == ("", "")
+    monkeypatch.chdir(tmp_path)
+    async with asyncio.timeout(SECONDS):
+        await eval(compile(BY_HAND, "training.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
+    tags: dict[str, Counter[str]] = {}
+    for folder in ("summaries", "by_hand"):
+        (file,) = (tmp_path / "run" / folder).iterdir()
+        events = list(af.train.summary_iterator(file))
+        tags[folder] = Counter(value.tag for event in events for value in event.summary.value)
+        assert sum(bool(event.graph_def) for event in events) == 1
+    assert tags["summaries"] == {"training/loss": 20, "training/weights": 20, "global_step/sec": 1}
+    assert tags["by_hand"] == {"square": 10}
+    assert events[-1].tagged_run_metadata.tag == "a traced step"
+
+
+def test_the_program_in_mixed_precision_learns(tmp_path: Path) -> None:
+    printed, logged = _output(MIXED, tmp_path)
+    loss, steps = printed.split()
+    assert 0 < float(loss) < 0.5
+    assert int(steps) in range(190, 201), "steps that overflow do not count"
+    assert logged == ""
+
+
+def test_the_simulated_cluster_does_what_the_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+    ((_, code),) = _blocks(page, "python")
+    printed, logged = _output(code, tmp_path)
+    assert f"prints `{printed.strip()}`" in page
+    assert logged == ""
+
+
+def test_the_older_program_stops_at_its_step(tmp_path: Path) -> None:
+    assert _output(OLDER, tmp_path) == ("", "")
+    assert (tmp_path / "run" / "older" / "checkpoint").is_file()

@@ -1,0 +1,62 @@
+"""Event files of programs that close nothing, and of children that fork."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioflow.train import summary_iterator
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def events(folder: Path) -> list[Any]:
+    """All but those with which a file begins."""
+    found = []
+    for file in files(folder):
+        first, *rest = summary_iterator(file)
+        assert first.file_version == "brain.Event:2"
+        found += rest
+    return found
+
+
+def numbers(folder: Path) -> list[tuple[int, float]]:
+    return [(event.step, event.summary.value[0].simple_value) for event in events(folder)]
+
+
+def test_a_program_that_closes_nothing_loses_nothing(tmp_path: Path) -> None:
+    program = f"""if True:
+        import aioflow as af
+        writer = af.summary.FileWriter({str(tmp_path)!r})
+        for step in range(500):
+            writer.add_summary(af.Summary(value=[dict(tag="x", simple_value=step)]), step)
+    """
+    subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", program], check=True, timeout=60)
+    assert numbers(tmp_path) == [(step, step) for step in range(500)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_writes_files_of_its_own(tmp_path: Path) -> None:
+    program = f"""if True:
+        import asyncio, os
+        import aioflow as af
+        writer = af.summary.FileWriter({str(tmp_path)!r})
+        add = lambda step: writer.add_summary(af.Summary(value=[dict(tag="x", simple_value=step)]), step)
+        add(1)
+        child = os.fork()
+        add(2 if child else 3)
+        asyncio.run(writer.close())
+        if not child:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert sorted(numbers(tmp_path)) == [(1, 1), (2, 2), (3, 3)]
+    assert len(files(tmp_path)) == 2

@@ -1,0 +1,124 @@
+"""Names of the package, as programs that have just begun find them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import aioflow as af
+
+
+def test_importing_aioflow_brings_nothing_heavy() -> None:
+    heavy = ["importlib.metadata", "email", "zipfile", "tempfile", "uvloop", "safetensors", "starlette", "uvicorn",
+             "matplotlib", "rich", "httpx", "pickletools", "unittest", "multiprocessing", "xml", "urllib.request",
+             "re2", "aioflow.testing", "aioflow.cli", "aioflow.demo", *OF_CLUSTERS]  # fmt: skip
+    assert loaded("import aioflow", heavy) == "[]"
+
+
+# All that `import aioflow` may load of aioflow: what runs before NumPy, and where each name is.
+BARE = """
+    aioflow aioflow.errors aioflow.installed aioflow.ops aioflow.ops.public aioflow.preload aioflow.release aioflow.work
+    aioflow.work.forking aioflow.work.later
+"""
+
+
+def test_an_import_loads_no_more_than_where_the_names_are() -> None:
+    program = "import sys, aioflow\nprint(*(m for m in sys.modules if m.partition('.')[0] == 'aioflow'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert set(done.stdout.split()) == set(BARE.split())
+
+
+def test_nothing_but_a_session_brings_an_event_loop() -> None:
+    assert loaded("import numpy, aioflow as af\naf.matmul([[1.0]], [[2.0]])", ["asyncio", "aioflow.runtime"]) == "[]"
+
+
+def test_an_op_is_found_whoever_asks_for_it() -> None:
+    """By the table of names, by its own name, by an operator, by a gradient, and in a graph that is read."""
+    for program in (
+        "y = af.nn.relu(x)",
+        "y = af.raw_ops.Relu(features=x)",
+        "from aioflow import extend; y = extend.make('Relu', x)",
+        "y = af.get_default_graph().create_op('Relu', [x], {'T': x.dtype}, [(x.dtype, x.dims)]).outputs[0]",
+        "from aioflow.ops.importer import import_graph_def as read; (y,) = read(GRAPH, {'x': x}, ['y:0'])",
+    ):
+        code = f"import aioflow as af\nx = af.constant([2.0, -1.0])\n{program}\n{_IT_RUNS}".replace("GRAPH", _GRAPH)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+        assert done.stdout == "[1.5 0. ] [1. 0.]\n", done.stderr
+
+
+_IT_RUNS = """
+d = af.gradients(y, x)[0]
+with af.Session() as session:
+    print(session.run_sync(y - 0.5 * d), session.run_sync(d))
+"""
+_GRAPH = """af.GraphDef((
+    af.NodeDef('x', 'Placeholder', (), '', {'dtype': af.float32, 'shape': (2,)}),
+    af.NodeDef('y', 'Relu', ('x',), '', {'T': af.float32}),
+))"""
+
+
+def test_a_definition_of_an_op_that_nobody_has_imported_yet_is_a_second_one() -> None:
+    for program, error in (
+        ("define_op('Relu', 'x: T', 'y: T', ['T: type'])", "AlreadyRegisteredError"),
+        ("not_differentiable('Relu')", "AlreadyRegisteredError"),
+        ("define_op('AnOp', 'x: T', 'y: T', ['T: type'])", ""),
+        ("make('Rleu', 1.0)", "did you mean 'Relu'"),
+    ):
+        command = [sys.executable, "-c", f"from aioflow.extend import *\n{program}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert error in done.stderr, program
+        assert (done.returncode == 0) is (not error), done.stderr
+
+
+def test_many_threads_may_be_the_first_to_ask() -> None:
+    program = """
+import threading, aioflow as af
+names = ["matmul", "reshape", "nn", "train", "Session", "gradients", "image", "while_loop", "Variable"] * 3
+start, found = threading.Barrier(len(names)), []
+def ask(name):
+    start.wait()
+    found.append(getattr(af, name) is getattr(af, name) and "Relu" in __import__("aioflow.graph.opdef").graph.opdef.OPS)
+threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(found.count(True))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("27\n", "")
+
+
+# What a program by itself does without: loaded with the first use.
+OF_CLUSTERS = ["aioflow.net", "aioflow.distributed.ring", "aioflow.train.sync_replicas", "aioflow.train.monitored"]
+
+
+def loaded(code: str, modules: list[str]) -> str:
+    """Which of these modules a program has in the end."""
+    program = f"{code}\nimport sys\nprint([m for m in {modules} if m in sys.modules])"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+
+
+def test_a_local_session_needs_nothing_of_clusters() -> None:
+    local = "import aioflow as af\nwith af.Session() as session: session.run_sync(af.constant(1) + 1)"
+    assert loaded(local, OF_CLUSTERS) == "[]"
+
+
+def test_what_is_loaded_later_is_there_like_any_other_name() -> None:
+    program = (
+        "import aioflow.train as t; assert {*t.__all__} <= {*dir(t)}; t.Scaffold; from aioflow.train import Server"
+    )
+    assert loaded(program, ["aioflow.train.monitored", "aioflow.net.server"]) != "[]"
+    with pytest.raises(AttributeError, match="did you mean 'MonitoredTrainingSession'"):
+        af.train.MonitoredTrainingSesion  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_an_annotation_loads_what_it_names() -> None:
+    program = (
+        "import typing, aioflow as af\n"
+        "hints = [typing.get_type_hints(f) for f in (af.get_default_session, af.assign, af.Tensor.eval)]\n"
+        "assert hints[0]['return'] == af.Session | None and hints[1]['ref'] is af.Variable\n"
+        "assert hints[2]['session'] == af.Session | None"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
