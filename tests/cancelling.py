@@ -11,8 +11,13 @@ import asyncio
 import gc
 import math
 import os
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from types import FrameType
 from typing import Any, Final
+from unittest.mock import patch
 
 import uvloop
 
@@ -25,6 +30,7 @@ LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
 }
 
 _LIMIT: Final = 60.0  # seconds, for what a cancelled coroutine leaves behind to go away
+_FRAMES: Final = 3
 _FILES: Final = "/proc/self/fd"
 
 
@@ -38,9 +44,21 @@ def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[An
         loop.set_exception_handler(lambda _, context: logged.append(repr(context)))
         await work
 
-    with asyncio.Runner(debug=True, loop_factory=new_loop) as runner:
+    with _short_stacks(), asyncio.Runner(debug=True, loop_factory=new_loop) as runner:
         runner.run(watched())
     assert not logged, logged
+
+
+@contextmanager
+def _short_stacks() -> Iterator[None]:
+    """Let debug mode keep a few frames for each future and callback: all of pytest's take longer than the tests."""
+
+    def walk(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+        return islice(whole(frame), _FRAMES)
+
+    whole = traceback.walk_stack
+    with patch.object(traceback, "walk_stack", walk):
+        yield
 
 
 async def cancel_at_each_turn(
