@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.math import large_sorts
 from aioflow.ops.apply import make_list
 from aioflow.testing.evaluate import evaluate
 
@@ -58,7 +59,7 @@ def test_scans_of_small_floats_are_made_in_float32() -> None:
 @pytest.mark.parametrize(
     "x",
     [
-        RANDOM.integers(0, 3, (200_000, 3)).astype(np.int32),
+        RANDOM.integers(0, 3, (150_000, 3)).astype(np.int32),
         np.where(RANDOM.random((150_000, 2)) > 0.5, -0.0, 0.0).astype(np.float32),
         RANDOM.integers(0, 2, (20, 20_000)).astype(bool),  # NumPy makes a field of each column,
     ],
@@ -190,6 +191,12 @@ def test_what_is_wrong_with_many_numbers_is_said_in_few_words(op: str, inputs: A
     assert len(str(raised.value)) < 1000
 
 
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a million numbers are too many to be sorted in one go."""
+    monkeypatch.setattr(large_sorts, "_MANY", 1 << 19)
+
+
 def _some_entries(count: int, shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """Entries in no order, some of them at one index."""
     indices = np.stack([RANDOM.integers(0, size, count) for size in shape], 1)
@@ -204,8 +211,9 @@ def _summed(indices: Any, values: Any, shape: tuple[int, ...]) -> tuple[Any, Any
 
 
 @pytest.mark.parametrize("shape", [(1 << 20, 9), (3, 500, 700)], ids=str)
+@pytest.mark.usefixtures("few_at_once")
 def test_entries_of_sparse_tensors_sorted_and_summed(shape: tuple[int, ...]) -> None:
-    indices, values, sizes = _some_entries(1_200_000, shape)
+    indices, values, sizes = _some_entries(600_000, shape)
     order = np.lexsort(indices.T[::-1])
     made, held = run("SparseReorder", indices, values, sizes)
     np.testing.assert_array_equal(made, indices[order])
@@ -226,8 +234,9 @@ def test_entries_of_sparse_tensors_sorted_and_summed(shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.usefixtures("few_at_once")
 def test_sparse_tensors_joined_and_cut(axis: int) -> None:
-    indices, values, sizes = _some_entries(600_000, (1000, 2000))
+    indices, values, sizes = _some_entries(300_000, (1000, 2000))
     made, held, shape = run("SparseConcat", (indices, indices), (values, values), (sizes, sizes), concat_dim=axis)
     whole, both = np.concatenate([indices, indices]), np.concatenate([values, values])
     whole[len(indices) :, axis] += sizes[axis]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
+from aioflow.net.comm import Comm
+from aioflow.net.links import Link
 from aioflow.net.server import Server
 
 _NUMBERS = itertools.count(1)
@@ -34,3 +37,15 @@ async def cluster(
             server = Server(spec, job, spec[job].index(address), config=config, allow_dirs=allow_dirs)
             servers.append(await stack.enter_async_context(server))
         yield servers
+
+
+@contextmanager
+def given_up_at_once() -> Iterator[None]:
+    """A block in which clients wait for no task that does not listen yet."""
+    reach = Link._reach
+
+    async def once(link: Link, patience: float) -> Comm:
+        return await reach(link, 0.0)
+
+    with patch.object(Link, "_reach", once):
+        yield

@@ -31,6 +31,7 @@ from aioflow.runtime.worker import Worker
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.virtual_clock import VirtualClockLoop, run_virtual
 from aioflow_numpy.device import NumpyDevice
+from tests.random_examples import seeds
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
 from tests.runtime.programs import Program, random_program
 from tests.runtime.split import split_plan
@@ -274,7 +275,7 @@ def with_a_failure(case: Case, source: random.Random) -> tuple[list[af.Tensor], 
 
 @pytest.mark.usefixtures("nothing_logged")
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(8, 16))
 def test_an_error_on_one_device_ends_the_step_on_all(seed: int, executor: str) -> None:
     case = Case.of(seed)
     case.fetches, node = with_a_failure(case, random.Random(seed))
@@ -302,7 +303,7 @@ def duration(plan: Plan, case: Case, seed: int, executor: str) -> float:
 
 @pytest.mark.usefixtures("nothing_logged")
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(8, 16))
 def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int, executor: str) -> None:
     case = Case.of(seed)
     plan = case.plan(0, scheduled=seed % 2 == 0)
@@ -321,7 +322,7 @@ def test_a_step_that_is_cancelled_leaves_nothing_running(seed: int, executor: st
 
 @pytest.mark.usefixtures("nothing_logged")
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", seeds(8, 16))
 def test_a_step_that_is_stopped_ends_with_the_error_that_stopped_it(seed: int, executor: str) -> None:
     case = Case.of(seed)
     plan = case.plan(0, scheduled=seed % 2 == 0)

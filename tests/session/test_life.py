@@ -19,6 +19,7 @@ from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from aioflow.runtime.step import Step
 from aioflow.work.context_stack import ContextStack
+from tests.net.clusters import given_up_at_once
 from tests.waiting import until_collected
 
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("WHO", default="nobody")
@@ -214,7 +215,7 @@ async def test_a_close_that_is_cancelled_closes_what_it_can() -> None:
 async def test_a_cluster_that_is_not_there() -> None:
     session = af.Session("aioflow://127.0.0.1:1")
     before = SESSIONS.entries()
-    with pytest.raises(af.errors.UnavailableError):
+    with given_up_at_once(), pytest.raises(af.errors.UnavailableError):
         async with session:
             pass
     assert SESSIONS.entries() == before
@@ -228,7 +229,7 @@ def test_a_cluster_that_comes_later_may_be_reached_on_another_loop() -> None:
     address = "inproc://comes-later"
     x = af.constant(1.0)
     session = af.Session(address)
-    with pytest.raises(af.errors.UnavailableError):
+    with given_up_at_once(), pytest.raises(af.errors.UnavailableError):
         asyncio.run(session.__aenter__())
 
     async def use() -> Any:

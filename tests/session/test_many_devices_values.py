@@ -269,7 +269,7 @@ async def test_a_long_loop_on_several_devices_keeps_no_iterations(executor: str)
     count = af.placeholder("int32", [])
     out = looping(count)
     async with asyncio.timeout(LIMIT), on(executor=executor) as session:
-        await session.run(out, {count: 50})
+        await session.run(out, {count: 20})
 
         async def peak(steps: int) -> int:
             gc.collect()
@@ -280,7 +280,7 @@ async def test_a_long_loop_on_several_devices_keeps_no_iterations(executor: str)
             finally:
                 tracemalloc.stop()
 
-        short, long = await peak(100), await peak(600)
+        short, long = await peak(20), await peak(420)
     assert long < short + 200_000  # an iteration's values are 800 bytes
 
 

@@ -21,6 +21,7 @@ from aioflow.errors import (
 )
 from aioflow.interop import onnx
 from tests.interop.onnx.test_loading import parse
+from tests.random_examples import examples
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -160,7 +161,7 @@ def loaded_or_refused(cases: int, seed: int) -> int:
 
 
 def test_a_mutated_model_is_loaded_or_refused() -> None:
-    assert loaded_or_refused(1000, seed=1) > 10
+    assert loaded_or_refused(examples(1000), seed=1) > 10
 
 
 @pytest.mark.fuzz
