@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import linecache
 import math
 import os
 import traceback
@@ -49,15 +50,21 @@ def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[An
     assert not logged, logged
 
 
+def _never(filename: str | None = None) -> None:
+    """`linecache.checkcache` for files that do not change."""
+
+
 @contextmanager
 def _short_stacks() -> Iterator[None]:
-    """Let debug mode keep a few frames for each future and callback: all of pytest's take longer than the tests."""
+    """Let debug mode keep a few frames for each future and callback, and not look whether their files are new: those of
+    pytest take longer than the tests.
+    """
 
     def walk(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
         return islice(whole(frame), _FRAMES)
 
     whole = traceback.walk_stack
-    with patch.object(traceback, "walk_stack", walk):
+    with patch.object(traceback, "walk_stack", walk), patch.object(linecache, "checkcache", _never):
         yield
 
 

@@ -34,7 +34,6 @@ class Counted:
     """
 
     def __init__(self, nodes: int, waits: bool) -> None:
-        self.begun = 0
         self.graph = af.Graph()
         with self.graph.as_default():
             self.x = af.placeholder(af.float32, [None, 2])
@@ -45,6 +44,11 @@ class Counted:
             if waits:
                 value = af.py_coroutine(pause, [value], af.float32)
             self.y = af.ensure_shape(value, [None, 2])
+        self.renew()
+
+    def renew(self) -> None:
+        """Make a new session."""
+        self.begun = 0
         self.session = af.Session(graph=self.graph)
 
     def count(self, rows: Any) -> Any:
@@ -132,8 +136,9 @@ USES = [
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 def test_close_ends_every_use_and_no_step_begins_after_it(loop: Any, use: Use, nodes: int, waits: bool) -> None:
     async def work() -> None:
+        counted = Counted(nodes, waits)
         for turns in (*range(8), 12, 24, 48):
-            counted = Counted(nodes, waits)
+            counted.renew()
             task = asyncio.get_running_loop().create_task(use(counted))
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -392,8 +397,10 @@ def test_session_cancelled_at_each_turn_leaves_nothing_and_runs_on(loop: Any, us
 @pytest.mark.parametrize("nodes", [1, 100])
 def test_partial_run_cancelled_at_each_turn_ends_with_its_session(loop: Any, nodes: int) -> None:
     async def work() -> None:
+        counted = Counted(nodes, True)
+
         async def once() -> None:
-            counted = Counted(nodes, True)
+            counted.renew()
             async with counted.session:
                 await runs_partially(counted)
 
