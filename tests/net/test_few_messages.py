@@ -16,7 +16,7 @@ from aioflow.compiler.messages import Messages, messages, unanswered
 from aioflow.net.framing import Kind, Message
 from aioflow.net.server import Server
 from aioflow.net.tcp import TcpComm
-from tests.net.clusters import cluster
+from tests.net.clusters import cluster, given_up_at_once
 
 PS, WORKER, CHIEF = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker", "chief"))
 
@@ -232,5 +232,5 @@ async def test_a_short_step_of_this_process_takes_no_message_and_no_turn_of_the_
         assert not raised.value.may_have_been_applied
         assert server.status().activity.begun == begun + 2
         await server.drain(0.0)
-        with pytest.raises(af.errors.OpError):
+        with given_up_at_once(), pytest.raises(af.errors.OpError):
             await step(6)

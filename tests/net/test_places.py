@@ -17,7 +17,7 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.messages import RUN, STATE, Run
 from aioflow.net.server import Server, target_address
 from aioflow.net.transports import connect, listen
-from tests.net.clusters import inproc
+from tests.net.clusters import given_up_at_once, inproc
 from tests.net.test_hostile_clients import part, register
 
 ADDRESSES = ["tcp://127.0.0.1:0", "inproc://places"]
@@ -154,7 +154,7 @@ async def test_a_session_with_a_step_does_not_give_way_and_another_one_is_told_w
         waiting = tg.create_task(one.run(taken))
         while not ps.status().activity.running:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        with pytest.raises(UnavailableError, match="none of them is idle") as raised:
+        with given_up_at_once(), pytest.raises(UnavailableError, match="none of them is idle") as raised:
             await other.run(put)
         assert not raised.value.may_have_been_applied
         await one.run(put)

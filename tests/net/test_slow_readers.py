@@ -67,12 +67,13 @@ def fresh() -> int:
 
 async def test_who_asks_on_and_reads_nothing_is_cut_off() -> None:
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(60), Server({"ps": ["127.0.0.1:0"]}, "ps", 0) as server:
+    options = CommOptions(limits=Limits(open_requests=64, unread_bytes=1 * MIB))
+    async with asyncio.timeout(60), Server({"ps": ["127.0.0.1:0"]}, "ps", 0, options=options) as server:
         with socket.create_connection(place_of(server)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.setblocking(False)
             await loop.sock_sendall(sock, hello(5))
-            with grows_at_most(64 * MIB), pytest.raises(ConnectionError):
+            with grows_at_most(8 * MIB), pytest.raises(ConnectionError):
                 await asks_for_ever(sock)
         assert (await asyncio.to_thread(state_of, place_of(server)))["registered"] == 0
 

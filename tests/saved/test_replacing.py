@@ -73,8 +73,8 @@ def names(place: Location) -> list[str]:
 
 
 @pytest.fixture(params=["folder", "store"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
-    return tmp_path / "model" if request.param == "folder" else f"memory://{uuid.uuid4().hex}/model"
+def place(request: pytest.FixtureRequest, quick_path: Path) -> Location:
+    return quick_path / "model" if request.param == "folder" else f"memory://{uuid.uuid4().hex}/model"
 
 
 # ── beside readers ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -82,10 +82,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 
 @pytest.mark.parametrize("moment", ["manifest", "read", "check"])
 def test_who_is_loading_gets_one_version(
-    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """It is replaced between any two of the files that are read."""
-    asyncio.run(save_version(place, 1, tmp_path / "1"))
+    asyncio.run(save_version(place, 1, quick_path / "1"))
     done = getattr(Place, moment)
     calls = []
 
@@ -94,7 +94,7 @@ def test_who_is_loading_gets_one_version(
         calls.append(found)
         if len(calls) <= 3:
             monkeypatch.setattr(Place, moment, done)
-            asyncio.run(save_version(place, 1 + len(calls), tmp_path / "later"))
+            asyncio.run(save_version(place, 1 + len(calls), quick_path / "later"))
             monkeypatch.setattr(Place, moment, interrupted)
         return found
 
@@ -104,22 +104,22 @@ def test_who_is_loading_gets_one_version(
     assert 1 < asyncio.run(version_of(model)) <= 1 + len(calls)
 
 
-def test_a_model_that_is_replaced_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(save_version(tmp_path / "model", 1, tmp_path / "1"))
+def test_a_model_that_is_replaced_without_end_is_given_up(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(save_version(quick_path / "model", 1, quick_path / "1"))
     done = Place.manifest
     monkeypatch.setattr(Place, "manifest", lambda self: done(self).replace(b"\n", b"\n" * len(calls) + b"\n"))
     calls: list[None] = []
     monkeypatch.setattr(Place, "keep", lambda *_: calls.append(None))
     with pytest.raises(errors.AbortedError, match="again and again"):
-        load(tmp_path / "model")
+        load(quick_path / "model")
 
 
-async def test_who_has_loaded_a_model_keeps_that_version(place: Location, tmp_path: Path) -> None:
+async def test_who_has_loaded_a_model_keeps_that_version(place: Location, quick_path: Path) -> None:
     """Its weights are not read yet, and its assets are opened whenever it is called."""
-    await save_version(place, 1, tmp_path / "1")
+    await save_version(place, 1, quick_path / "1")
     before, model = names(place), load(place)
     async with calling(load(place)) as session:
-        await save_version(place, 2, tmp_path / "2")
+        await save_version(place, 2, quick_path / "2")
         assert await session.run("v0/Read/ReadVariableOp:0") is not None
         value = session.graph.get_tensor_by_name("v0/Read/ReadVariableOp:0")
         assert set(await session.run(value)) == {1}
@@ -128,28 +128,28 @@ async def test_who_has_loaded_a_model_keeps_that_version(place: Location, tmp_pa
     assert set(before) < set(names(place)), "the files of both are there"
 
 
-async def test_what_nobody_uses_any_more_goes_with_the_next_save(place: Location, tmp_path: Path) -> None:
-    await save_version(place, 1, tmp_path / "1")
+async def test_what_nobody_uses_any_more_goes_with_the_next_save(place: Location, quick_path: Path) -> None:
+    await save_version(place, 1, quick_path / "1")
     one = len(names(place))
     model = load(place)
-    await save_version(place, 2, tmp_path / "2")
+    await save_version(place, 2, quick_path / "2")
     assert len(names(place)) > one
     gone = weakref.ref(model.graph)
     del model
     until_collected(gone)
     for number in range(3, 6):
-        await save_version(place, number, tmp_path / str(number))
+        await save_version(place, number, quick_path / str(number))
     assert await version_of(load(place)) == 5
     # In a store nobody can tell who reads the version before.
     assert len(names(place)) == (one if isinstance(place, Path) else 2 * one - 1)
 
 
-async def test_a_version_stays_for_as_long_as_it_is_loaded(tmp_path: Path) -> None:
-    place = tmp_path / "model"
+async def test_a_version_stays_for_as_long_as_it_is_loaded(quick_path: Path) -> None:
+    place = quick_path / "model"
     models: list[Model] = []
     graphs: list[str] = []
     for number in range(1, 5):
-        await save_version(place, number, tmp_path / str(number))
+        await save_version(place, number, quick_path / str(number))
         graphs += [name for name in names(place) if name.startswith("graph") and name not in graphs]
         models.append(load(place))
     assert [await version_of(model) for model in models] == [1, 2, 3, 4]
@@ -158,39 +158,39 @@ async def test_a_version_stays_for_as_long_as_it_is_loaded(tmp_path: Path) -> No
     gone = [weakref.ref(model.graph) for model in models[1:]]
     models.clear()
     until_collected(*gone)
-    await save_version(place, 5, tmp_path / "5")
+    await save_version(place, 5, quick_path / "5")
     last = [name for name in names(place) if name.startswith("graph") and name not in graphs]
     assert sorted([*last, graphs[0]]) == [name for name in names(place) if name.startswith("graph")]
     del graph
 
 
-async def test_a_model_in_a_store_that_is_replaced_twice_has_to_be_loaded_again(tmp_path: Path) -> None:
+async def test_a_model_in_a_store_that_is_replaced_twice_has_to_be_loaded_again(quick_path: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
-    await save_version(place, 1, tmp_path / "1")
+    await save_version(place, 1, quick_path / "1")
     model = load(place)
     for number in (2, 3):
-        await save_version(place, number, tmp_path / str(number))
+        await save_version(place, number, quick_path / str(number))
     with pytest.raises(errors.AbortedError, match="load it again"):
         await version_of(model)
     assert await version_of(load(place)) == 3
 
 
-async def test_a_link_to_a_folder_may_lead_to_another_one_meanwhile(tmp_path: Path) -> None:
+async def test_a_link_to_a_folder_may_lead_to_another_one_meanwhile(quick_path: Path) -> None:
     for number in (1, 2):
-        await save_version(tmp_path / str(number), number, tmp_path / "texts")
-    newest = tmp_path / "newest"
-    newest.symlink_to(tmp_path / "1")
+        await save_version(quick_path / str(number), number, quick_path / "texts")
+    newest = quick_path / "newest"
+    newest.symlink_to(quick_path / "1")
     model = load(newest)
     newest.unlink()
-    newest.symlink_to(tmp_path / "2")
+    newest.symlink_to(quick_path / "2")
     assert await version_of(model) == 1
     assert await version_of(load(newest)) == 2
 
 
-def test_readers_and_a_writer_at_once(tmp_path: Path) -> None:
+def test_readers_and_a_writer_at_once(quick_path: Path) -> None:
     """Each reader sees whole versions, and none that is older than one it has seen."""
-    place = tmp_path / "model"
-    asyncio.run(save_version(place, 0, tmp_path / "texts"))
+    place = quick_path / "model"
+    asyncio.run(save_version(place, 0, quick_path / "texts"))
     over = threading.Event()
     failures: list[BaseException] = []
 
@@ -208,7 +208,7 @@ def test_readers_and_a_writer_at_once(tmp_path: Path) -> None:
     for reader in readers:
         reader.start()
     for number in range(1, 20):
-        asyncio.run(save_version(place, number, tmp_path / "texts"))
+        asyncio.run(save_version(place, number, quick_path / "texts"))
     over.set()
     for reader in readers:
         reader.join(PATIENCE)
@@ -244,23 +244,23 @@ def _no_manifest(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", [_no_ops, _no_weights, _half_of_the_weights, _no_manifest])
 async def test_a_replacement_that_fails_leaves_the_folder_as_it_was(
-    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
+    place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    await save_version(place, 1, tmp_path / "1")
+    await save_version(place, 1, quick_path / "1")
     before = names(place)
     with monkeypatch.context() as patch:
         fault(patch)
         with pytest.raises(errors.ResourceExhaustedError, match="full"):
-            await save_version(place, 2, tmp_path / "2")
+            await save_version(place, 2, quick_path / "2")
     assert names(place) == before
     assert await version_of(load(place)) == 1
 
 
 async def test_a_manifest_that_a_store_took_although_it_said_no_keeps_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
-    await save_version(place, 1, tmp_path / "1")
+    await save_version(place, 1, quick_path / "1")
     kind: Any = type(store_at(place))
     done = kind.put
 
@@ -272,28 +272,28 @@ async def test_a_manifest_that_a_store_took_although_it_said_no_keeps_its_files(
     with monkeypatch.context() as patch:
         patch.setattr(kind, "put", put)
         with pytest.raises(errors.UnavailableError):
-            await save_version(place, 2, tmp_path / "2")
+            await save_version(place, 2, quick_path / "2")
     assert await version_of(load(place)) == 2
 
 
 async def test_an_asset_that_is_missing_is_said_before_anything_is_read(
-    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await save_version(place, 1, tmp_path / "1")
+    await save_version(place, 1, quick_path / "1")
     before = names(place)
     with af.Graph().as_default():
         path, v = af.constant("none"), af.Variable(1.0)
         signature = Signature({}, {"y": af.identity(path), "v": v + 1.0})
         async with af.Session() as session:  # where the variable has no value, which comes second
             with pytest.raises(errors.NotFoundError, match="nowhere"):
-                await save(session, place, signature, {path: tmp_path / "nowhere"}, overwrite=True)
+                await save(session, place, signature, {path: quick_path / "nowhere"}, overwrite=True)
     assert names(place) == before
 
 
 async def test_a_replacement_that_is_cancelled_leaves_the_folder_as_it_was(
-    place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Location, quick_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await save_version(place, 1, tmp_path / "1")
+    await save_version(place, 1, quick_path / "1")
     before = names(place)
     begun, may_go_on = threading.Event(), threading.Event()
 
@@ -304,7 +304,7 @@ async def test_a_replacement_that_is_cancelled_leaves_the_folder_as_it_was(
 
     monkeypatch.setattr(writing, "write_checkpoint", slow)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(save_version(place, 2, tmp_path / "2"))
+        task = group.create_task(save_version(place, 2, quick_path / "2"))
         assert await asyncio.to_thread(begun.wait, PATIENCE)
         task.cancel()
         asyncio.get_running_loop().call_soon(may_go_on.set)
@@ -317,9 +317,9 @@ MARK = "-0123456789ab"
 
 
 @pytest.mark.parametrize("lives", [False, True])
-async def test_save_removes_what_a_killed_save_left(tmp_path: Path, lives: bool) -> None:
-    place = tmp_path / "model"
-    await save_version(place, 1, tmp_path / "1")
+async def test_save_removes_what_a_killed_save_left(quick_path: Path, lives: bool) -> None:
+    place = quick_path / "model"
+    await save_version(place, 1, quick_path / "1")
     before = names(place)
     left = [f"graph{MARK}.aiograph", f".ops{MARK}.json.0123456789ab.tmp", f"weights{MARK}.safetensors.pending"]
     left += [f"assets/text{MARK}.txt"]
@@ -329,7 +329,7 @@ async def test_save_removes_what_a_killed_save_left(tmp_path: Path, lives: bool)
         if not lives:
             (place / mark.path).rename(place / f".version{MARK}.000000000000.tmp")
             mark.file.close()
-        await save_version(place, 2, tmp_path / "2")
+        await save_version(place, 2, quick_path / "2")
         assert [name for name in names(place) if MARK in name] == (
             sorted([*left, str(mark.path.relative_to(place))]) if lives else []
         )
@@ -338,27 +338,27 @@ async def test_save_removes_what_a_killed_save_left(tmp_path: Path, lives: bool)
         assert len(names(place)) == len(before)
 
 
-async def test_save_without_room_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
-    place = tmp_path / "model"
+async def test_save_without_room_leaves_the_folder_as_it_was(quick_path: Path) -> None:
+    place = quick_path / "model"
     with room_for(1 << 30) as room:
-        await save_version(place, 1, tmp_path / "1")
+        await save_version(place, 1, quick_path / "1")
     model = names(place)
     for tenth in range(10):
         with room_for(room.used * tenth // 10), pytest.raises(errors.ResourceExhaustedError):
-            await save_version(place, 2, tmp_path / "2")
+            await save_version(place, 2, quick_path / "2")
         assert names(place) == model
         with room_for(room.used * tenth // 10), pytest.raises(errors.ResourceExhaustedError):
-            await save_version(tmp_path / "new" / "model", 2, tmp_path / "2")
-        assert names(tmp_path / "new") == []
+            await save_version(quick_path / "new" / "model", 2, quick_path / "2")
+        assert names(quick_path / "new") == []
     assert await version_of(load(place)) == 1
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_save_cancelled_leaves_one_version(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], overwrite: bool
+    quick_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], overwrite: bool
 ) -> None:
-    place = tmp_path / "model"
+    place = quick_path / "model"
 
     async def main() -> None:
         with af.Graph().as_default():
@@ -382,7 +382,7 @@ def test_save_cancelled_leaves_one_version(
         found = names(place)
         assert not [name for name in found if name.startswith(".")]
         assert len(found) in (0, 5)
-        assert not list(tmp_path.glob(".*"))
+        assert not list(quick_path.glob(".*"))
 
     run_on(loop, main())
     check()
@@ -391,11 +391,11 @@ def test_save_cancelled_leaves_one_version(
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_loaded_model_cancelled_while_it_is_initialized(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
+    quick_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def main() -> None:
-        await save_version(tmp_path / "model", 1, tmp_path / "1")
-        model = load(tmp_path / "model")
+        await save_version(quick_path / "model", 1, quick_path / "1")
+        model = load(quick_path / "model")
         await cancel_at_each_turn(lambda: version_of(model))
         assert await version_of(model) == 1
 
@@ -406,25 +406,25 @@ def test_loaded_model_cancelled_while_it_is_initialized(
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temporary(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where temporary folders are made."""
-    folder = tmp_path / "temporary"
+    folder = quick_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     yield folder
     until(lambda: gc.collect() >= 0 and not list(folder.iterdir()))  # they go with the models
 
 
-async def test_a_model_in_a_store_runs_with_its_assets(tmp_path: Path, temporary: Path) -> None:
+async def test_a_model_in_a_store_runs_with_its_assets(quick_path: Path, temporary: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
-    await save_version(place, 7, tmp_path / "7")
+    await save_version(place, 7, quick_path / "7")
     model = load(place)
     assert await version_of(model) == 7
     (path,) = model.assets.values()
     assert Path(path).is_relative_to(temporary)
     async with calling(model) as session:
-        await save(session, tmp_path / "again", model.signatures, model.assets)
-    assert await version_of(load(tmp_path / "again")) == 7
+        await save(session, quick_path / "again", model.signatures, model.assets)
+    assert await version_of(load(quick_path / "again")) == 7
     graph = model.graph
     del model
     gc.collect()
@@ -432,9 +432,9 @@ async def test_a_model_in_a_store_runs_with_its_assets(tmp_path: Path, temporary
     del graph, session
 
 
-async def test_an_asset_in_a_store_that_is_altered_is_refused(tmp_path: Path, temporary: Path) -> None:
+async def test_an_asset_in_a_store_that_is_altered_is_refused(quick_path: Path, temporary: Path) -> None:
     place = f"memory://{uuid.uuid4().hex}/model"
-    await save_version(place, 7, tmp_path / "7")
+    await save_version(place, 7, quick_path / "7")
     (asset,) = [name for name in names(place) if "/assets/" in name]
     fsspec.filesystem("memory").pipe_file(asset, b"8")
     with pytest.raises(errors.DataLossError, match="altered"):
@@ -442,16 +442,16 @@ async def test_an_asset_in_a_store_that_is_altered_is_refused(tmp_path: Path, te
 
 
 @pytest.mark.parametrize("there", ["folder", "store"])
-async def test_a_model_may_be_carried_from_one_place_to_another(tmp_path: Path, there: str) -> None:
+async def test_a_model_may_be_carried_from_one_place_to_another(quick_path: Path, there: str) -> None:
     """As the tools of a store copy it."""
     store = f"memory://{uuid.uuid4().hex}/model"
-    source, target = (store, str(tmp_path / "model")) if there == "folder" else (str(tmp_path / "model"), store)
-    await save_version(source, 7, tmp_path / "7")
+    source, target = (store, str(quick_path / "model")) if there == "folder" else (str(quick_path / "model"), store)
+    await save_version(source, 7, quick_path / "7")
     fs = fsspec.filesystem("memory")
     if there == "folder":
         fs.get(source, target, recursive=True)
     else:
         fs.put(source, target, recursive=True)
     assert await version_of(load(target)) == 7
-    await save_version(target, 8, tmp_path / "8")
+    await save_version(target, 8, quick_path / "8")
     assert await version_of(load(target)) == 8

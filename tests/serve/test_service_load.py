@@ -29,7 +29,7 @@ async def test_a_full_queue_is_429_and_a_late_answer_504(tmp_path: Path) -> None
     x = np.ones([1, 1], np.float32)
     async with serving({"m": tmp_path / "m"}, options) as (server, client):
         batched = next(iter(server.repository.get("m").calls.values()))
-        late = asked(x, parameters={"timeout": 2_000_000})
+        late = asked(x, parameters={"timeout": 1_000_000})
         async with asyncio.TaskGroup() as group:
             running = group.create_task(client.post("/v2/models/m/infer", json=late))
             await eventually(lambda: batched.statistics().running_batches)
