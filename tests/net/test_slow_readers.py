@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from aioflow.net.addresses import PortReservation
 from aioflow.net.comm import CommOptions
 from aioflow.net.limits import Limits
 from aioflow.net.server import Server
@@ -68,7 +69,10 @@ def fresh() -> int:
 async def test_who_asks_on_and_reads_nothing_is_cut_off() -> None:
     loop = asyncio.get_running_loop()
     options = CommOptions(limits=Limits(open_requests=64, unread_bytes=1 * MIB))
-    async with asyncio.timeout(60), Server({"ps": ["127.0.0.1:0"]}, "ps", 0, options=options) as server:
+    port = PortReservation("127.0.0.1")
+    assert port._socket is not None
+    port._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)  # the system holds little for its connections
+    async with asyncio.timeout(60), Server({"ps": [port.place]}, "ps", 0, options=options) as server:
         with socket.create_connection(place_of(server)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.setblocking(False)
