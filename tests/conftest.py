@@ -43,8 +43,8 @@ _LONG: Final = (
     "sweep/hostile/test_hostile_calls.py",
     "sweep/test_ops_on_the_fake.py",
     "sweep/test_deadlines.py",
-    "autodiff/test_loops.py",
-    "ops/test_queue_interruptions.py",
+    "session/test_closing.py",
+    "net/test_cancellation.py",
 )
 
 # What no interpreter changes: the results of ops, what is made of graphs and files, random programs under a virtual

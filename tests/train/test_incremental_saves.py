@@ -146,9 +146,9 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         read_all(prefix)
 
 
-def test_whatever_stands_in_a_manifest_is_read_or_refused(tmp_path: Path) -> None:
-    save(tmp_path / "m", a=np.zeros(2, np.float32), s=np.array([b"x"], object))
-    path = tmp_path / "m.manifest.json"
+def test_whatever_stands_in_a_manifest_is_read_or_refused(quick_path: Path) -> None:
+    save(quick_path / "m", a=np.zeros(2, np.float32), s=np.array([b"x"], object))
+    path = quick_path / "m.manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["sha256"], manifest["format"]
     for at in places(manifest):
@@ -157,7 +157,7 @@ def test_whatever_stands_in_a_manifest_is_read_or_refused(tmp_path: Path) -> Non
             if isinstance(changed, dict):
                 path.write_bytes(sealed(changed))
                 with contextlib.suppress(OpError):
-                    read_all(str(tmp_path / "m"))
+                    read_all(str(quick_path / "m"))
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------

@@ -382,9 +382,9 @@ def read_all(prefix: str) -> None:
 
 
 @pytest.mark.blocks_loop("reads a damaged file hundreds of times where it stands, as programs without a loop do")
-async def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
-    prefix = await saved(tmp_path / "m", a=np.arange(3, dtype=np.float32), s=np.array([b"ab", b"c"], object))
-    file = tmp_path / "m.safetensors"
+async def test_every_flipped_byte_is_noticed(quick_path: Path) -> None:
+    prefix = await saved(quick_path / "m", a=np.arange(3, dtype=np.float32), s=np.array([b"ab", b"c"], object))
+    file = quick_path / "m.safetensors"
     whole = file.read_bytes()
     for position in range(len(whole)):
         file.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])

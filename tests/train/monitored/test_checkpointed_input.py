@@ -55,24 +55,24 @@ def in_checkpoint(folder: Path) -> tuple[int, list[int]]:
 @pytest.mark.parametrize("lost", [(0,), (4,), (5,), (7, 8, 12), (23,)])
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_each_record_is_in_the_variables_once_after_losses(
-    tmp_path: Path, lost: tuple[int, ...], when: str
+    quick_path: Path, lost: tuple[int, ...], when: str
 ) -> None:
     records = Records()
     script = Script(records.train, **{when: lost})
-    async with records.session(tmp_path, script) as session:
+    async with records.session(quick_path, script) as session:
         while not session.should_stop():
             await session.run(records.train)
     assert script.created == len(lost) + 1
-    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+    assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
 
 
-async def test_a_program_that_is_killed_goes_on_at_the_checkpoint(tmp_path: Path, graph: af.Graph) -> None:
+async def test_a_program_that_is_killed_goes_on_at_the_checkpoint(quick_path: Path, graph: af.Graph) -> None:
     for killed_after in (8, 9, None):
         with af.Graph().as_default():
             records = Records()
 
             async def until_killed(records: Records, steps: int | None) -> None:
-                async with records.session(tmp_path) as session:
+                async with records.session(quick_path) as session:
                     while not session.should_stop():
                         if steps is not None:
                             steps -= 1
@@ -83,13 +83,13 @@ async def test_a_program_that_is_killed_goes_on_at_the_checkpoint(tmp_path: Path
             try:
                 await until_killed(records, killed_after)
             except KeyboardInterrupt:
-                step, seen = in_checkpoint(tmp_path)
+                step, seen = in_checkpoint(quick_path)
                 assert sum(seen) == step < COUNT
-    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+    assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
 
 
 @pytest.mark.parametrize("lost", [(), (3,), (9, 10, 11), (17,)])
-async def test_steps_may_run_beside_one_another(tmp_path: Path, lost: tuple[int, ...]) -> None:
+async def test_steps_may_run_beside_one_another(quick_path: Path, lost: tuple[int, ...]) -> None:
     """Checkpoints wait for steps in flight, so that none is of records that are only half applied."""
     records: Records = Records(lambda start: records.slow_feeds(start))
     script = Script(records.train, before=lost[::2], after=lost[1::2])
@@ -101,14 +101,14 @@ async def test_steps_may_run_beside_one_another(tmp_path: Path, lost: tuple[int,
             except af.errors.OutOfRangeError:
                 return
 
-    async with records.session(tmp_path, script) as session, asyncio.TaskGroup() as group:
+    async with records.session(quick_path, script) as session, asyncio.TaskGroup() as group:
         for _ in range(4):
             group.create_task(trainer(session))
-    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+    assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_is_lost(tmp_path: Path, seed: int) -> None:
+async def test_whatever_is_lost(quick_path: Path, seed: int) -> None:
     """Random losses, before and after steps, with random numbers of runs beside one another and of checkpoints."""
     rng = random.Random(seed)
     records: Records = Records(
@@ -123,10 +123,10 @@ async def test_whatever_is_lost(tmp_path: Path, seed: int) -> None:
             while not session.should_stop():
                 await session.run(records.train)
 
-    async with records.session(tmp_path, script, every=rng.randrange(1, 8)) as session, asyncio.TaskGroup() as group:
+    async with records.session(quick_path, script, every=rng.randrange(1, 8)) as session, asyncio.TaskGroup() as group:
         for _ in range(rng.randrange(1, 5)):
             group.create_task(trainer(session))
-    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+    assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
 
 
 async def test_a_checkpoint_that_waited_for_a_step_that_was_lost_is_not_written() -> None:
@@ -164,20 +164,20 @@ async def outcome(work: Any) -> Exception | None:
     return None
 
 
-async def test_every_checkpoint_is_whole(tmp_path: Path) -> None:
+async def test_every_checkpoint_is_whole(quick_path: Path) -> None:
     """Not only the last one: the position in each is the number of records in its variables."""
     records: Records = Records(lambda start: records.slow_feeds(start))
     scaffold = af.train.Scaffold()
-    creator = af.train.ChiefSessionCreator(scaffold, checkpoint_dir=tmp_path)
+    creator = af.train.ChiefSessionCreator(scaffold, checkpoint_dir=quick_path)
     found = []
 
     class Reads(af.train.CheckpointSaverListener):
         def after_save(self, session: Any, global_step_value: int) -> None:
-            reader = af.train.load_checkpoint(tmp_path)
+            reader = af.train.load_checkpoint(quick_path)
             found.append((reader.read("seen").sum(), int(bytes(reader.read("input_position")[()]).strip(b"="))))
 
     saver = af.train.CheckpointSaverHook(
-        tmp_path, save_steps=1, scaffold=scaffold, input=records.input, listeners=[Reads()]
+        quick_path, save_steps=1, scaffold=scaffold, input=records.input, listeners=[Reads()]
     )
 
     async def trainer(session: af.train.MonitoredSession) -> None:
@@ -191,22 +191,22 @@ async def test_every_checkpoint_is_whole(tmp_path: Path) -> None:
     assert all(records == position for records, position in found)
 
 
-async def test_it_is_an_argument_of_the_training_session(tmp_path: Path) -> None:
+async def test_it_is_an_argument_of_the_training_session(quick_path: Path) -> None:
     for _ in range(2):
         with af.Graph().as_default():
             records = Records()
             hooks = [af.train.StopAtStepHook(num_steps=COUNT // 2)]
             async with af.train.MonitoredTrainingSession(
-                checkpoint_dir=tmp_path, hooks=hooks, save_checkpoint_steps=5, input=records.input
+                checkpoint_dir=quick_path, hooks=hooks, save_checkpoint_steps=5, input=records.input
             ) as session:
                 while not session.should_stop():
                     await session.run(records.train)
-    assert in_checkpoint(tmp_path) == (COUNT, [1] * COUNT)
+    assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
     with pytest.raises(InvalidArgumentError, match="saved by the chief"):
         af.train.MonitoredTrainingSession(is_chief=False, input=records.input)
 
 
-async def test_an_input_that_follows_the_global_step_needs_no_variable(tmp_path: Path) -> None:
+async def test_an_input_that_follows_the_global_step_needs_no_variable(quick_path: Path) -> None:
     """A worker's, as one that trains synchronously takes one of the feeds for each step."""
     shared = Worker(af.SessionConfig())
     records = Records()
@@ -297,7 +297,7 @@ async def test_a_source_goes_to_where_it_was() -> None:
         await source.restore(b"half")
 
 
-async def test_a_source_of_ones_own(tmp_path: Path) -> None:
+async def test_a_source_of_ones_own(quick_path: Path) -> None:
     """Its state is what it likes: here a seed and a number."""
 
     class Shuffled:
@@ -326,14 +326,14 @@ async def test_a_source_of_ones_own(tmp_path: Path) -> None:
     records = Records()
     records.input = af.train.CheckpointedInput(Shuffled(records.x))
     script = Script(records.train, before=(9, 30), after=(16, 41))
-    async with records.session(tmp_path, script) as session:
+    async with records.session(quick_path, script) as session:
         while not session.should_stop():
             await session.run(records.train)
-    assert in_checkpoint(tmp_path) == (2 * COUNT, [2] * COUNT)
+    assert in_checkpoint(quick_path) == (2 * COUNT, [2] * COUNT)
 
 
-async def test_feeds_that_stop_with_an_error(tmp_path: Path) -> None:
+async def test_feeds_that_stop_with_an_error(quick_path: Path) -> None:
     records = Records(lambda start: (1 // 0 for _ in range(3)))
     with pytest.raises(ZeroDivisionError):
-        async with records.session(tmp_path) as session:
+        async with records.session(quick_path) as session:
             await session.run(records.train)
