@@ -163,8 +163,13 @@ def module_name(path: Path) -> str:
 
 
 def parse(sources: Mapping[str, str]) -> Modules:
-    trees = {name: ast.parse(source) for name, source in sources.items()}
-    return {n: Module(n, sources[n], tree, list(ast.walk(tree)), list(running(tree))) for n, tree in trees.items()}
+    return {name: parsed(name, source) for name, source in sources.items()}
+
+
+def parsed(name: str, source: str) -> Module:
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    return Module(name, source, tree, nodes, list(running(tree)) if "TYPE_CHECKING" in source else nodes)
 
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
