@@ -7,6 +7,7 @@ pass too, so each one is also run on a small wrong program (`WRONG`), and the nu
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -627,7 +628,13 @@ def name_of(value: object) -> str | None:
 
 @pytest.fixture(scope="module")
 def tree() -> Modules:
-    return read_tree()
+    """All modules. The collector passes over their million nodes: it would look through them again and again."""
+    gc.disable()
+    try:
+        return read_tree()
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name_of)
