@@ -35,8 +35,9 @@ ALONE: Final = [
 ]
 # Pages whose programs other tests run.
 ELSEWHERE: Final = {
-    "tests/test_docs.py": ["compatibility.md", "distributed.md", "models.md", "simulation.md", "training.md"],
+    "tests/test_docs.py": ["compatibility.md", "distributed.md", "models.md", "training.md"],
     "tests/system/test_cluster_page.py": ["cluster.md"],
+    "tests/system/test_docs.py": ["simulation.md", "training.md"],
     "tests/system/test_documented_programs.py": ["serving.md"],
     "tests/test_extend.py": ["extending.md"],
 }
