@@ -19,7 +19,7 @@ from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
 from tests.processes import program
 
 PROGRAM = Path(__file__).with_name("looping_saver.py")
-KILLS = 6  # for each kind
+KILLS = 3  # for each kind
 MOST = 0.03  # seconds from a checkpoint to the signal: a few saves
 
 

@@ -130,7 +130,7 @@ def test_products_of_few_rows_have_the_same_bits_with_helpers_without_and_by_num
     monkeypatch.setattr(crew, "_share", shares)
     monkeypatch.setattr(crew, "sums", summing)
     with helpers(crew, 2):
-        for _ in range(200):
+        for _ in range(50):
             narrow = rng.random() < 0.5  # then pieces are long
             sizes = rng.integers(
                 (2, 2500, 64) if narrow else (2, 700, 200), (120, 5000, 130) if narrow else (120, 2500, 700)
@@ -146,7 +146,7 @@ def test_products_of_few_rows_have_the_same_bits_with_helpers_without_and_by_num
             wanted = np.full(made.shape[1:], 7.0)
             wanted[1:-1, 1:-2] = a.astype(float) @ b.astype(float)
             np.testing.assert_allclose(made[0], wanted, rtol=1e-4, atol=1e-3)
-    assert len(sums) > 150
+    assert len(sums) > 35
     assert None not in sums, "there is code for each"
     assert max(shared) > 1
 
