@@ -23,8 +23,8 @@ import aioflow as af
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
 from aioflow_numpy.compiled.compiler import SETTING
+from tests.audit import seen
 from tests.loop_watch import BUSY, IDLE, watched
-from tests.one_process import children
 from tests.retries import Retries
 
 _MEMORY = Path("/dev/shm")
@@ -73,7 +73,7 @@ _ALIKE: Final = (
     "system/test_docs.py",
     "system/test_every_test_ends.py",
     "system/test_host_ranges.py",
-    "system/test_one_process.py",
+    "system/test_audit.py",
     "system/test_pages.py",
     "system/test_retries.py",
     "system/test_safetensors_memory.py",
@@ -209,12 +209,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 @contextmanager
 def _rules(item: pytest.Item) -> Iterator[None]:
-    """Fail a test whose loop was held, and a unit test that starts a child."""
-    with _unblocked(item), children() as found:
+    """Fail a test whose loop was held or that writes into the repository, and a unit test that starts a child."""
+    with _unblocked(item), seen() as found:
         yield
-    if found and item.get_closest_marker("unit"):
+    if found.writes:
+        pytest.fail("\n".join(["a test writes to temporary folders, not to", *found.writes]), pytrace=False)
+    if found.children and item.get_closest_marker("unit"):
         rule = "a unit test is one process; move it to tests/system/, since it started"
-        pytest.fail("\n".join([f"{rule}:", *found]), pytrace=False)
+        pytest.fail("\n".join([f"{rule}:", *found.children]), pytrace=False)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""A unit test that starts a child fails, whichever way it starts it."""
+"""A unit test that starts a child fails, whichever way it starts it; so does a test that writes into the repository."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 import uvloop
 
 PROGRAM = [sys.executable, "-c", ""]
+ROOT = os.environ["ROOT"]
 
 async def on_loop():
     await (await asyncio.create_subprocess_exec(*PROGRAM)).wait()
@@ -56,18 +58,25 @@ def test_spawn():
 def test_system():
     os.system("true")
 
-def test_none():
+def test_writing():
+    with pytest.raises(OSError):
+        open(os.path.join(ROOT, "tests", "none", "file"), "w")
+
+def test_none(tmp_path):
     os.getpid()
+    with open(ROOT + "/README.md") as file, open(tmp_path / "copy", "w") as copy:
+        copy.write(file.read())
 """
 
 
-def test_every_child_of_a_unit_test_fails_it(tmp_path: Path) -> None:
+def test_what_no_test_may_do_fails_it(tmp_path: Path) -> None:
     file = tmp_path / "test_some.py"
     file.write_text(_TESTS, encoding="utf-8")
     settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *settings, "-p", "tests.conftest", "-W", "ignore", str(file)],
         cwd=ROOT,
+        env=os.environ | {"ROOT": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
@@ -75,5 +84,5 @@ def test_every_child_of_a_unit_test_fails_it(tmp_path: Path) -> None:
     )
     failed = re.findall(r"^(?:FAILED|ERROR) \S*::test_(\w+)", done.stdout, re.MULTILINE)
     kinds = ["subprocess", "swallowed", "asyncio", "uvloop", "fork", "spawn", "system"]
-    assert sorted(failed) == sorted(["fixture", *kinds]), done.stdout + done.stderr
+    assert sorted(failed) == sorted(["fixture", "writing", *kinds]), done.stdout + done.stderr
     assert "a unit test is one process" in done.stdout
