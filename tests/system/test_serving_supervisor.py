@@ -15,6 +15,7 @@ pytest.importorskip("httptools", reason="httptools is not installed")
 pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed")
 pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
 
+from aioflow.errors import ClosedSessionError, UnavailableError
 from aioflow.serve import Processes, ServerOptions  # what it needs may not be there
 from aioflow.serve.processes import child, supervisor
 from aioflow.serve.processes.child import Child
@@ -95,3 +96,84 @@ async def test_process_that_is_stuck_while_it_starts_is_killed_and_replaced(
         await service.ready()
         assert len(started) >= 3  # on a machine that is busy, one that is not stuck may start too slowly
         assert len(service.pids) == 2
+
+
+class Start:
+    """Holds each start of a process from `hold` until `release`, and has it fail while there is an `error`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        may_end = asyncio.Event()
+        may_end.set()
+        self.hold, self.release = may_end.clear, may_end.set
+        self.error: UnavailableError | None = None
+        started = Child.started
+
+        async def held(process: Child) -> None:
+            error = self.error
+            await started(process)
+            await may_end.wait()
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(Child, "started", held)
+
+
+async def test_process_that_ends_while_it_is_replaced_has_one_successor(
+    started: list[Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Start(monkeypatch)
+    async with _service() as service:
+        await service.ready()
+        start.hold()
+        service.reload()
+        await eventually(lambda: len(started) == 3 and started[2].is_ready)
+        started[0].kill()
+        await eventually(started[0].ended.is_set)
+        start.release()
+        await eventually(lambda: started[1].ended.is_set() and len(service.pids) == 2)
+        await eventually(lambda: service.pids == [each.pid for each in started if _runs(each)])
+
+
+async def test_reload_that_is_asked_for_while_another_fails_replaces_every_process(
+    started: list[Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Start(monkeypatch)
+    async with _service() as service:
+        await service.ready()
+        start.hold()
+        start.error = UnavailableError("the model is wrong")
+        service.reload()
+        await eventually(lambda: len(started) == 3 and started[2].is_ready)
+        start.error = None
+        service.reload()
+        start.release()
+        await eventually(lambda: started[0].ended.is_set() and started[1].ended.is_set())
+        await eventually(lambda: len(service.pids) == 2)
+
+
+async def test_processes_that_were_suspended_with_their_supervisor_are_not_killed(
+    started: list[Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _service(stuck_seconds=60.0) as service:
+        await service.ready()
+        looks: list[float] = []
+        seconds_since_beat = service._board.seconds_since_beat
+
+        def seconds(slot: int) -> float:
+            looks.append(seconds_since_beat(slot) + (100.0 if len(looks) < 2 else 0.0))  # at the first look
+            return looks[-1]
+
+        monkeypatch.setattr(service._board, "seconds_since_beat", seconds)
+        await eventually(lambda: len(looks) >= 6)
+        assert len(started) == 2
+        assert all(map(_runs, started))
+
+
+async def test_service_is_entered_once(started: list[Child]) -> None:
+    async with _service() as service:
+        await service.ready()
+        with pytest.raises(ClosedSessionError):
+            await service.__aenter__()
+    with pytest.raises(ClosedSessionError):
+        await service.__aenter__()
+    assert len(started) == 2

@@ -18,7 +18,14 @@ from typing import Any, Final, NoReturn
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.distributed.starting.restarts import Restarts
-from aioflow.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError, UnimplementedError
+from aioflow.errors import (
+    ClosedSessionError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+    UnimplementedError,
+)
 from aioflow.net.remote_step import outcomes
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.processes.board import Board, new_board
@@ -112,7 +119,7 @@ class Processes:
         self._running: set[Child] = set()  # those that answer their last requests included
         self._free_slots = set(range(2 * processes + 1))  # of the board: while it is replaced, a place takes two
         self._first_starts = processes  # that are still to come
-        self._outdated: list[int] = []  # places whose processes are to be replaced
+        self._outdated: set[int] = set()  # places whose processes are to be replaced
         self._has_outdated = asyncio.Event()
         self._change = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()
@@ -121,6 +128,8 @@ class Processes:
         self.url = ""
 
     async def __aenter__(self) -> Processes:
+        if self.url:
+            raise ClosedSessionError("a service is entered once", expected="a new one", actual="an old one")
         self._all_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         where = self._settings.where
         async with contextlib.AsyncExitStack() as stack:
@@ -177,7 +186,7 @@ class Processes:
         """Replace the processes one by one. An old process leaves when the new one is ready; it answers the requests
         that it has, and its clients connect again. If a new one cannot be started, the old ones stay.
         """
-        self._outdated = list(range(len(self._places)))
+        self._outdated.update(range(len(self._places)))
         self._has_outdated.set()
 
     @property
@@ -227,7 +236,8 @@ class Processes:
 
     async def _start_again(self, place: int) -> None:
         async with self._change:
-            await self._start(place)
+            if self._places[place] is None:  # a replacement was under way when the process ended
+                await self._start(place)
 
     async def _start(self, place: int) -> None:
         """Put a new process in a place when it is ready. Raises OpError, OSError: it cannot be started."""
@@ -256,7 +266,7 @@ class Processes:
     async def _run(self, child: Child, place: int) -> None:
         async def terminated() -> None:
             if self._places[place] is child:
-                self._outdated.append(place)
+                self._outdated.add(place)
                 self._has_outdated.set()
 
         try:
@@ -288,38 +298,42 @@ class Processes:
     # -- killing and replacing ----------------------------------------------------------------------------------------
 
     async def _kill_stuck(self) -> None:
+        seen: set[Child] = set()
         while self._stuck_seconds:
             await asyncio.sleep(_LOOK)
-            for child in self._running:
-                seconds = self._board.seconds_since_beat(child.slot)
-                if seconds > max(self._stuck_seconds, 0.0 if child.is_ready else _START_SECONDS):
-                    _LOG.error("%s has been stuck for %.0f s, and is killed", child, seconds)
-                    child.kill()
+            stuck = {child for child in self._running if self._is_stuck(child)}
+            # After the first look it may be the whole machine, or container, that was suspended, and not the process.
+            for child in stuck & seen:
+                _LOG.error("%s is stuck, and is killed", child)
+                child.kill()
+            seen = stuck
+
+    def _is_stuck(self, child: Child) -> bool:
+        least = 0.0 if child.is_ready else _START_SECONDS
+        return self._board.seconds_since_beat(child.slot) > max(self._stuck_seconds, least)
 
     async def _replace_outdated(self) -> NoReturn:
         while True:
             await self._has_outdated.wait()
             self._has_outdated.clear()
-            while self._outdated:
-                async with self._change:
-                    old = await self._replace(self._outdated.pop(0))
+            places, self._outdated = self._outdated, set()
+            for place in places:
+                try:
+                    async with self._change:
+                        old = await self._replace(place)
+                except (OpError, OSError) as error:
+                    _LOG.error("the serving processes are not replaced: %s", error)
+                    break
                 if old is not None:  # without the lock: a client of its may wait for a model to be loaded
                     await old.finish(self._finish_seconds)
 
     async def _replace(self, place: int) -> Child | None:
-        """Put a new process in a place. Return the old one, which is told to leave; None if it stays, or has ended."""
+        """Put a new process in a place. Return the old one, which is told to leave; None if it has ended. Raises as
+        `_start`: the old one stays.
+        """
         old = self._places[place]
         if old is None or not old.is_ready:  # it is started again as it is
             return None
-        try:
-            await self._start(place)
-        except (OpError, OSError) as error:
-            _LOG.error("the serving processes are not replaced: %s", error)
-            self._outdated.clear()
-            return None
+        await self._start(place)
         old.leave(replaced=True)
         return old
-
-
-def _source(given: str | os.PathLike[str] | ModelSource) -> ModelSource:
-    return given if isinstance(given, ModelSource) else ModelSource(os.fspath(given))
