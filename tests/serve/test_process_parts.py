@@ -24,6 +24,7 @@ from aioflow import Padding, web_server
 from aioflow.config import SessionConfig
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.serve import Limits, ModelOptions, ModelSource, ServerOptions
+from aioflow.serve.guard import Guard
 from aioflow.serve.processes import accepting
 from aioflow.serve.processes.accepting import Acceptor
 from aioflow.serve.processes.board import Board, new_board
@@ -31,6 +32,7 @@ from aioflow.serve.processes.channel import Channel, Functions, open_channel
 from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.sums import Counters, sum_of_statistics
+from aioflow.serve.processes.whole_service import METRICS, Requests, WholeService, request_inside
 from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 from tests.cancelling import LOOPS, run_on
 from tests.serve.folders import SECONDS
@@ -225,6 +227,50 @@ def test_counters_are_summed_and_never_go_back() -> None:
     counters.update(4, text(1, 1, 0))
     found = samples(counters)
     assert (found["aioflow_requests_total"], found["aioflow_waiting_rows"]) == (16, 4)
+
+
+class Counting:
+    """A process, as `Requests` sees it, that answers with its counters when it is to."""
+
+    def __init__(self, pid: int, ok: int) -> None:
+        self.pid, self.index, self.channel, self.last_metrics = pid, ["m"], self, text(ok, 1, 0)
+        self.may_answer = asyncio.Event()
+
+    async def call(self, *request: Any, **named: Any) -> dict[str, Any]:
+        await self.may_answer.wait()
+        return {"status": 200, "kind": "", "body": self.last_metrics}
+
+
+async def test_counters_of_a_process_that_ends_while_another_is_asked_are_counted_once() -> None:
+    children: Any = [Counting(1, 10), Counting(2, 5)]
+    running = set(children)
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+        requests = Requests(asyncio.Lock(), lambda: children, running, group)
+        asking = group.create_task(requests.answer("GET", METRICS, ""))
+        children[0].may_answer.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        running.discard(children[0])
+        requests.remove(children[0])
+        children[1].may_answer.set()
+        assert 'aioflow_requests_total{model="m"} 15' in (await asking)["body"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_whole_service_says_whether_enough_processes_are_ready(method: str) -> None:
+    fd = new_board(2)
+    board = Board(fd, 0)
+    os.close(fd)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("it was answered for this process alone")
+
+    for quorum, status in ((1, 200), (2, 503)):
+        board.write(0, is_ready=True)
+        channel: Any = None
+        guard = Guard(None, None, frozenset())
+        service = WholeService(app, guard, Limits(), channel, board, quorum)
+        assert (await request_inside(service, method, "/v2/health/ready"))["status"] == status
 
 
 def test_statistics_are_summed_by_version_and_size() -> None:

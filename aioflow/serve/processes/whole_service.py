@@ -82,7 +82,7 @@ class WholeService:
 
 
 def _concerns_all(method: str, path: str) -> bool:
-    if method == "GET":
+    if method in ("GET", "HEAD"):
         return path in (_READY, METRICS) or _STATISTICS.fullmatch(path) is not None
     return method == "POST" and _CHANGE.fullmatch(path) is not None
 
@@ -155,7 +155,8 @@ class Requests:
         responses = [(child, each) for child, each in zip(asked, found, strict=True) if isinstance(each, dict)]
         if path == METRICS:
             for child, response in responses:
-                self._counters.update(child.pid, response["body"])
+                if child in self._running:  # else its counters are among those of ended processes by now
+                    self._counters.update(child.pid, response["body"])
             return {"status": _OK, "kind": CONTENT_TYPE.decode(), "body": self._counters.text().decode()}
         good = [response for _, response in responses if response["status"] == _OK]
         if not good:
