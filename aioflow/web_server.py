@@ -66,7 +66,8 @@ class _State(ServerState):
 
     Attributes:
         is_leaving: Whether connections are closed after their next response.
-        has_closed: Is set when a connection has been closed.
+        has_closed: Is set when a connection has been closed, or set up.
+        set_ups: Tasks that set connections up, where a program accepts them itself: handshakes of TLS.
         is_over: Whether the server has ended: connections that were being accepted are of no use.
     """
 
@@ -76,6 +77,7 @@ class _State(ServerState):
     def __init__(self) -> None:
         super().__init__()
         self.has_closed = asyncio.Event()
+        self.set_ups: set[asyncio.Task[None]] = set()
 
 
 class Connection(Base):
@@ -93,6 +95,15 @@ class Connection(Base):
         super().connection_made(transport)
         if self.server_state.is_over:
             transport.abort()
+        elif self.server_state.is_leaving:
+            self.end_silence()
+
+    def end_silence(self) -> None:
+        """Close the connection if nothing is sent for a while: uvicorn does so after a response alone."""
+        if not self._requests and self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_headers_complete(self) -> None:
         """Remember the request."""
@@ -150,9 +161,11 @@ class EmbeddedServer(uvicorn.Server):
         """
         state = self.server_state
         state.is_leaving = True
+        for connection in state.connections:
+            connection.end_silence()  # type: ignore[union-attr]  # each is a `Connection`
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while state.connections:
+                while state.connections or state.set_ups:
                     state.has_closed.clear()
                     await state.has_closed.wait()
 
@@ -162,7 +175,8 @@ class EmbeddedServer(uvicorn.Server):
         for server in getattr(self, "servers", ()):
             server.close()
         aborting = asyncio.get_running_loop().call_later(_GRACE, self._abort)  # for clients that do not read
-        while tasks := list(state.tasks):
+        # A task that has just ended is in its set until the next turn, which might never come without this condition.
+        while tasks := [task for task in (*state.tasks, *state.set_ups) if not task.done()]:
             for task in tasks:
                 task.cancel()
             for task in tasks:

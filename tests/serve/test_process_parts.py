@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,15 @@ from aioflow.serve.processes.accepting import Acceptor
 from aioflow.serve.processes.board import Board, new_board
 from aioflow.serve.processes.channel import Channel, Functions, open_channel
 from aioflow.serve.processes.child import Child
+from aioflow.serve.processes.serving import ServingProcess
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.sums import Counters, sum_of_statistics
 from aioflow.serve.processes.whole_service import METRICS, Requests, WholeService, request_inside
 from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 from tests.cancelling import LOOPS, run_on
+from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS
-from tests.waiting import eventually
+from tests.waiting import clock_put_forward, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes hand no sockets to one another there")
 
@@ -395,14 +397,88 @@ async def test_acceptor_accepts_until_the_listening_socket_is_shut(monkeypatch: 
     os.close(fd)
 
 
-async def test_server_that_ends_keep_alive_waits_for_no_idle_client_for_long() -> None:
+@pytest.mark.parametrize("sent", [b"", request("a1"), request("a1") + request("b2")[:20]], ids=["no", "one", "part"])
+async def test_server_that_ends_keep_alive_waits_for_no_idle_client_for_long(sent: bytes) -> None:
     service = Service()
     service.web.config.timeout_keep_alive = 0
     async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
-        writer.write(request("a1"))
-        assert await answered(reader) == (b"a1", False)
+        writer.write(sent)
+        if sent:
+            assert await answered(reader) == (b"a1", False)
         await service.web.end_keep_alive(SECONDS)
         assert await reader.read() == b""
+
+
+@asynccontextmanager
+async def serving_process(where: ServerOptions) -> AsyncIterator[tuple[asyncio.Task[None], Channel, Any]]:
+    """A serving process without models, in this one, with its supervisor's end of the channel and two connections. The
+    supervisor answers no request for the whole service.
+    """
+    is_ready, ends, fd = asyncio.Event(), socket.socketpair(), new_board(2)
+
+    async def ready(index: Any) -> None:
+        is_ready.set()
+
+    async def left(metrics: str) -> None:
+        pass
+
+    async def request_all(**named: Any) -> None:
+        await asyncio.Event().wait()
+
+    settings = Settings({}, ModelOptions(), where, Limits())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process, other = ServingProcess(settings, listener, Board(fd, 0)), Board(fd, 1)
+        os.close(fd)
+        channel = await open_channel(ends[0], {"ready": ready, "left": left, "request_all": request_all})
+        async with asyncio.TaskGroup() as group:
+            group.create_task(channel.run())
+            running = group.create_task(process.run(ends[1]))
+            await is_ready.wait()
+            connections = [await asyncio.open_connection(*listener.getsockname()) for _ in range(2)]
+            await eventually(lambda: other.ahead() == -2)
+            yield running, channel, connections
+            for _, writer in connections:
+                writer.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_process_that_leaves_waits_for_no_client_that_does_not_shake_hands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    monkeypatch.setattr(accepting, "_HANDSHAKE", 10 * SECONDS)
+    certificate, key = Authority(tmp_path).tls("server").files[:2]
+    where = ServerOptions(tls_cert=certificate, tls_key=key, drain_seconds=0.1)
+    async with serving_process(where) as (running, channel, connections):
+        channel.notify("leave", replaced=replaced)
+        await running
+        for reader, _ in connections:
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+
+async def test_process_that_is_replaced_cuts_its_requests_off_when_their_time_is_over() -> None:
+    async with serving_process(ServerOptions(hosts=["a"], drain_seconds=1e5)) as (running, channel, connections):
+        for _, writer in connections:
+            writer.write(request("v2/repository/models/m/load"))
+        channel.notify("leave", replaced=True)
+        await asyncio.sleep(0.1)
+        with clock_put_forward():
+            for reader, _ in connections:
+                assert b" 503 " in await reader.read()
+            await running
+
+
+async def test_server_that_is_cancelled_in_the_turn_in_which_a_request_ends_ends() -> None:
+    service = Service()
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+        serving = group.create_task(service.web.serve(sockets=[]))
+        await eventually(lambda: service.web.server_state.default_headers)  # it is in its loop
+        tasks = service.web.server_state.tasks
+        tasks.add(ending := group.create_task(asyncio.sleep(0)))
+        ending.add_done_callback(tasks.discard)
+        await asyncio.sleep(0)  # it ends in the next turn, in which `serving` is cancelled
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 async def test_a_start_that_is_given_up_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from aioflow.serve.processes.board import Board
@@ -40,7 +41,7 @@ class Acceptor:
         board: Has the number of connections of each process.
         web: The server that gets the connections.
         is_ready: Returns whether the models are ready.
-        group: Owns the tasks that set connections up.
+        group: Owns the tasks that set connections up, which end with `web`.
     """
 
     def __init__(
@@ -58,12 +59,11 @@ class Acceptor:
         self._is_ready = is_ready
         self._group = group
         self._is_running = False
-        self._pending = 0  # connections that are being set up
 
     @property
     def connections(self) -> int:
         """The number of open connections."""
-        return len(self._web.server_state.connections) + self._pending
+        return len(self._web.server_state.connections) + len(self._web.server_state.set_ups)
 
     def beat(self) -> None:
         """Write a heartbeat."""
@@ -120,9 +120,10 @@ class Acceptor:
                 return False
             raise
         connection.setblocking(False)
-        self._pending += 1
+        task = self._group.create_task(self._set_up(connection))
+        self._web.server_state.set_ups.add(task)
+        task.add_done_callback(partial(self._ended, connection))
         self.beat()
-        self._group.create_task(self._set_up(connection))
         return True
 
     async def _set_up(self, connection: socket.socket) -> None:
@@ -136,8 +137,12 @@ class Acceptor:
         except (OSError, TimeoutError) as error:  # the client's fault, or it has gone
             _LOG.info("a connection was not set up: %s", error)
             connection.close()
-        finally:
-            self._pending -= 1
+
+    def _ended(self, connection: socket.socket, set_up: asyncio.Task[None]) -> None:
+        if set_up.cancelled():  # maybe before it has begun
+            connection.close()
+        self._web.server_state.set_ups.discard(set_up)
+        self._web.server_state.has_closed.set()
 
     async def _acceptable(self) -> None:
         """Wait until there is a connection to accept."""

@@ -112,7 +112,7 @@ class ServingProcess:
             serving = group.create_task(web.serve(sockets=[]))
             watch = group.create_task(app.state.watch.run())
             try:
-                await self._accept(channel, repository, web)
+                await self._accept(channel, repository, web, group)
             finally:
                 repository.drain()
                 web.should_exit = True
@@ -121,16 +121,20 @@ class ServingProcess:
             metrics = await request_inside(app, "GET", METRICS)
             channel.notify("left", metrics=metrics["body"])
 
-    async def _accept(self, channel: Channel, repository: Repository, web: EmbeddedServer) -> None:
+    async def _accept(
+        self, channel: Channel, repository: Repository, web: EmbeddedServer, group: asyncio.TaskGroup
+    ) -> None:
         """Load the models and accept connections until the process is to leave, then let clients go."""
-        async with running() as group:
-            acceptor = Acceptor(self._listener, self._board, web, lambda: repository.is_ready, group)
-            self._beat = acceptor.beat
-            await self._load_and_accept(channel, repository, acceptor)
-            if not self._is_replaced:
-                await acceptor.accept_rest()
-                return
-        await web.end_keep_alive(self._settings.where.drain_seconds)
+        acceptor = Acceptor(self._listener, self._board, web, lambda: repository.is_ready, group)
+        self._beat = acceptor.beat
+        await self._load_and_accept(channel, repository, acceptor)
+        if not self._is_replaced:
+            await acceptor.accept_rest()
+            return
+        loop, seconds = asyncio.get_running_loop(), self._settings.where.drain_seconds
+        end = loop.time() + seconds
+        await web.end_keep_alive(seconds)
+        web.config.timeout_graceful_shutdown = max(end - loop.time(), 0.0)  # type: ignore[assignment]  # as in `web_server`
 
     async def _load_and_accept(self, channel: Channel, repository: Repository, acceptor: Acceptor) -> None:
         stay = asyncio.timeout(0 if self._is_leaving else None)
