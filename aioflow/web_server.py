@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,17 +47,24 @@ def _answering_cut_off(app: Any) -> Any:
 
         async def sending(message: Any) -> None:
             nonlocal has_begun
-            has_begun = True
             await send(message)
+            has_begun = True
 
         try:
             await app(scope, receive, sending)
         except asyncio.CancelledError:
-            if has_begun or scope["type"] != "http":
+            if scope["type"] != "http":
                 raise
-            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_CUT_OFF))]
-            await send({"type": "http.response.start", "status": 503, "headers": [*headers, (b"connection", b"close")]})
-            await send({"type": "http.response.body", "body": _CUT_OFF})
+            if has_begun:
+                return  # uvicorn logs that the response is not complete, and closes the connection
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(_CUT_OFF)),
+                (b"connection", b"close"),
+            ]
+            with contextlib.suppress(asyncio.CancelledError):  # where the client does not read
+                await send({"type": "http.response.start", "status": 503, "headers": headers})
+                await send({"type": "http.response.body", "body": _CUT_OFF})
 
     return answering
 
@@ -88,7 +96,9 @@ class Connection(Base):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.access_log: bool = self.access_log and self.config.access_log  # uvicorn's set-up of logging would do that
-        self._requests: list[Any] = []  # of which the client has not had the answer; all but the last are pipelined
+        self._requests: deque[Any] = (
+            deque()
+        )  # of which the client has not had the answer; all but the last are pipelined
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Drop the connection if the server has ended while it was accepted."""
@@ -108,7 +118,8 @@ class Connection(Base):
     def on_headers_complete(self) -> None:
         """Remember the request."""
         super().on_headers_complete()
-        self._requests = [each for each in self._requests if not each.response_complete]
+        while self._requests and self._requests[0].response_complete:
+            self._requests.popleft()
         if self.cycle is not None:  # None where the connection becomes a WebSocket
             self._requests.append(self.cycle)
             self.cycle.keep_alive = self.cycle.keep_alive and not self.server_state.is_leaving

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _DRAIN_SECONDS: Final = 30.0
 _STUCK_SECONDS: Final = 30.0
+_END_SECONDS: Final = 10.0  # beyond the time of the requests: more than `Processes` takes to kill a stuck process
 _MOST_TOKEN: Final = 4096
 
 
@@ -128,7 +129,7 @@ def _parsed_limit(text: str) -> tuple[str, float]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return program.run(_serve(arguments, stop := _Stop()), stop, arguments.drain_seconds + 5.0)
+    return program.run(_serve(arguments, stop := _Stop()), stop, arguments.drain_seconds + _END_SECONDS)
 
 
 class _Stop:

@@ -125,6 +125,24 @@ async def test_several_processes_end_in_good_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
+async def test_process_that_is_stuck_when_the_service_ends_is_killed(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m", scaled(2))
+    arguments = f"m={tmp_path / 'm'}", "--processes", "2", "--drain-seconds", "0.1"
+    async with serving(*arguments, stderr=asyncio.subprocess.PIPE) as (process, _):
+        stuck, other = psutil.Process(process.pid).children()
+        stuck.suspend()
+        try:
+            process.terminate()
+            assert await process.wait() == 0
+            await ended([stuck, other])
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                stuck.kill()
+        assert process.stderr is not None
+        assert b"has not ended in time, and is killed" in await process.stderr.read()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes hand sockets to one another")
 async def test_processes_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with serving(f"m={tmp_path / 'm'}", "--processes", "2") as (process, _):

@@ -20,6 +20,8 @@ pytest.importorskip("httptools", reason="httptools is not installed")
 pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed")
 pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
 
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
 from aioflow import Padding, web_server
 from aioflow.config import SessionConfig
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
@@ -372,6 +374,59 @@ async def test_server_that_ends_answers_a_client_that_is_about_to_ask(monkeypatc
         writer.write(request("b2"))
         assert await answered(reader) == (b"b2", True)
         await serving
+
+
+async def test_connection_takes_constant_time_for_each_of_many_pipelined_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, count = 0, 1000
+
+    def look(cycle: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return vars(cycle)["is_complete"]
+
+    complete = property(look, lambda cycle, value: vars(cycle).update(is_complete=value))
+    monkeypatch.setattr(RequestResponseCycle, "response_complete", complete, raising=False)
+    service = Service()
+    service.may_answer.clear()
+    async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
+        writer.write(request("a1") * count)
+        await eventually(lambda: service.asked == 1)
+        service.may_answer.set()
+        for _ in range(count):
+            assert await answered(reader) == (b"a1", False)
+    assert looks < 30 * count
+
+
+class Flood(Service):
+    """A server whose first response is more than a client that does not read takes, in so many pieces."""
+
+    pieces = 1
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked += 1
+        size = 1 << 22
+        headers = [(b"content-length", b"%d" % (size * self.pieces))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for left in reversed(range(self.pieces)):
+            await send({"type": "http.response.body", "body": bytes(size), "more_body": left > 0})
+
+
+@pytest.mark.parametrize("pieces", [1, 2], ids=["in the next response", "in a response"])
+async def test_server_that_ends_logs_no_traceback_for_clients_that_do_not_read(
+    caplog: pytest.LogCaptureFixture, pieces: int
+) -> None:
+    service = Flood()
+    service.pieces = pieces
+    service.web.config.timeout_graceful_shutdown = 0
+    async with asyncio.timeout(SECONDS), service.connected() as (_, writer), asyncio.TaskGroup() as group:
+        serving = group.create_task(service.web.serve(sockets=[]))
+        writer.write(request("a1") * 2)
+        await eventually(lambda: service.asked == 3 - pieces)
+        service.web.should_exit = True
+        await serving
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_acceptor_accepts_until_the_listening_socket_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
