@@ -67,11 +67,14 @@ def test_settings_are_passed_as_they_are() -> None:
     settings = _settings()
     assert Settings.from_json(settings.to_json()) == settings
     # What users may also give becomes what JSON has.
-    options, where = ModelOptions(pad={"x": np.float32(0)}), ServerOptions(hosts={"a"}, tls_cert=Path("a"), tls_key="b")
+    pad = {"x": np.float32(0), "y": b"none", "z": Padding(np.bytes_(b"none"))}
+    options, where = ModelOptions(pad=pad), ServerOptions(hosts={"a"}, tls_cert=Path("a"), tls_key="b")
     passed = Settings.from_json(replace(settings, options=options, where=where).to_json())
-    assert (passed.options.pad, passed.where.hosts, passed.where.tls_cert) == ({"x": 0.0}, ["a"], "a")
-    with pytest.raises(InvalidArgumentError, match="cannot be passed"):
-        replace(settings, options=ModelOptions(pad={"x": object()})).to_json()
+    assert passed.options.pad == {"x": 0.0, "y": "none", "z": Padding("none")}
+    assert (passed.where.hosts, passed.where.tls_cert) == (["a"], "a")
+    for value in (object(), b"\xff"):
+        with pytest.raises(InvalidArgumentError, match="cannot be passed"):
+            replace(settings, options=ModelOptions(pad={"x": value})).to_json()
 
 
 def test_board_says_who_is_ready_and_who_has_most_connections() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -77,7 +78,10 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, Collection):
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+    elif isinstance(value, Collection):
         return list(value)
     raise InvalidArgumentError(
         "an option cannot be passed to a process", expected="numbers, strings, and names of tensors", actual=repr(value)
