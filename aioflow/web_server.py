@@ -96,9 +96,7 @@ class Connection(Base):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.access_log: bool = self.access_log and self.config.access_log  # uvicorn's set-up of logging would do that
-        self._requests: deque[Any] = (
-            deque()
-        )  # of which the client has not had the answer; all but the last are pipelined
+        self._requests = deque[Any]()  # of which the client has no response yet; all but the last are pipelined
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Drop the connection if the server has ended while it was accepted."""
