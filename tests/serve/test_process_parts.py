@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,6 @@ from aioflow.serve.processes.sums import Counters, sum_of_statistics
 from aioflow.serve.processes.whole_service import METRICS, Requests, WholeService, request_inside
 from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 from tests.cancelling import LOOPS, run_on
-from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS
 from tests.waiting import clock_put_forward, eventually
 
@@ -497,21 +496,6 @@ async def serving_process(where: ServerOptions) -> AsyncIterator[tuple[asyncio.T
             yield running, channel, connections
             for _, writer in connections:
                 writer.close()
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-async def test_process_that_leaves_waits_for_no_client_that_does_not_shake_hands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
-) -> None:
-    monkeypatch.setattr(accepting, "_HANDSHAKE", 10 * SECONDS)
-    certificate, key = Authority(tmp_path).tls("server").files[:2]
-    where = ServerOptions(tls_cert=certificate, tls_key=key, drain_seconds=0.1)
-    async with serving_process(where) as (running, channel, connections):
-        channel.notify("leave", replaced=replaced)
-        await running
-        for reader, _ in connections:
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
 
 
 async def test_process_that_is_replaced_cuts_its_requests_off_when_their_time_is_over() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
 
 from aioflow.errors import ClosedSessionError, UnavailableError
 from aioflow.serve import Processes, ServerOptions  # what it needs may not be there
-from aioflow.serve.processes import child, supervisor
+from aioflow.serve.processes import accepting, child, supervisor
 from aioflow.serve.processes.child import Child
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.net.certificates import Authority
+from tests.serve.folders import SECONDS
+from tests.serve.test_process_parts import serving_process
 from tests.system import light_serving_process
 from tests.waiting import eventually
 
@@ -177,3 +181,18 @@ async def test_service_is_entered_once(started: list[Child]) -> None:
     with pytest.raises(ClosedSessionError):
         await service.__aenter__()
     assert len(started) == 2
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_process_that_leaves_waits_for_no_client_that_does_not_shake_hands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    monkeypatch.setattr(accepting, "_HANDSHAKE", 10 * SECONDS)
+    certificate, key = Authority(tmp_path).tls("server").files[:2]
+    where = ServerOptions(tls_cert=certificate, tls_key=key, drain_seconds=0.1)
+    async with serving_process(where) as (running, channel, connections):
+        channel.notify("leave", replaced=replaced)
+        await running
+        for reader, _ in connections:
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
