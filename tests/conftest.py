@@ -48,8 +48,9 @@ _LONG: Final = (
 )
 
 # What no interpreter changes: the results of ops, what is made of graphs and files, random programs under a virtual
-# clock, what a model learns, the pages. One interpreter runs these; the others, with `--other-interpreter`, run what
-# may differ between them: event loops, threads, processes, connections, memory, generated code.
+# clock, what a model learns, how clusters recover, the pages. One interpreter runs these; the others, with
+# `--other-interpreter`, run what may differ between them: event loops, threads, processes, connections, memory,
+# generated code.
 _ALIKE: Final = (
     "autodiff",
     "backends/cupy",
@@ -69,14 +70,22 @@ _ALIKE: Final = (
     "saved",
     "session/test_random_constraints.py",
     "sweep",
+    "system/test_audit.py",
+    "system/test_benchmark_tables.py",
     "system/test_blocked_loops.py",
+    "system/test_cluster_page.py",
     "system/test_docs.py",
+    "system/test_elastic.py",
     "system/test_every_test_ends.py",
     "system/test_host_ranges.py",
-    "system/test_audit.py",
+    "system/test_killed_savers.py",
+    "system/test_monitored_recovery.py",
+    "system/test_namespaces.py",
     "system/test_pages.py",
     "system/test_retries.py",
     "system/test_safetensors_memory.py",
+    "system/test_soak.py",
+    "system/test_unlisted_checkpoints.py",
     "system/test_without_onnx.py",
     "test_architecture.py",
     "test_docs.py",
