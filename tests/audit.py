@@ -1,4 +1,4 @@
-"""What no test may do, seen by an audit hook: write into the repository; and, as a unit test, start a child."""
+"""Records, by an audit hook, writes into the repository and child processes: unit tests may start none."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _TOOLS: Final = ("__pycache__", ".coverage", ".git", ".hypothesis", ".mypy_cache
 
 @dataclass
 class Seen:
-    """What was seen: a line for each, with the end of the stack.
+    """Records of one test, each with the end of its stack.
 
     Attributes:
-        children: Programs and forks that were started.
-        writes: Files of the repository that were opened to be written.
+        children: Programs and forks that it started.
+        writes: Files of the repository that it opened for writing.
     """
 
     children: list[str] = field(default_factory=list)

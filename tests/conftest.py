@@ -203,7 +203,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     for mark in item.iter_markers("blocks_loop"):
         if not (mark.args and isinstance(mark.args[0], str)):
             pytest.fail("blocks_loop needs a reason, as in blocks_loop('it compiles in place')", pytrace=False)
-    # Which unit test starts the compiler depends on the machine: it runs once NumPy's kernels have taken long enough.
+    # The compiler starts once NumPy's kernels have taken a certain time: in any unit test, depending on the machine.
     os.environ[SETTING] = "off" if item.get_closest_marker("unit") else item.config.stash[_COMPILER]
     with _rules(item):
         return (yield)

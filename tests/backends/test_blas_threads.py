@@ -37,12 +37,12 @@ def library() -> Any:
 
 
 def count() -> int:
-    """How many threads a product of the user's would have."""
+    """Return the number of threads of a product that the user calls."""
     return int(library().num_threads)
 
 
 def set_count(number: int) -> None:
-    """What the user does who changes it for good."""
+    """Set the number of threads, as a user does."""
     library().set_num_threads(number)
 
 
@@ -68,7 +68,7 @@ def three_threads(no_other_products: None) -> Iterator[None]:
     set_count(3)
     try:
         yield
-        assert blas_threads() == count()  # nobody holds it
+        assert blas_threads() == count()  # no product holds it
     finally:
         set_count(before)
 

@@ -22,23 +22,23 @@ def _slice(thread: int) -> int:
     return int(found[1]) if found else 0
 
 
-def _here() -> int:
+def here() -> int:
     return _slice(threading.get_native_id())
 
 
-def _knows_slices() -> bool:
+def knows_slices() -> bool:
     """Whether the system is a Linux in which threads have slices of their own (6.12)."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release) if sys.platform == "linux" else None
     if release is None or (int(release[1]), int(release[2])) < (6, 12):
         return False
-    return Path("/proc/self/sched").exists() and _here() > 0
+    return Path("/proc/self/sched").exists() and here() > 0
 
 
-pytestmark = pytest.mark.skipif(not _knows_slices(), reason="needs Linux 6.12, whose threads have slices of their own")
+pytestmark = pytest.mark.skipif(not knows_slices(), reason="needs Linux 6.12, whose threads have slices of their own")
 
 
 async def test_a_devices_threads_have_longer_slices_than_the_loop() -> None:
-    assert await DeviceThreads("-test", 1).run(Step(), _here) > _here()
+    assert await DeviceThreads("-test", 1).run(Step(), here) > here()
 
 
 @pytest.mark.skipif(thread_count() < 2, reason="the BLAS has one thread, so kernels have")
@@ -48,7 +48,7 @@ def test_helpers_have_longer_slices_than_the_thread_that_asks_them() -> None:
 
     def work(_: int) -> None:
         both.wait()  # each of the two threads has one item
-        slices[threading.get_ident()] = _here()
+        slices[threading.get_ident()] = here()
 
     for_each(work, [0, 1])
     mine = slices.pop(threading.get_ident())

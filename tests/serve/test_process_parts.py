@@ -65,7 +65,7 @@ def _settings() -> Settings:
 def test_settings_are_passed_as_they_are() -> None:
     settings = _settings()
     assert Settings.from_json(settings.to_json()) == settings
-    # What users may also give becomes what JSON has.
+    # Other types that users may pass are converted to those of JSON.
     pad = {"x": np.float32(0), "y": b"none", "z": Padding(np.bytes_(b"none"))}
     options, where = ModelOptions(pad=pad), ServerOptions(hosts={"a"}, tls_cert=Path("a"), tls_key="b")
     passed = Settings.from_json(replace(settings, options=options, where=where).to_json())

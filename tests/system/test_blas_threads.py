@@ -2,92 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from threadpoolctl import ThreadpoolController
 
 from aioflow_numpy.blas import loaded_blas
 from aioflow_numpy.blas_threads import alone, blas_threads
-from aioflow_numpy.compiled.background import BACKGROUND
 from aioflow_numpy.products import matmul
-from tests.waiting import until
+from tests.backends.test_blas_threads import count, held, no_other_products, three_threads  # noqa: F401  # fixtures
 
 pytestmark = pytest.mark.skipif(not loaded_blas(), reason="only OpenBLAS has a count that is held")
 LIMIT = 120  # seconds for what takes milliseconds on a quiet machine
-
-
-@functools.cache
-def library() -> Any:
-    """NumPy's OpenBLAS, as threadpoolctl sees it; other packages bring copies of their own."""
-    path = loaded_blas()[0].library
-    return next(one for one in ThreadpoolController().lib_controllers if os.path.samefile(one.filepath, path))
-
-
-def count() -> int:
-    """How many threads a product of the user's would have."""
-    return int(library().num_threads)
-
-
-def set_count(number: int) -> None:
-    """What the user does who changes it for good."""
-    library().set_num_threads(number)
-
-
-@pytest.fixture(autouse=True)
-def no_other_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep other threads from products: those of kernels that earlier tests left running, and the background compiler,
-    which tries new machine code beside NumPy's products. Jobs for it begin after the test.
-    """
-    assert BACKGROUND.wait(LIMIT)
-    until(lambda: blas_threads() == count(), LIMIT)
-    jobs: list[Callable[[], None]] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(BACKGROUND, "ask", jobs.append)
-        yield
-    for job in jobs:
-        BACKGROUND.ask(job)
-
-
-@pytest.fixture(autouse=True)
-def three_threads(no_other_products: None) -> Iterator[None]:
-    """The user's choice, on any machine."""
-    before = count()
-    set_count(3)
-    try:
-        yield
-        assert blas_threads() == count()  # nobody holds it
-    finally:
-        set_count(before)
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """While this is open, another thread is in a product."""
-    inside, leave = threading.Event(), threading.Event()
-
-    def product() -> None:
-        inside.set()
-        assert leave.wait(LIMIT)
-
-    thread = threading.Thread(target=alone, args=(product,))
-    thread.start()
-    assert inside.wait(LIMIT)
-    try:
-        yield
-    finally:
-        leave.set()
-        thread.join(LIMIT)
-        assert not thread.is_alive()
 
 
 def in_a_child(check: Callable[[], object]) -> None:

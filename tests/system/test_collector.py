@@ -6,30 +6,14 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from aioflow.work import collector
 from aioflow.work.collector import full_collections_postponed
-
-
-@pytest.fixture(autouse=True)
-def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a program that has not frozen anything. What the tests before have frozen is so again afterwards."""
-    gc.unfreeze()
-    monkeypatch.setattr(collector, "_POSTPONING", collector._Postponing())
-    yield
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-
-
-def made() -> list[Any]:
-    """Much: Python looks at everything when a quarter more objects have survived than there were, these among them."""
-    return [[] for _ in range(300_000 + len(gc.get_objects()) // 2)]
-
+from tests.test_collector import (
+    made,
+    nothing_frozen,  # noqa: F401  # fixtures
+)
 
 _DROPPING = """
 import gc

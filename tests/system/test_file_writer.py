@@ -6,29 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aioflow.train import summary_iterator
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.exists() else []
-
-
-def events(folder: Path) -> list[Any]:
-    """All but those with which a file begins."""
-    found = []
-    for file in files(folder):
-        first, *rest = summary_iterator(file)
-        assert first.file_version == "brain.Event:2"
-        found += rest
-    return found
-
-
-def numbers(folder: Path) -> list[tuple[int, float]]:
-    return [(event.step, event.summary.value[0].simple_value) for event in events(folder)]
+from tests.observe.test_file_writer import files, numbers
 
 
 def test_a_program_that_closes_nothing_loses_nothing(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,25 +18,13 @@ from tests.processes import program_on_loop
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.observe.test_instrument import Seen, attributes, number, on_both
+
 PS, WORKER = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker"))
-
-
-class Seen(NamedTuple):
-    """A provider, and the spans that have ended with it."""
-
-    provider: TracerProvider
-    memory: InMemorySpanExporter
-
-    def spans(self) -> list[ReadableSpan]:
-        return list(self.memory.get_finished_spans())
-
-    def one(self) -> ReadableSpan:
-        (span,) = self.spans()
-        return span
 
 
 @pytest.fixture
@@ -46,22 +33,6 @@ def seen() -> Iterator[Seen]:
     provider.add_span_processor(SimpleSpanProcessor(memory))
     yield Seen(provider, memory)
     provider.shutdown()
-
-
-def attributes(span: ReadableSpan) -> Mapping[str, Any]:
-    return span.attributes or {}
-
-
-def number(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
-
-
-def on_both() -> af.Tensor:
-    with af.device(PS):
-        x = af.random_uniform([8], name="x")
-    with af.device(WORKER):
-        return af.multiply(x, 2.0, name="y")
 
 
 async def test_two_workers_of_their_own_continue_the_trace(seen: Seen, tmp_path: Path) -> None:

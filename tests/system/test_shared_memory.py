@@ -9,16 +9,15 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import pytest
 
 from aioflow.errors import UnavailableError
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.framing import Kind, Message
 from aioflow.net.transports import connect
 from aioflow.work.segments import NAME, SHARED, has_segments
+from tests.net.test_shared_memory import filled, push, received
 from tests.processes import program_on_loop
 from tests.waiting import eventually
 
@@ -26,21 +25,6 @@ pytestmark = pytest.mark.skipif(not has_segments(), reason="no sealed files in m
 SHARES: Final = CommOptions(shared_memory=True)
 SIZE: Final = 1_000_000
 SECONDS: Final = 30.0
-
-
-def filled(value: int, size: int = SIZE) -> np.ndarray[Any, Any]:
-    return np.full(size, value, np.uint8)
-
-
-def push(number: int, *tensors: Any) -> Message:
-    return Message(Kind.PUSH, number, {"number": number}, tensors)
-
-
-async def received(comm: Comm) -> Message:
-    async with asyncio.timeout(SECONDS):
-        message = await comm.receive()
-    assert message is not None
-    return message
 
 
 CHILD: Final = """

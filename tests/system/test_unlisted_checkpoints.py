@@ -16,6 +16,7 @@ import aioflow as af
 from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.train import unlisted
 from tests.processes import program
+from tests.train.test_unlisted_checkpoints import checkpoints, go_on, left
 
 PROGRAM = Path(__file__).with_name("unlisting_saver.py")
 
@@ -39,32 +40,9 @@ def killed(prefix: Path, kind: str = "plain") -> None:
         pass
 
 
-def checkpoints(folder: Path) -> list[str]:
-    return sorted(path.name.removesuffix(".manifest.json") for path in folder.glob("*.manifest.json"))
-
-
 def listed(folder: Path) -> list[str]:
     state = af.train.get_checkpoint_state(folder)
     return [] if state is None else [Path(path).name for path in state.all_model_checkpoint_paths]
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob(".*"))
-
-
-async def go_on(folder: Path, *steps: int, name: str = "m", **arguments: bool) -> af.train.Saver:
-    """What the next program does: it restores the latest checkpoint and saves later ones."""
-    with af.Graph().as_default():
-        af.Variable(0.0, name="v")
-        saver = af.train.Saver(**arguments)  # type: ignore[arg-type]
-        async with af.Session() as session:
-            state = af.train.get_checkpoint_state(folder)
-            assert state is not None
-            await saver.restore(session, state.model_checkpoint_path)
-            saver.recover_last_checkpoints(state)
-            for step in steps:
-                await saver.save(session, folder / name, global_step=step)
-    return saver
 
 
 @pytest.mark.parametrize("kind", ["plain", "incremental"])

@@ -1,4 +1,4 @@
-"""How serving processes accept connections from the listening socket that they share.
+"""Accepts connections from the listening socket that the serving processes share.
 
 A connection that is not yet accepted stays in the queue of that one socket, whichever process ends or is stuck. With a
 socket for each process (SO_REUSEPORT) it would be bound to one of them, and lost or delayed with it. A shared queue

@@ -77,7 +77,7 @@ class Child:
 
     @property
     def channel(self) -> Channel:
-        """The channel to it. Raises UnavailableError: there is none yet."""
+        """The channel to the process. Raises UnavailableError: it is not open yet."""
         if self._channel is None:
             raise UnavailableError(f"{self} has not begun")
         return self._channel

@@ -15,35 +15,12 @@ import pytest
 from aioflow.graph import dtypes
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.fused import Chain, chain_of
-from aioflow.kernels.registry import Binding
-from aioflow.kernels.resources import ResourceManager
-from aioflow.runtime.device import host
 from aioflow_cupy.elementwise import program
+from tests.backends.cupy.test_elementwise import binding
 
 COMPARING = ("Less", "LessEqual", "Greater", "GreaterEqual")
 LOGICAL = ("LogicalAnd", "LogicalOr", "LogicalNot")
 compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler, as c++")
-
-
-def binding(
-    inputs: Sequence[Any], ops: Sequence[str], operands: Sequence[int], made: Sequence[Any], backend: Any = None
-) -> Binding:
-    attrs = {
-        "Tin": list(inputs),
-        "Tout": made[-1],
-        "ops": list(ops),
-        "operands": list(operands),
-        "dtypes": list(made),
-        "nodes": [f"n{i}" for i in range(len(ops))],
-        "sources": [""] * len(ops),
-    }
-    known = (None,) * len(inputs)
-    return Binding(
-        *("chain", "_ElementwiseChain", attrs, tuple(inputs), known, (made[-1],), (None,), known),
-        backend or host(),
-        ResourceManager(),
-        {},
-    )
 
 
 NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.bool_): "bool"}
