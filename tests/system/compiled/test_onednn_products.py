@@ -18,7 +18,6 @@ from aioflow_numpy.account import Account
 from aioflow_numpy.crew import Crew
 from aioflow_onednn import products
 from aioflow_onednn.library import library
-from tests.backends.onednn.test_products import matrices
 from tests.processes import SECONDS
 from tests.system.compiled.chains import compiler
 from tests.system.compiled.crews import helpers, noting
@@ -45,6 +44,13 @@ def a_crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
         yield crew
 
 
+def matrices(rng: np.random.Generator, *sizes: int) -> tuple[Array, Array]:
+    """Two matrices to multiply, each by rows or by columns."""
+    rows, inner, columns = sizes
+    a, b = rng.standard_normal((rows, inner), np.float32), rng.standard_normal((inner, columns), np.float32)
+    return (np.asfortranarray(a) if rng.random() < 0.5 else a), (np.asfortranarray(b) if rng.random() < 0.5 else b)
+
+
 @compiler
 def test_a_product_has_the_same_bits_whoever_computes_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
@@ -61,7 +67,7 @@ def test_a_product_has_the_same_bits_whoever_computes_its_parts(monkeypatch: pyt
                 shared.clear()
                 end = time.monotonic() + SECONDS
                 while not shared or not shared[-1]:
-                    assert time.monotonic() < end, "no thread spins any more"
+                    assert time.monotonic() < end, "no part was given to another thread"
                     made = products.matmul(a, b)
                     assert made.tobytes() == wanted.tobytes()
                 np.testing.assert_allclose(made, a.astype(float) @ b.astype(float), rtol=1e-4, atol=1e-3)
