@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import uvloop
 
-__all__ = ["LOOPS", "cancel_at_each_turn", "run_on"]
+__all__ = ["LOOPS", "cancel_at_each_turn", "run_on", "turns_until_ended"]
 
 # For `pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)`.
 LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
@@ -31,6 +31,7 @@ LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
 }
 
 _LIMIT: Final = 60.0  # seconds, for what a cancelled coroutine leaves behind to go away
+_DOUBLINGS: Final = 12
 _FRAMES: Final = 3
 _FILES: Final = "/proc/self/fd"
 
@@ -68,12 +69,25 @@ def _short_stacks() -> Iterator[None]:
         yield
 
 
+def turns_until_ended(turns: int, first: int = 0) -> Iterator[int]:
+    """Yield `first`, … `turns` - 1, and then numbers that double: work that waits for sockets and threads may outlast
+    any fixed number of turns on a busy machine. Raises AssertionError behind the last: the caller stops at the first
+    number of turns in which the work ends.
+    """
+    yield from range(first, turns)
+    for _ in range(_DOUBLINGS):
+        yield turns
+        turns *= 2
+    raise AssertionError(f"the work did not end within {turns // 2} turns of the loop")
+
+
 async def cancel_at_each_turn(
     work: Callable[[], Coroutine[Any, Any, object]],
     then: Callable[[], Coroutine[Any, Any, object]] | None = None,
     *,
     before: Callable[[], Coroutine[Any, Any, object]] | None = None,
     turns: int = 40,
+    until_ended: bool = False,
     expected: tuple[type[BaseException], ...] = (),
 ) -> int:
     """Run `work` again and again, cancelled after 0, 1, 2, … turns of the loop, until it ends before it is cancelled.
@@ -85,7 +99,8 @@ async def cancel_at_each_turn(
         then: Run after each run, with a time limit: shows that what `work` used still answers or refuses.
         before: Run before each run, and not cancelled: enters the block that `work` leaves, say. Leaving a block always
             begins, so `work` is then cancelled after its first turn at the earliest.
-        turns: The largest number of turns that is tried.
+        turns: How many numbers of turns are tried one after another.
+        until_ended: Go on with `turns_until_ended` where `work` outlasts them all.
         expected: Errors that `work` may raise. Any other, and an ExceptionGroup, fails the test.
 
     Returns:
@@ -96,7 +111,8 @@ async def cancel_at_each_turn(
     await _run(work, None, expected)  # starts what stays for the process: thread pools, imports
     await _end(then)
     present = asyncio.all_tasks(), _files()
-    for count in range(0 if before is None else 1, turns):
+    first = 0 if before is None else 1
+    for count in turns_until_ended(turns, first) if until_ended else range(first, turns):
         if before is not None:
             await before()
         was_cancelled = await _run(work, count, expected)
