@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from aioflow.config import RunOptions, SessionConfig, TraceLevel
-from aioflow.errors import ClosedSessionError
+from aioflow.errors import CancelledError, ClosedSessionError
 from aioflow.runtime.cluster import Cluster
 from aioflow.runtime.spans import Spans, process_spans
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
@@ -70,7 +70,11 @@ class Running:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> list[Any]:
-        """Run a step by its plan; returns its fetches in order. Raises OpError."""
+        """Run a step by its plan; returns its fetches in order. Raises OpError.
+
+        Where the caller is cancelled while the session is closed, `asyncio.CancelledError` is raised: the blocks around
+        it, a TaskGroup or `asyncio.timeout`, wait for that.
+        """
         asked = options is not None and options.trace_level is TraceLevel.FULL
         trace = TraceProbe() if prepared.sampling.begin() or asked else None
         step = Step(self.probe(trace), self._cluster.next_step(), prepared.describe)
@@ -80,11 +84,17 @@ class Running:
             step.deadline = limit.until
         started = perf_counter()
         step.spans = self.spans or process_spans()
+        task = asyncio.current_task()
+        cancelled_before = 0 if task is None else task.cancelling()
         try:
             with _reported(step, prepared):
                 result = await prepared.registered.run(values, step)
         except asyncio.CancelledError as error:
             error.add_note(f"aioflow: {step.describe()} was cancelled after {step.seconds:.3f} s{step.state()}")
+            raise
+        except CancelledError as error:
+            if task is not None and task.cancelling() > cancelled_before:
+                raise asyncio.CancelledError from error
             raise
         finally:
             del self.steps[step]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
@@ -148,6 +149,28 @@ def test_close_ends_every_use_and_no_step_begins_after_it(loop: Any, use: Use, n
                 with pytest.raises((ClosedSessionError, CancelledError)):
                     await task
             assert counted.begun == begun, turns
+
+    run_on(loop, work())
+
+
+@_EVERY_LOOP
+@pytest.mark.parametrize("use", [use for use in USES if use is not batches], ids=lambda use: use.__name__)
+def test_use_that_is_cancelled_while_its_session_closes_ends_cancelled(loop: Any, use: Use) -> None:
+    """The blocks around it, a TaskGroup or `asyncio.timeout`, wait for that."""
+
+    async def work() -> None:
+        counted = Counted(1, True)
+        for turns, since in itertools.product((2, 4, 8, 16), range(6)):
+            counted.renew()
+            task = asyncio.get_running_loop().create_task(use(counted))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            close = asyncio.get_running_loop().create_task(counted.session.close())
+            for _ in range(since):
+                await asyncio.sleep(0)
+            is_cancelled = task.cancel()
+            await asyncio.wait([task, close], timeout=_LIMIT)
+            assert task.cancelled() or not is_cancelled, (turns, since, task)
 
     run_on(loop, work())
 
