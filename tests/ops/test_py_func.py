@@ -219,6 +219,13 @@ async def test_errors_of_the_function() -> None:
             await session.run(af.py_coroutine(lambda: 1.0, [], "float32"))  # type: ignore[arg-type, return-value]
 
 
+async def test_py_func_refuses_a_coroutine_function() -> None:
+    y = af.py_func(double, [np.float32(1.0)], "float32")
+    async with af.Session() as session:
+        with pytest.raises(af.errors.InvalidArgumentError, match="py_coroutine"):
+            await session.run(y)
+
+
 @pytest.mark.parametrize(
     ("raised", "error"),
     [

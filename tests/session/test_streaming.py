@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioflow as af
+from aioflow.errors import FailedPreconditionError
 from aioflow.kernels.function.async_source import SourceCore
 from tests.random_examples import examples
 
@@ -180,6 +183,28 @@ async def test_a_step_on_another_loop() -> None:
         await asyncio.to_thread(lambda: outcome.extend(asyncio.run(_several(session, x))))
         assert outcome == [1, 2, 3, 4]
         assert await session.run(x) == 5
+
+
+async def test_a_step_on_another_loop_is_told_that_the_loop_of_the_reader_is_closed() -> None:
+    numbers = Numbers(50)
+    x = node(numbers)
+    async with af.Session() as session:
+        assert await session.run(x) == 0
+        numbers.gate.clear()
+        await settle()
+        # Closed without cancelling its tasks, as `loop.close()` does.
+        loop = asyncio.get_running_loop()
+        with patch.object(loop, "call_soon_threadsafe", side_effect=RuntimeError("closed")), ThreadPoolExecutor(1) as t:
+            error = t.submit(asyncio.run, _failure(session, x)).result(60)
+        assert "not read any more" in error.message
+        with pytest.raises(FailedPreconditionError, match="not read any more"):
+            await session.run(x)
+
+
+async def _failure(session: af.Session, x: af.Tensor) -> FailedPreconditionError:
+    with pytest.raises(FailedPreconditionError) as raised:
+        _ = [await session.run(x, timeout=30.0) for _ in range(3)]  # some are read already
+    return raised.value
 
 
 async def _several(session: af.Session, x: af.Tensor) -> list[Any]:

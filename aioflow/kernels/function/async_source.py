@@ -182,13 +182,23 @@ class AsyncSource:
         await self._background.start(self._read())
 
     def _call_reader(self) -> None:
+        """Let it read on. Where its loop was closed without cancelling it, the waiters are told that it is gone."""
         loop = self._loop
-        if loop is None or loop.is_closed():
-            return
-        if loop is asyncio.get_running_loop():
+        if loop is None or loop is asyncio.get_running_loop():
             self._room.set()
-        else:
+            return
+        try:
             loop.call_soon_threadsafe(self._room.set)
+        except RuntimeError:
+            self._end(_reader_gone)
+
+    def _end(self, last: Callable[[], BaseException]) -> None:
+        """Nothing more is read: let the waiters raise what `last` makes, and every later one, unless it has ended."""
+        with self._lock:
+            self._last = self._last or last
+            left = self._core.end()
+        for waiter in left:
+            waiter.wake()
 
     async def _read(self) -> None:
         """Read until the end. Ends by a cancellation where the session, or the loop, is closed."""
@@ -206,11 +216,7 @@ class AsyncSource:
         except Exception as error:
             last = _again(error)
         finally:
-            with self._lock:
-                self._last = last
-                left = self._core.end()
-            for waiter in left:
-                waiter.wake()
+            self._end(last)
             if hasattr(iterator, "aclose"):
                 with suppress(Exception):  # nobody is left to tell
                     await iterator.aclose()

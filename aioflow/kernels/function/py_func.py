@@ -218,6 +218,13 @@ def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, 
         if error is not None:
             failure = call_error(error, _MEANINGS)
             raise failure from failure.__cause__
+        if inspect.iscoroutine(result):
+            result.close()
+            raise InvalidArgumentError(
+                "py_func takes a plain function; py_coroutine takes a coroutine function",
+                expected="a value",
+                actual="a coroutine",
+            )
         return await check.wherever(result)
 
     return run
