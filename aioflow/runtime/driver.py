@@ -258,14 +258,21 @@ class Driver:
             raise cause from cause.__cause__
 
     async def _beside_tasks(self) -> None:
+        """Run what needs tasks.
+
+        The tasks are waited for in the block of their group: before Python 3.13, a group of which a task fails later
+        leaves its caller counted as cancelled (`Task.cancelling`), and `asyncio.timeout` around it raises no
+        TimeoutError then.
+        """
         try:
             async with asyncio.TaskGroup() as kernel_group:
                 self._group = kernel_group
                 later, self._later = self._later, []
-                for coroutine in later:
-                    kernel_group.create_task(coroutine)
+                tasks = [kernel_group.create_task(coroutine) for coroutine in later]
                 if self._left:
                     await self._until_finished()
+                if running := [task for task in tasks if not task.done()]:
+                    await asyncio.wait(running)
         except BaseExceptionGroup as group:
             cause = self._step.end(group)
             raise cause from cause.__cause__

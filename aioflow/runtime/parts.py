@@ -93,6 +93,7 @@ async def _all(parts: Sequence[_Part], feeds: Sequence[Any], step: Step) -> list
         async with asyncio.TaskGroup() as worker_group:
             tasks = [worker_group.create_task(_run(*part, feeds, step)) for part in parts[1:]]
             first = await _run(*parts[0], feeds, step)  # here, which saves a task
+            await asyncio.wait(tasks)  # in the block: see Driver._beside_tasks
     except BaseExceptionGroup as group:
         cause = step.end(group)
         raise cause from cause.__cause__

@@ -66,21 +66,27 @@ class Reference:
         """
         if step.requested:
             step.halt()
-        nodes: dict[str, asyncio.Task[Outputs]] = {}
         try:
             async with asyncio.TaskGroup() as step_group:
                 guard = step_group.create_task(step.watch())
-                async with asyncio.TaskGroup() as node_group:
-                    for node in self._nodes:
-                        sources = {name: nodes[name] for name in node.predecessors()}
-                        nodes[node.name] = node_group.create_task(self._run(node, sources, feeds, step))
-                    fetches = [nodes[fetch.name] for fetch in self._fetches]
-                    nodes.clear()  # from here on a value is held by those who are to read it, and by nobody else
+                work = step_group.create_task(self._run_all(feeds, step))
+                await asyncio.wait([work])  # in the block: see Driver._beside_tasks
                 guard.cancel()
         except BaseExceptionGroup as group:
             cause = step.end(group)
             raise cause from cause.__cause__
-        return [_fetched(node, task.result()) for node, task in zip(self._fetches, fetches, strict=True)]
+        return [_fetched(node, outputs) for node, outputs in zip(self._fetches, work.result(), strict=True)]
+
+    async def _run_all(self, feeds: Sequence[Any], step: Step) -> list[Outputs]:
+        """Run all nodes; return the outputs of those that are fetched."""
+        nodes: dict[str, asyncio.Task[Outputs]] = {}
+        async with asyncio.TaskGroup() as node_group:
+            for node in self._nodes:
+                sources = {name: nodes[name] for name in node.predecessors()}
+                nodes[node.name] = node_group.create_task(self._run(node, sources, feeds, step))
+            fetches = [nodes[fetch.name] for fetch in self._fetches]
+            nodes.clear()  # from here on a value is held by those who are to read it, and by nobody else
+        return [task.result() for task in fetches]
 
     async def _run(self, node: Node, sources: Sources, feeds: Sequence[Any], step: Step) -> Outputs:
         """One node: what it reads, and then what it makes of that."""

@@ -34,10 +34,12 @@ class SyncRunner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runner: asyncio.Runner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         # Closes the loop when this object is collected without having been closed, and when the process ends. A loop
         # does so itself in `__del__`, but in a cycle of garbage its sockets may be finalized first, and it then raises.
         self._unclosed: weakref.finalize[[threading.Lock, asyncio.AbstractEventLoop], SyncRunner] | None = None
         self._closed = False
+        self._ends_with_this_run = False
         renew_in_child(self)
 
     def after_fork(self) -> None:
@@ -68,12 +70,23 @@ class SyncRunner:
                 raise ClosedSessionError.refusing()
             if self._runner is None:
                 self._runner = asyncio.Runner()
-                self._unclosed = weakref.finalize(self, _close_idle, self._lock, self._runner.get_loop())
-            return _run(self._runner, coroutine)
+                self._loop = self._runner.get_loop()
+                self._unclosed = weakref.finalize(self, _close_idle, self._lock, self._loop)
+            try:
+                return _run(self._runner, coroutine)
+            finally:
+                if self._ends_with_this_run and self._unclosed is not None and self._unclosed.detach():
+                    self._runner.close()
+                    self._runner = None
 
     def refuse(self) -> bool:
-        """Run no more; whether there is something to close."""
+        """Run no more; return whether there is something to close. Called by what runs here, this closes the loop when
+        that ends.
+        """
         self._closed = True
+        if self._loop is asyncio.get_running_loop():
+            self._ends_with_this_run = True
+            return False
         if not self._lock.acquire(blocking=False):
             return True  # somebody runs something, or is about to
         try:

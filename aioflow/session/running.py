@@ -94,6 +94,7 @@ class Running:
             raise
         except CancelledError as error:
             if task is not None and task.cancelling() > cancelled_before:
+                await asyncio.sleep(0)  # Python 3.13 cancels once more what leaves a TaskGroup by an error: here
                 raise asyncio.CancelledError from error
             raise
         finally:

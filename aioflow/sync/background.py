@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from typing import Any, Final
 
 from aioflow.errors import ClosedSessionError
@@ -18,6 +19,9 @@ from aioflow.errors import ClosedSessionError
 __all__ = ["Background", "background_of"]
 
 _KEY: Final = "/background"  # among the state of nodes, whose names do not begin with a slash
+
+# The objects whose tasks the running code is part of. A task that such a task starts inherits them.
+_AROUND: Final[ContextVar[frozenset[Background]]] = ContextVar("_AROUND", default=frozenset())
 
 
 class Background:
@@ -48,7 +52,9 @@ class Background:
                 self._tasks[loop] = set()
         if fresh:
             await group.__aenter__()  # does not suspend: nobody can come between
-        task: asyncio.Task[None] = group.create_task(work)
+        context = copy_context()
+        context.run(_AROUND.set, _AROUND.get() | {self})
+        task: asyncio.Task[None] = group.create_task(work, context=context)
         tasks = self._tasks.setdefault(loop, set())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -80,12 +86,12 @@ class Background:
                     loop.call_soon_threadsafe(task.cancel)
 
     async def close(self) -> None:
-        """`stop`, and wait for the tasks of this loop. One of these tasks waits for none: it is cancelled itself."""
+        """`stop`, and wait for the tasks of this loop, unless called within one: that would wait for itself."""
         self.stop()
+        if self in _AROUND.get():
+            return
         loop = asyncio.get_running_loop()
         tasks = self._tasks.get(loop, set())
-        if asyncio.current_task() in tasks:
-            return
         with self._lock:
             group = self._groups.pop(loop, None)
         if group is not None:

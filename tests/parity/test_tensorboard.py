@@ -156,9 +156,9 @@ def test_run_metadata(board: TensorBoard) -> None:
 
 
 def test_tensorboards_reader(folder: Path) -> None:
-    command = [sys.executable, "-m", "tests.parity.tensorboard_reader", str(folder)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=root, check=False)
+    # By its path: a package of this environment brings a package `tests` of its own, which `-m` would find.
+    command = [sys.executable, str(Path(__file__).with_name("tensorboard_reader.py")), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [step for step, _ in found["scalars"]["loss"]] == [1, 2, 3, 4, 5]

@@ -32,9 +32,12 @@ class Counted:
     Args:
         nodes: The size of the graph: more than some dozens are compiled in a thread.
         waits: Whether each step waits on the event loop.
+        within: Called by each step that waits.
     """
 
-    def __init__(self, nodes: int, waits: bool) -> None:
+    def __init__(
+        self, nodes: int, waits: bool, within: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
+    ) -> None:
         self.graph = af.Graph()
         with self.graph.as_default():
             self.x = af.placeholder(af.float32, [None, 2])
@@ -43,8 +46,9 @@ class Counted:
                 value = value + 1.0
             value = af.py_func(self.count, [value], af.float32, stateful=True)
             if waits:
-                value = af.py_coroutine(pause, [value], af.float32)
+                value = af.py_coroutine(self.pause, [value], af.float32)
             self.y = af.ensure_shape(value, [None, 2])
+        self.within = within
         self.renew()
 
     def renew(self) -> None:
@@ -56,13 +60,12 @@ class Counted:
         self.begun += 1
         return rows
 
+    async def pause(self, rows: Any) -> Any:
+        await self.within()
+        return rows
+
     def feeds(self) -> dict[Any, Any]:
         return {self.x: _ROW}
-
-
-async def pause(rows: Any) -> Any:
-    await asyncio.sleep(0)
-    return rows
 
 
 async def again(call: Callable[[], Awaitable[Any]]) -> None:
@@ -154,23 +157,51 @@ def test_close_ends_every_use_and_no_step_begins_after_it(loop: Any, use: Use, n
 
 
 @_EVERY_LOOP
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+def test_close_within_a_step_ends_its_use(loop: Any, use: Use) -> None:
+    async def work() -> None:
+        counted = Counted(1, True, within=lambda: counted.session.close())
+        async with asyncio.timeout(_LIMIT):
+            with pytest.raises((ClosedSessionError, CancelledError)):
+                await use(counted)
+            await counted.session.close()
+
+    run_on(loop, work())
+
+
+@_EVERY_LOOP
 @pytest.mark.parametrize("use", [use for use in USES if use is not batches], ids=lambda use: use.__name__)
 def test_use_that_is_cancelled_while_its_session_closes_ends_cancelled(loop: Any, use: Use) -> None:
-    """The blocks around it, a TaskGroup or `asyncio.timeout`, wait for that."""
+    """The blocks around it, a TaskGroup or `asyncio.timeout`, wait for that. It is cancelled once."""
+
+    stages: list[str] = []
+
+    async def cleans_up(use: Coroutine[Any, Any, None]) -> None:
+        stages.clear()
+        try:
+            await use
+        finally:
+            stages.append("ended")
+            await asyncio.sleep(0)
+            stages.append("cleaned up")
 
     async def work() -> None:
         counted = Counted(1, True)
         for turns, since in itertools.product((2, 4, 8, 16), range(6)):
             counted.renew()
-            task = asyncio.get_running_loop().create_task(use(counted))
+            task = asyncio.get_running_loop().create_task(cleans_up(use(counted)))
             for _ in range(turns):
                 await asyncio.sleep(0)
             close = asyncio.get_running_loop().create_task(counted.session.close())
             for _ in range(since):
                 await asyncio.sleep(0)
-            is_cancelled = task.cancel()
+            is_in_use = not stages
+            task.cancel()
             await asyncio.wait([task, close], timeout=_LIMIT)
-            assert task.cancelled() or not is_cancelled, (turns, since, task)
+            if not is_in_use:
+                continue  # the close has ended it before
+            assert task.cancelled(), (turns, since, task)
+            assert stages == ["ended", "cleaned up"], (turns, since)
 
     run_on(loop, work())
 

@@ -10,13 +10,14 @@ import gc
 import random
 import threading
 import warnings
+from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import CancelledError, ClosedSessionError, DeadlineExceededError, InvalidArgumentError
+from aioflow.errors import CancelledError, ClosedSessionError, DeadlineExceededError, InvalidArgumentError, UnknownError
 from aioflow.runtime.worker import Worker
 from tests.session.busy_steps import EXECUTORS, LIMIT, at, busy_step, is_idle, on, outcome
 from tests.waiting import until_waiting
@@ -140,6 +141,33 @@ async def test_an_error_on_one_device_ends_what_waits_on_the_others(kind: str, e
             assert raised.value.node == "checked"
             assert await is_idle(session)
         assert await session.run(checked, {x: 1.0}) == 1.0
+
+
+@EXECUTORS
+@pytest.mark.parametrize("is_loop", [False, True], ids=["coroutine", "loop"])
+async def test_an_error_leaves_time_limits_around_it_as_they_are(is_loop: bool, executor: str) -> None:
+    async def fail(value: Any) -> Any:
+        await asyncio.sleep(0)
+        raise ValueError("in a task of the step")
+
+    def body(value: Any) -> Any:
+        return af.ensure_shape(af.py_coroutine(fail, [value], af.float32), [])
+
+    x = af.placeholder("float32", [])
+    y = x
+    for device in range(2):
+        with at(device):
+            y += af.while_loop(lambda v: v < 9.0, body, [x]) if is_loop else body(x)
+    async with on(executor=executor) as session:
+        with pytest.raises(TimeoutError):
+            await _late(asyncio.timeout(LIMIT), outcome(session.run(y + 1.0, {x: 1.0})))
+
+
+async def _late(limit: asyncio.Timeout, failing: Awaitable[Any]) -> None:
+    async with limit:
+        assert isinstance(await failing, UnknownError)
+        limit.reschedule(asyncio.get_running_loop().time())
+        await asyncio.sleep(LIMIT)
 
 
 @EXECUTORS
