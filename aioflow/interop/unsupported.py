@@ -44,6 +44,7 @@ class UnsupportedError(UnimplementedError):
         lines = [f"{what} has ops that cannot be {done}:"]
         lines += [f"  {op}: {why} ({_nodes(nodes)})" for (op, why), nodes in sorted(by_op.items())]
         super().__init__("\n".join(lines))
+        self.args = (what, self.unsupported, done)  # with which a copy is made
 
 
 def _nodes(nodes: list[str]) -> str:

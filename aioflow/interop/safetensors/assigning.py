@@ -87,6 +87,7 @@ class WeightsError(InvalidArgumentError):
         lines = ["the weights do not fit the variables"]
         lines += [f"  {what}: {_listed(found)}" for what, found in parts.items() if found]
         super().__init__("\n".join(lines))
+        self.args = (left, self.misfits, dict(wanted))  # with which a copy is made
 
 
 def _listed(found: list[str]) -> str:
