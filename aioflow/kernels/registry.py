@@ -44,6 +44,7 @@ __all__ = [
     "binder",
     "elementwise",
     "kernel",
+    "read_by_kernels",
 ]
 
 ANY_DEVICE: Final = "*"
@@ -230,7 +231,10 @@ class KernelDef:
     opens_files: bool = False
 
     def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
-        """Whether the kernel serves a node with these attributes on that kind of device."""
+        """Whether the kernel serves a node with these attributes on that kind of device.
+
+        It may look at `read_by_kernels(attrs)` alone, by which placement remembers the answer.
+        """
         if self.device_type not in (ANY_DEVICE, device_type) or self.label != attrs.get("_kernel", ""):
             return False
         if self.device_type == ANY_DEVICE and device_type != HOST and _has_strings(attrs):
@@ -408,6 +412,15 @@ def _key(kernel_def: KernelDef) -> Hashable:
     """What no two kernels have in common."""
     dtypes = frozenset(kernel_def.dtypes.items())
     return kernel_def.op, kernel_def.device_type, dtypes, kernel_def.label, kernel_def.priority
+
+
+def read_by_kernels(attrs: Mapping[str, Any]) -> Hashable:
+    """What decides which kernels serve a node of an op: its dtypes and the label. Nodes with the same have the same."""
+    return attrs.get("_kernel", ""), *[(name, value) for name, value in attrs.items() if _is_dtypes(value)]
+
+
+def _is_dtypes(value: Any) -> bool:
+    return isinstance(value, DType) or (isinstance(value, tuple) and any(isinstance(each, DType) for each in value))
 
 
 def _has_strings(attrs: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from aioflow.compiler.place.rejection import conflict, rejection
 from aioflow.graph.boundary import ARG, BOUNDARY
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
-from aioflow.kernels.registry import KERNELS
+from aioflow.kernels.registry import KERNELS, read_by_kernels
 
 __all__ = ["Group", "Offer", "Offers", "feasible_groups"]
 
@@ -68,7 +68,6 @@ class Offers:
         self._of_type = [self._mask(spec.device_type == kind for spec in self.specs) for kind in self._types]
         self._requests: dict[str, int] = {"": self.everywhere}
         self._kernels: dict[Any, Offer] = {}
-        self._keys: dict[str, tuple[str, ...]] = {}
         self._orders: dict[Offer, tuple[str, ...]] = {}
 
     def elsewhere(self, mask: int) -> int:
@@ -90,13 +89,7 @@ class Offers:
         """The devices with a kernel for the node."""
         if traits_of(node.op).steers or node.op in BOUNDARY:
             return self.anything
-        names = self._keys.get(node.op)
-        if names is None:
-            # Two nodes of an op have the same kernels if they agree in the attributes that the kernels look at.
-            looked_at = (name for kernel in KERNELS.for_op(node.op) for name in kernel.dtypes)
-            names = self._keys[node.op] = ("_kernel", *dict.fromkeys(looked_at))
-        attrs = node.attrs
-        key = (node.op, *[attrs.get(name) for name in names])
+        key = (node.op, read_by_kernels(node.attrs))
         found = self._kernels.get(key)
         if found is None:
             found = self._kernels[key] = self._find(node)

@@ -7,7 +7,7 @@ from typing import Final
 
 from aioflow.compiler.ir import Node
 from aioflow.compiler.place.cluster import ClusterView
-from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
+from aioflow.errors import InternalError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
@@ -45,7 +45,9 @@ def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster
             )
             continue
         device_type = spec.device_type or ""
-        missing = next(m for m in members if not _runs(m, device_type))
+        missing = next((m for m in members if not _runs(m, device_type)), None)
+        if missing is None:
+            raise InternalError(f"{_subject(members)}, although all have kernels for {name}")
         lacking = lacking or (missing, device_type)
         reasons.append(
             f"  {name}: no kernel of op {missing.op} for {device_type}{_types(missing)}"

@@ -165,6 +165,12 @@ def test_nodes_of_an_op_with_other_dtypes_have_other_devices() -> None:
     assert found == {"f": (GPU0, CPU0, CPU1), "d": (CPU0, CPU1), "g": (GPU0, CPU0, CPU1)}
 
 
+def test_a_string_does_not_keep_other_nodes_of_its_op_on_the_host() -> None:
+    """A kernel for any device and dtype takes strings on the host alone."""
+    nodes = [node("text", "Const", dtype=STRING), node("number", "Const", dtype=FLOAT)]
+    assert devices(*nodes) == {"text": (CPU0, CPU1), "number": (GPU0, CPU0, CPU1)}
+
+
 def test_priorities_count_only_where_all_members_agree() -> None:
     agreed = devices(node("a", "Square", loc=["x"]), node("b", "Square", loc=["x"]), node("c", "Merge", loc=["x"]))
     assert agreed["a"] == (CPU0, CPU1, GPU0)
