@@ -44,7 +44,7 @@ class SessionConfig:
             branches and loops stay in their primitive form, and what each kernel returns is compared with what its op
             declares: an InternalError names the node where it is not that.
         device_count: How many devices of a type the process has, such as {"CPU": 4}. One CPU without it, and the GPUs
-            that are found.
+            that are found. Devices of other types compute only what asks for them, unless they are counted here.
         optimizations: Whether steps are optimized; or switches by the name of the pass (`compiler/optimize/passes.py`),
             where passes that are not named stay at their default.
         placement: The strategy for nodes that several devices could run: "auto", "greedy", "heft" or "first".

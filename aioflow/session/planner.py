@@ -35,6 +35,7 @@ from aioflow.work.stopping import acting
 __all__ = ["Meeting", "Planner", "cost_model"]
 
 _BOUNDARY: Final = (ARG, RETVAL, SEND, RECV, PARTIAL_FEED, PARTIAL_FETCH)
+_USUAL: Final = frozenset({"CPU", "GPU"})  # devices of other types have to be asked for
 Meeting: TypeAlias = Callable[[ClientGraph], ClientGraph]
 _PINNING: Final = Locked()  # plans are made in threads, and sessions share workers
 
@@ -92,8 +93,10 @@ class Planner:
     def _view(self, pins: Mapping[str, str]) -> ClusterView:
         cluster = self._cluster
         devices = (*cluster.devices, cluster.own) if cluster.own else tuple(cluster.devices)
+        usual = _USUAL | {kind for kind, count in self._config.device_count.items() if count}
+        on_request = frozenset(name for name in devices if DeviceSpec.from_string(name).device_type not in usual)
         soft = self._config.allow_soft_placement
-        return ClusterView(devices, soft, pins, cluster.home, cluster.own, cluster.files)
+        return ClusterView(devices, soft, pins, cluster.home, cluster.own, cluster.files, on_request)
 
     def _plan(self, request: StepRequest, options: CompileOptions, asks: bool, pins: Mapping[str, str]) -> Plan:
         view = self._view(pins)

@@ -80,6 +80,22 @@ async def test_a_session_finds_it_by_its_entry_point(counted: CountedDevice) -> 
     assert {"COUNTED:0", "COUNTED:1"} <= set(names)
 
 
+@pytest.mark.parametrize(
+    ("place", "counts", "expected"),
+    [("", {}, False), ("", {"COUNTED": 1}, True), ("/cpu:0", {"COUNTED": 1}, False), (HERE, {}, True)],
+)
+async def test_it_computes_what_asks_for_it_or_where_its_devices_are_counted(
+    counted: CountedDevice, place: str, counts: dict[str, int], expected: bool
+) -> None:
+    x = af.placeholder("float32", [2])
+    with af.device(place):
+        y = af.tanh(x) + 1.0
+    async with af.Session(config=af.SessionConfig(device_count=counts, placement="first")) as session:
+        before = counted.traffic.into
+        np.testing.assert_allclose(await session.run(y, {x: [0.0, 1.0]}), np.tanh([0.0, 1.0]) + 1.0, rtol=1e-6)
+        assert (counted.traffic.into > before) == expected
+
+
 async def test_only_what_is_fed_and_fetched_crosses(counted: CountedDevice) -> None:
     x = af.placeholder("float32", [None, 3])
     with af.device(HERE):

@@ -19,6 +19,7 @@ class ClusterView:
         allow_soft_placement: As `SessionConfig.allow_soft_placement`.
         pins: The devices of nodes that keep state and have been placed before, by name.
         files: Of the devices, those on which files may be opened; None where that is all.
+        on_request: Of the devices, those that nodes get only by asking for them, or where no other has their kernels.
     """
 
     devices: tuple[str, ...]
@@ -27,3 +28,4 @@ class ClusterView:
     home: frozenset[str] | None = None
     own: str = ""
     files: frozenset[str] | None = None
+    on_request: frozenset[str] = frozenset()

@@ -61,6 +61,7 @@ class Offers:
         self.anything: Offer = (self.everywhere, None)
         self._home = self._mask(cluster.home is None or name in cluster.home for name in cluster.devices)
         self._own = self._mask(name == cluster.own for name in cluster.devices)
+        self._on_request = self._mask(name in cluster.on_request for name in cluster.devices)
         self.files = self._mask(cluster.files is None or name in cluster.files for name in cluster.devices)
         tasks = [(spec.job, spec.replica, spec.task) for spec in self.specs]
         self.target_files = self.files & self._mask(task == tasks[0] for task in tasks)
@@ -73,6 +74,11 @@ class Offers:
     def elsewhere(self, mask: int) -> int:
         """The devices without the client's own, unless there is no other."""
         return mask & ~self._own or mask
+
+    def unasked(self, mask: int) -> int:
+        """The devices that a group gets without asking, unless there is no other."""
+        mask = self.elsewhere(mask)
+        return mask & ~self._on_request or mask
 
     def request(self, device: str) -> int:
         """The devices that fit a request."""
@@ -164,9 +170,9 @@ class _Constraints:
         members: dict[int, list[str]] = {}
         for i, node in enumerate(self.nodes):
             members.setdefault(self.sets.find(i), []).append(node.name)
-        order, elsewhere = self.offers.order, self.offers.elsewhere
+        order, unasked = self.offers.order, self.offers.unasked
         return [
-            Group(tuple(names), order((elsewhere(self.masks[i]), self.priorities[i]))) for i, names in members.items()
+            Group(tuple(names), order((unasked(self.masks[i]), self.priorities[i]))) for i, names in members.items()
         ]
 
     def _read_nodes(self) -> None:
