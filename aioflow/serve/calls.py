@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
@@ -154,12 +155,11 @@ class Single(Call):
         return found
 
     async def _computed(self, arrays: list[Any], priority: int) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
         async with self._turns.turn(priority) as waited:
-            begun = loop.time()
+            begun = perf_counter()
             values: dict[str, Any] = await self._step(*arrays)
             self._tally.queue_seconds += waited
-            self._tally.computed(1, loop.time() - begun)
+            self._tally.computed(1, perf_counter() - begun)
         return {name: np.asarray(value) for name, value in values.items()}
 
     def statistics(self) -> BatchStatistics:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Final
 
 from aioflow.serve.models import ServedModel
@@ -24,8 +25,7 @@ def counted(model: ServedModel, only_failures: bool = False) -> Iterator[None]:
     Args:
         only_failures: Whether it is only read in the block, and counts if it ends there.
     """
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
+    begun = perf_counter()
     outcome = "gone"  # unless something else is said: the task is cancelled
     try:
         yield
@@ -37,5 +37,4 @@ def counted(model: ServedModel, only_failures: bool = False) -> Iterator[None]:
         raise
     finally:
         if outcome:
-            now = loop.time()
-            model.tally.ended(outcome, now - begun, now)
+            model.tally.ended(outcome, perf_counter() - begun, asyncio.get_running_loop().time())

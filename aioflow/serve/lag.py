@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from time import perf_counter
 from typing import Final, NoReturn
 
 __all__ = ["LAG_BOUNDS", "LoopLag"]
@@ -31,11 +32,10 @@ class LoopLag:
 
     async def watch(self) -> NoReturn:
         """The body of the task that looks."""
-        loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + self._interval
+            due = perf_counter() + self._interval
             await asyncio.sleep(self._interval)
-            late = max(loop.time() - due, 0.0)
+            late = max(perf_counter() - due, 0.0)
             self.histogram[bisect_left(LAG_BOUNDS, late)] += 1
             self.seconds += late
             self.worst = max(self.worst, late)

@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Final
 
 from aioflow.errors import ResourceExhaustedError
@@ -46,28 +47,27 @@ class Turns:
         Raises:
             ResourceExhaustedError: as many wait as may; its `retry_after` says when to come again.
         """
-        loop = asyncio.get_running_loop()
-        arrived = loop.time()
+        arrived = perf_counter()
         if self.running < self._concurrency:
             self.running += 1
         else:
-            await self._wait(priority, loop)
-        begun = loop.time()
+            await self._wait(priority)
+        begun = perf_counter()
         try:
             yield begun - arrived
         finally:
-            taken = loop.time() - begun
+            taken = perf_counter() - begun
             self._seconds += (taken - self._seconds) * (_WEIGHT if self._seconds else 1.0)
             self._hand_on()
 
-    async def _wait(self, priority: int, loop: asyncio.AbstractEventLoop) -> None:
+    async def _wait(self, priority: int) -> None:
         if self.waiting >= self._limit:
             error = ResourceExhaustedError(
                 "too many requests are waiting", expected=f"at most {self._limit}", actual=self.waiting
             )
             error.retry_after = self._seconds * self.waiting / self._concurrency
             raise error
-        turn = loop.create_future()
+        turn = asyncio.get_running_loop().create_future()
         heapq.heappush(self._heap, (priority, next(self._numbers), turn))
         self.waiting += 1
         try:

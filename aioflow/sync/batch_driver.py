@@ -11,8 +11,9 @@ import asyncio
 import copy
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from time import perf_counter
+from typing import Any, Final, cast
 
 from aioflow.errors import (
     ClosedSessionError,
@@ -40,15 +41,17 @@ class Call(Request):
 
     Attributes:
         future: His answer.
+        begun: When it came, by the clock that measures durations.
         timer: What ends the wait.
         parts: What has come of it, if it was cut: where each piece begins, and what it gave.
     """
 
-    __slots__ = ("future", "parts", "timer")
+    __slots__ = ("begun", "future", "parts", "timer")
 
     def __init__(self, rows: int, payload: Any, kind: Hashable, priority: int, future: asyncio.Future[Any]) -> None:
         super().__init__(rows, payload, kind, priority)
         self.future = future
+        self.begun = 0.0
         self.timer: asyncio.TimerHandle | None = None
         self.parts: list[tuple[int, list[Any]]] | None = None
 
@@ -92,13 +95,22 @@ class BatchDriver(ABC):
         concurrency: How many batches may be computed at once.
         lingers: Whether these tasks, once begun, wait for more when there is nothing to do. Those that do not are begun
             by the calls.
+        clock: Measures durations: the clock of uvloop, good enough for time limits, ticks in whole milliseconds.
     """
 
-    def __init__(self, policy: BatchPolicy, background: Background, concurrency: int, lingers: bool) -> None:
+    def __init__(
+        self,
+        policy: BatchPolicy,
+        background: Background,
+        concurrency: int,
+        lingers: bool,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self._core = BatchCore(policy)
         self._background = background
         self._concurrency = concurrency
         self._lingers = lingers
+        self._clock = clock
         self._tally = Tally()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -134,6 +146,7 @@ class BatchDriver(ABC):
         return each * (-(-self._core.rows // policy.max_batch_size)) / self._concurrency
 
     def _add(self, call: Call, now: float) -> None:
+        call.begun = self._clock()
         try:
             self._core.add(call, now)
         except ResourceExhaustedError as error:
@@ -238,8 +251,8 @@ class BatchDriver(ABC):
 
     async def _compute(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
         """Run a batch, and answer everybody in it."""
-        now = loop.time()
-        self._tally.queue_seconds += sum(now - piece.request.arrived for piece in pieces)
+        now, calls = self._clock(), [cast("Call", piece.request) for piece in pieces]
+        self._tally.queue_seconds += sum(now - call.begun for call in calls)
         self._tally.running += 1
         try:
             await self._answer(pieces, loop)
@@ -260,9 +273,9 @@ class BatchDriver(ABC):
         runs.append(run)
         try:
             async with run.scope:
-                started = loop.time()
+                started = self._clock()
                 results = await self._results(pieces)
-                self._tally.computed(sum(piece.end - piece.begin for piece in pieces), loop.time() - started)
+                self._tally.computed(sum(piece.end - piece.begin for piece in pieces), self._clock() - started)
         except Exception as error:
             if run.scope.expired():
                 return  # nobody waits for it

@@ -33,7 +33,12 @@ class Service:
     """A batched callable that doubles its rows in steps of `seconds`, and notes the sizes of their batches."""
 
     def __init__(
-        self, seconds: float = 1.0, refuse: float | None = None, changes: bool = False, **settings: Any
+        self,
+        seconds: float = 1.0,
+        refuse: float | None = None,
+        changes: bool = False,
+        clock: Callable[[], float] = lambda: asyncio.get_running_loop().time(),
+        **settings: Any,
     ) -> None:
         at_once = settings.pop("max_concurrent_batches", 1)
         self.seconds = seconds
@@ -49,7 +54,7 @@ class Service:
         out = RowsOut(graph, y, into.paddings)
         self.background = Background()
         policy = BatchPolicy(**{"max_batch_size": 4, **settings})
-        self.call = Batched(self.step, self.repeatable, self.background, into, out, policy, (), at_once)
+        self.call = Batched(self.step, self.repeatable, self.background, into, out, policy, (), at_once, clock)
 
     async def repeatable(self) -> bool:
         return not self.changes

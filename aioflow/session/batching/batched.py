@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, Final
 
 from aioflow.checks.numbers import check_seconds, check_whole
@@ -55,6 +56,7 @@ class Batched(BatchDriver):
         policy: BatchPolicy,
         names: Sequence[str] = (),
         max_concurrent_batches: int = 1,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         check_whole(max_concurrent_batches, "max_concurrent_batches", 1)
         taken = [name for name in names if name in _RESERVED]
@@ -62,7 +64,7 @@ class Batched(BatchDriver):
             raise InvalidArgumentError(
                 "a feed has the name of an argument of the call", expected=f"other names than {_RESERVED}", actual=taken
             )
-        super().__init__(policy, background, max_concurrent_batches, lingers=True)
+        super().__init__(policy, background, max_concurrent_batches, lingers=True, clock=clock)
         self._step = step
         self._repeatable = repeatable
         self._into = into
