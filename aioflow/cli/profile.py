@@ -88,7 +88,9 @@ async def _profile(arguments: argparse.Namespace) -> int:
     by_op, by_node = (_rows(nodes, flops, len(traced), key) for key in (lambda n: n.op, lambda n: n.node))
     if arguments.trace is not None:
         with file_errors(arguments.trace):
-            arguments.trace.write_text(json.dumps(chrome_trace(traced[-1], model.graph)), encoding="utf-8")
+            arguments.trace.write_text(
+                json.dumps(chrome_trace(traced[-1], model.graph), ensure_ascii=False), encoding="utf-8"
+            )
     if arguments.json:
         print(json.dumps(_document(arguments, seconds, by_op, by_node), indent=2))
         return 0

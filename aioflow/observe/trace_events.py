@@ -126,7 +126,7 @@ def _bars(stats: Sequence[StepStats]) -> list[_Bar]:
         task = _task(device.device)
         short = device.device.removeprefix(task).removeprefix("/device:") or device.device
         for lane, nodes in _lanes(device.nodes).items():
-            name = f"{short} · {lane}"
+            name = f"{short} - {lane}"
             number = threads.setdefault((task, name), len(threads) + 1)
             found += [_Bar(device.device, node, tasks[task], number, name) for node in nodes]
     return found
@@ -136,7 +136,7 @@ def _lanes(nodes: Iterable[NodeStats]) -> dict[str, list[NodeStats]]:
     """The nodes by lanes, in each of which one follows the other."""
     lanes: dict[str, list[NodeStats]] = {}
     for node in sorted(nodes, key=lambda node: (node.start, node.start + node.duration)):
-        base = f"{node.thread} · waits" if node.op == RECV else node.thread
+        base = f"{node.thread} - waits" if node.op == RECV else node.thread
         number, lane = 1, base
         while lane in lanes and lanes[lane][-1].start + lanes[lane][-1].duration > node.start:
             number += 1

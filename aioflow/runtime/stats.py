@@ -46,7 +46,7 @@ class StepStats:
 
 @dataclass(slots=True)
 class RunMetadata:
-    """Filled in by a traced run."""
+    """The times of the nodes of the last run that it was given to; none where that was not traced."""
 
     step_stats: list[StepStats] = field(default_factory=list)
 

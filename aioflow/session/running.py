@@ -75,6 +75,8 @@ class Running:
         Where the caller is cancelled while the session is closed, `asyncio.CancelledError` is raised: the blocks around
         it, a TaskGroup or `asyncio.timeout`, wait for that.
         """
+        if run_metadata is not None:
+            run_metadata.step_stats = []  # of the run before
         asked = options is not None and options.trace_level is TraceLevel.FULL
         trace = TraceProbe() if prepared.sampling.begin() or asked else None
         step = Step(self.probe(trace), self._cluster.next_step(), prepared.describe)
@@ -104,7 +106,7 @@ class Running:
         if trace is not None:
             self._planner.observe(trace.stats())
             if asked and run_metadata is not None:
-                run_metadata.step_stats.extend(trace.stats())
+                run_metadata.step_stats = list(trace.stats())
         if prepared.sampling.is_due():
             await self._cache.place_again(prepared)
         return result

@@ -53,7 +53,7 @@ def test_nodes_are_bars_tasks_are_processes_threads_of_devices_are_lanes() -> No
     drawn = bars(trace)
     assert [processes(trace)[drawn[n]["pid"]] for n in "abcd"] == [WORKER, WORKER, WORKER, PS]
     lanes = [threads(trace)[drawn[n]["pid"], drawn[n]["tid"]] for n in "abcd"]
-    assert lanes == ["CPU:0 · main", "CPU:0 · pool", "CPU:1 · main", "CPU:0 · main"]
+    assert lanes == ["CPU:0 - main", "CPU:0 - pool", "CPU:1 - main", "CPU:0 - main"]
     assert (drawn["a"]["ts"], drawn["a"]["dur"]) == pytest.approx((0, 2000)), "the first node begins at 0"
     assert drawn["b"]["ts"] == pytest.approx(3000)
     assert drawn["b"]["name"] == "Mul"

@@ -341,6 +341,19 @@ async def test_full_trace_gives_the_time_of_every_node() -> None:
     assert by_name["curve"].start >= by_name["sum"].start + by_name["sum"].duration
 
 
+async def test_run_metadata_that_is_used_again_has_the_last_run_alone() -> None:
+    x = af.placeholder("float32", [])
+    nodes = [af.square(x, name="first"), af.square(x, name="second")]
+    metadata, found = af.RunMetadata(), []
+    async with af.Session() as session:
+        for node, level in zip(
+            (*nodes, nodes[0]), (af.TraceLevel.FULL, af.TraceLevel.FULL, af.TraceLevel.NO_TRACE), strict=True
+        ):
+            await session.run(node, {x: 2.0}, options=af.RunOptions(trace_level=level), run_metadata=metadata)
+            found.append([each.node for device in metadata.step_stats for each in device.nodes if each.op == "Square"])
+    assert found == [["first"], ["second"], []]
+
+
 async def test_a_session_on_the_worker_of_another_shares_its_variables() -> None:
     weight = af.Variable(1.0, name="weight")
     async with af.Session() as first:

@@ -101,5 +101,5 @@ class ProfilerHook(SessionRunHook):
             with file_errors(place):
                 local_path(place).parent.mkdir(parents=True, exist_ok=True)
         store, name = store_of(place)
-        store.put(name, json.dumps(trace).encode())
+        store.put(name, json.dumps(trace, ensure_ascii=False).encode())
         _LOGGER.info("wrote the times of a step to %s", place)
