@@ -18,7 +18,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.work.copying import copied
+from aioflow.work.copying import copied, native
 from aioflow.work.stopping import blocks
 
 __all__ = [
@@ -138,7 +138,8 @@ def encode(name: str, value: Array | Rows) -> Encoded:
         raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {known}", actual=dtype)
     if hasattr(value, "rows"):
         return Encoded(CODES[dtype], shape, nbytes, logical, value)
-    flat = (value if value.flags.c_contiguous else copied(value)).reshape(-1).view(np.uint8)
+    array = native(value)
+    flat = (array if array.flags.c_contiguous else copied(array)).reshape(-1).view(np.uint8)
     return Encoded(CODES[dtype], shape, nbytes, logical, flat)
 
 

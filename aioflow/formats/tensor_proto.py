@@ -23,6 +23,7 @@ from aioflow.formats.protobuf import (
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.tensor_fields import CONTENT, STRINGS, Field, check_strangers, elements, field_of, strings
+from aioflow.work.copying import native
 from aioflow.work.stopping import batches, claim
 
 __all__ = ["decode_tensor", "encode_tensor", "read_shape", "tensor_elements"]
@@ -38,7 +39,7 @@ def encode_tensor(value: Any, dtype: DType) -> bytes:
     head = write_number(_DTYPE << 3) + write_number(dtype.as_datatype_enum) + write_piece(_SHAPE, sizes)
     if dtype is dtypes.string:
         return head + b"".join(write_piece(STRINGS.number, item) for item in batches(array.reshape(-1).tolist()))
-    content = np.ascontiguousarray(array).tobytes()
+    content = native(array).tobytes()
     return head + (write_piece(CONTENT, content) if content else b"")
 
 

@@ -13,7 +13,7 @@ from aioflow.checks.brief import brief
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, can_cast_feed
-from aioflow.work.copying import copy_into, row_blocks
+from aioflow.work.copying import copy_into, native, row_blocks
 from aioflow.work.stopping import batches, blocks
 
 __all__ = ["Array", "blank", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
@@ -52,7 +52,7 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
     if array.dtype.kind == "O":
         return _from_objects(value, array, dtype)
     if dtype is None:
-        return _native(array) if isinstance(value, np.ndarray | np.generic) else _narrow(array)
+        return native(array) if isinstance(value, np.ndarray | np.generic) else _narrow(array)
     return _cast(array, dtype, isinstance(value, np.ndarray | np.generic))
 
 
@@ -133,11 +133,6 @@ def _narrow(array: Array) -> Array:
     if array.dtype == np.int64 and (array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)):
         return array.astype(np.int32)
     return array
-
-
-def _native(array: Array) -> Array:
-    """In the byte order of the processor, as libraries that are given addresses take it."""
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _cast(array: Array, dtype: DType, typed: bool) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from aioflow.work.stopping import blocks, checkpoint, claim
 
-__all__ = ["copied", "copy_into", "put", "row_blocks"]
+__all__ = ["copied", "copy_into", "native", "put", "row_blocks"]
 
 _BLOCK: Final = 4 << 20  # bytes, copied within milliseconds even where every page is new
 _TILE: Final = 128  # rows and columns of a matrix that are in the cache at once, in both orders
@@ -29,6 +29,11 @@ def copied(value: Any) -> Any:
     result = np.empty(value.shape, value.dtype)
     copy_into(result, value)
     return result
+
+
+def native(array: Any) -> Any:
+    """The array, or a copy where it is not in the byte order of the processor, in which memory is read and written."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def copy_into(target: Any, source: Any) -> None:

@@ -32,7 +32,7 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.python_functions import PythonFunction, RetryPolicy, find_function
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.registry import Binding, binder
-from aioflow.work.copying import copied
+from aioflow.work.copying import copied, native
 from aioflow.work.threads import in_thread
 
 __all__ = ["ResultCheck", "call_error", "is_cancelled"]
@@ -90,12 +90,13 @@ def _listed(result: Any) -> Sequence[Any]:
 
 def _output(index: int, value: Any, dtype: DType, dims: Dims) -> Any:
     if isinstance(value, np.ndarray | np.generic) and dtype is not dtypes.string:
-        if value.dtype != dtype.np_dtype:
+        if value.dtype.newbyteorder("=") != dtype.np_dtype:
             raise DTypeError(
                 f"the function returned output {index} with the wrong dtype",
                 expected=dtype.name,
                 actual=value.dtype.name,
             )
+        value = native(value)
         array: Any = copied(value) if value.ndim else value
     else:
         try:

@@ -11,6 +11,7 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.serve.protocol.errors import MalformedRequestError
+from aioflow.work.copying import native
 
 __all__ = ["from_bytes", "to_bytes"]
 
@@ -75,7 +76,7 @@ def to_bytes(array: Any, dtype: DType) -> Any:
     if dtype is dtypes.string:
         items = array.ravel().tolist()
         return b"".join([part for item in items for part in (_LENGTH.pack(len(item)), item)])
-    array = np.ascontiguousarray(array)
+    array = np.ascontiguousarray(native(array))
     if _SWAPPED:
         array = array.byteswap()
     return memoryview(array.reshape(-1).view(np.uint8))

@@ -13,6 +13,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.values import Value
+from aioflow.work.copying import native
 
 __all__ = ["dtype_of_text", "is_exportable", "schema_text", "tensor_proto", "tensor_type", "value_info"]
 
@@ -49,7 +50,7 @@ def tensor_proto(array: Array, name: str = "") -> TensorProto:
     """A constant."""
     if array.dtype == object:
         return helper.make_tensor(name, TensorProto.STRING, array.shape, array.reshape(-1).tolist())
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+    return numpy_helper.from_array(np.ascontiguousarray(native(array)).reshape(array.shape), name)
 
 
 def value_info(value: Value, sizes: Sequence[Any] | None = None) -> ValueInfoProto:
