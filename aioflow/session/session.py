@@ -265,7 +265,8 @@ class Session(Blocking, Batching, Reporting):
             feed_dict: Values for tensors (for a `SparseTensor` its three parts). Whatever a fed tensor would be
                 computed from is not run on its account.
             timeout: Seconds, after which the step is stopped.
-            options, run_metadata: With `RunOptions(trace_level=FULL)`, `run_metadata` gets the time of every node.
+            options, run_metadata: With `RunOptions(trace_level=FULL)`, `run_metadata` gets the time of every node, and
+                loses those of the run before.
 
         Raises:
             InvalidArgumentError, NotFoundError, …: the request is wrong, or a kernel refused its input; the error names
@@ -278,7 +279,7 @@ class Session(Blocking, Batching, Reporting):
         feeds = feed_dict or {}
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             raise DTypeError("feeds must be a mapping", expected="{tensor: value}", actual=repr(feeds))
-        if timeout is None and options is None and not self._special:
+        if timeout is None and options is None and run_metadata is None and not self._special:
             prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
             if prepared is None or prepared.mutations != self.graph.mutations:
                 feeds = flat_feeds(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
