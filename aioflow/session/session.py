@@ -395,6 +395,7 @@ class Session(Blocking, Batching, Reporting):
             ClosedSessionError: the session is closed.
         """
         self._check_open()
+        await self._connect()
         request = _asked(self.graph, fetches, [part for key in feeds or () for part in feed_parts(key)])
         return await self._partial_runs.begin(request, self.graph.mutations, self._running.probe(None))
 

@@ -672,6 +672,32 @@ async def test_who_asks_for_the_clients_own_task_when_the_session_is_closed_is_t
     await background.close()
 
 
+async def test_a_session_that_was_not_entered_connects_for_whatever_it_is_asked(graph: af.Graph) -> None:
+    async def partially(session: af.Session) -> Any:
+        handle = await session.partial_run_setup([y], [x])
+        return await session.partial_run(handle, y, {x: fed})
+
+    async def streamed(session: af.Session) -> Any:
+        async with session.stream(y, {x: fed}) as steps:
+            return await anext(steps)
+
+    fed = np.ones((1, 2), np.float32)
+    async with cluster("worker", "worker") as servers, asyncio.timeout(60):
+        with af.device("/job:worker/task:1"):
+            x = af.placeholder(af.float32, [None, 2])
+            y = x * 2.0
+        for use in (
+            partially,
+            streamed,
+            lambda session: session.run(y, {x: fed}),
+            lambda session: session.batched(y, [x])(fed),
+            lambda session: session.make_callable(y, [x])(fed),
+        ):
+            session = af.Session(servers[0].target, graph=graph)
+            np.testing.assert_array_equal(await use(session), fed * 2)
+            await session.close()
+
+
 @pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
 async def test_a_partial_run_fetches_from_another_server_of_this_process(graph: af.Graph, tcp: bool) -> None:
     async with cluster("worker", "worker", tcp=tcp) as servers:
