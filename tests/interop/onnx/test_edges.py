@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from aioflow.interop import onnx
 from tests.interop.onnx.one_node import one_node, run_model
@@ -104,3 +105,24 @@ async def test_small_integers_are_pooled_in_volumes() -> None:
     [y] = await given("MaxPool", {"x": x}, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
     assert y.dtype == np.int8
     np.testing.assert_array_equal(y, x[:, :, 1::2, 1::2, 1::2])
+
+
+@pytest.mark.parametrize("known_shapes", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+async def test_the_first_of_an_order_with_equal_elements_and_nan(
+    dtype: str, largest: int, axis: int, known_shapes: bool
+) -> None:
+    """NaN is the largest number, and of equal ones the first comes first, as in onnx's own evaluator."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(-2, 3, (6, 7)).astype(dtype)
+    if dtype == "float32":
+        x[rng.random(x.shape) < 0.2] = np.nan
+        x[rng.random(x.shape) < 0.1] = np.inf
+        x[rng.random(x.shape) < 0.1] = -np.inf
+    inputs = {"x": x, "k": np.array([5])}
+    model = one_node("TopK", inputs, ("v", "i"), known_shapes=known_shapes, axis=axis, largest=largest)
+    found = await run_model(model, inputs)
+    for ours, theirs in zip(found, ReferenceEvaluator(model).run(None, inputs), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -216,18 +216,25 @@ def top_k(node: Node, x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     axis, rank = axis_of(node, x, node.attr("axis", -1)), rank_of(node, x)
     order = [i for i in range(rank) if i != axis] + [axis]
     rows = x if axis == rank - 1 else ops.transpose(x, order)
-    smallest = not node.attr("largest", 1)
-    keys = _negative(rows) if smallest else rows
-    values, places = make_list("TopKV2", keys, count_of(k), sorted=True)
-    values = _negative(values) if smallest else values
+    if node.attr("largest", 1):
+        values, places = make_list("TopKV2", rows, count_of(k), sorted=True)
+    else:
+        values, places = _smallest(rows, count_of(k))
     back = [int(i) for i in np.argsort(order)]
     found = [values, int64(places)]
     return tuple(found if axis == rank - 1 else [ops.transpose(t, back) for t in found])
 
 
-def _negative(x: Tensor) -> Tensor:
-    """Numbers in the opposite order, none of which is out of range."""
-    return make("Invert", x) if x.dtype.is_integer else ops.negative(x)
+def _smallest(rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest elements of each row with their places, in order; of equal ones the first, and NaN last."""
+    if rows.dtype.is_integer:
+        values, places = make_list("TopKV2", make("Invert", rows), count, sorted=True)
+        return make("Invert", values), places
+    # TopKV2 has NaN first, so all are put in the opposite order; equal ones are, too, which a reversal before undoes.
+    total = ops.shape(rows)[-1]
+    values, places = make_list("TopKV2", ops.reverse(rows, [-1]), total, sorted=True)
+    chosen = total - 1 - ops.range(count)
+    return ops.gather(values, chosen, axis=-1), total - 1 - ops.gather(places, chosen, axis=-1)
 
 
 @translation("Unique")
@@ -274,4 +281,4 @@ def _ascending(node: Node, values: Tensor, axis: int) -> Tensor:
 def _stable_order(values: Tensor) -> Tensor:
     if values.dtype is dtypes.string:
         return ops.argsort(values, stable=True)
-    return make_list("TopKV2", _negative(values), ops.size(values), sorted=True)[1]
+    return _smallest(values, ops.size(values))[1]
