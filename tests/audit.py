@@ -1,4 +1,4 @@
-"""Records, by an audit hook, writes into the repository and child processes: unit tests may start none."""
+"""Records, by an audit hook, changes of the repository and child processes: unit tests may start none."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ _EVENTS: Final = frozenset(
         "multiprocessing.spawn",  # of `_spawn` below
     )
 )
+# For each event that changes a folder, where its arguments have the path, and the descriptor that it is relative to.
+_CHANGES: Final = {
+    "os.link": (1, 3), "os.mkdir": (0, 2), "os.remove": (0, 1), "os.rename": (1, 3), "os.rmdir": (0, 1),
+    "os.symlink": (1, 2),
+}  # fmt: skip
 _SHOWN: Final = 5  # frames of the caller
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ROOT: Final = str(Path(__file__).resolve().parents[1]) + os.sep
-# The folders of tools: what they keep, temporary folders of tox and bytecode.
-_TOOLS: Final = ("__pycache__", ".coverage", ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".tox", ".venv")
+# The folders of tools: what they keep, temporary folders of tox and bytecode; and the files of coverage.
+_TOOLS: Final = ("__pycache__", ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".tox", ".venv")
 
 
 @dataclass
@@ -33,7 +38,7 @@ class Seen:
 
     Attributes:
         children: Programs and forks that it started.
-        writes: Files of the repository that it opened for writing.
+        writes: Files and folders of the repository that it opened for writing, made, moved or removed.
     """
 
     children: list[str] = field(default_factory=list)
@@ -44,8 +49,16 @@ _seen: Seen | None = None  # None outside of tests; an audit hook cannot be remo
 
 
 def _with_stack(what: str) -> str:
-    stack = "".join(traceback.format_stack(limit=_SHOWN + 3)[:-3])
-    return f"{what}\n{stack}"
+    """Add the frames of the repository, of which the last is the line to change; or all, if none is."""
+    stack = [frame for frame in traceback.extract_stack() if frame.filename != __file__]
+    own = [frame for frame in stack if _is_ours(frame.filename)]
+    return f"{what}\n{''.join(traceback.format_list((own or stack)[-_SHOWN:]))}"
+
+
+def _is_ours(place: str) -> bool:
+    """Whether a path is in the repository, and in no folder of a tool."""
+    parts = place[len(_ROOT) :].split(os.sep)
+    return place.startswith(_ROOT) and not any(part in _TOOLS or part.startswith(".coverage") for part in parts)
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -53,10 +66,17 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event in _EVENTS:
         _seen.children.append(_with_stack(f"{event} {arguments[:2]}"))
-    elif event == "open" and arguments[2] & _WRITING and isinstance(arguments[0], str | bytes | os.PathLike):
-        place = os.path.abspath(os.fsdecode(arguments[0]))
-        if place.startswith(_ROOT) and not any(each in place[len(_ROOT) :] for each in _TOOLS):
-            _seen.writes.append(_with_stack(place))
+        return
+    path: Any = None
+    if event == "open" and arguments[2] & _WRITING:
+        path = arguments[0]
+    elif event == "sqlite3.connect":
+        path = None if arguments[0] == ":memory:" else arguments[0]
+    elif event in _CHANGES:
+        place, relative_to = _CHANGES[event]
+        path = arguments[place] if arguments[relative_to] == -1 else None
+    if isinstance(path, str | bytes | os.PathLike) and _is_ours(full := os.path.abspath(os.fsdecode(path))):
+        _seen.writes.append(_with_stack(full))
 
 
 def _before_fork() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import faulthandler
 import gc
@@ -112,6 +113,12 @@ hypothesis.settings.register_profile("thorough", _ANY_TIME, max_examples=100)
 hypothesis.settings.load_profile("quick")
 
 
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the runs in `tox.ini`."""
     parser.addoption(
@@ -121,7 +128,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--sweep-share",
-        type=int,
+        type=_positive,
         default=1,
         metavar="N",
         help="of the sweeps, run one test in N, chosen by --sweep-seed",

@@ -58,12 +58,26 @@ class Retries:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """List the flaky tests, each with its first traceback."""
+        """List the flaky tests, each with its first traceback, and the first one of those that failed in the end."""
+        if again := [report for name, report in self._failures.items() if name in self._failed]:
+            terminalreporter.section("first failures of tests that failed again")
+            for report in again:
+                self._write(terminalreporter, "FIRST", report)
         if not self._flaky:
             return
         terminalreporter.section("flaky tests")
         for report in self._flaky:
-            terminalreporter.write_line(f"FLAKY {report.nodeid} ({report.when})")
-            terminalreporter.write_line(report.longreprtext)
-        allowed = f"{len(self._flaky)} flaky, at most {self._limit} are allowed"
-        terminalreporter.write_line(f"{allowed}: each is a fault, in the product or in the test")
+            self._write(terminalreporter, "FLAKY", report)
+        terminalreporter.write_line(
+            "Each is a fault, in the product or in the test. Repeat it alone, and on a busy machine."
+        )
+        if len(self._flaky) > self._limit:
+            terminalreporter.write_line(f"The run fails: {len(self._flaky)} are flaky, and {self._limit} may be.")
+
+    @staticmethod
+    def _write(terminalreporter: pytest.TerminalReporter, word: str, report: pytest.TestReport) -> None:
+        terminalreporter.write_line(f"{word} {report.nodeid} ({report.when})")
+        terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.write_line(f"--- {title} ---")
+            terminalreporter.write_line(text)

@@ -13,7 +13,7 @@ from tests.processes import SECONDS
 ROOT = Path(__file__).resolve().parents[2]
 
 _TESTS = """
-import asyncio, multiprocessing, os, subprocess, sys
+import asyncio, multiprocessing, os, shutil, sqlite3, subprocess, sys
 import pytest
 import uvloop
 
@@ -62,8 +62,25 @@ def test_writing():
     with pytest.raises(OSError):
         open(os.path.join(ROOT, "tests", "none", "file"), "w")
 
+def test_making():
+    with pytest.raises(OSError):
+        os.mkdir(os.path.join(ROOT, "tests", "none", "folder"))
+
+def test_moving(tmp_path):
+    (tmp_path / "moved").touch()
+    with pytest.raises(OSError):
+        shutil.move(tmp_path / "moved", os.path.join(ROOT, "tests", "none", "moved"))
+
+def test_database():
+    with pytest.raises(sqlite3.OperationalError):
+        sqlite3.connect(os.path.join(ROOT, "tests", "none", "a.git.db"))
+
 def test_none(tmp_path):
     os.getpid()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+    shutil.rmtree(tmp_path / "folder")
+    sqlite3.connect(":memory:").close()
     with open(ROOT + "/README.md") as file, open(tmp_path / "copy", "w") as copy:
         copy.write(file.read())
 """
@@ -84,5 +101,7 @@ def test_what_no_test_may_do_fails_it(tmp_path: Path) -> None:
     )
     failed = re.findall(r"^(?:FAILED|ERROR) \S*::test_(\w+)", done.stdout, re.MULTILINE)
     kinds = ["subprocess", "swallowed", "asyncio", "uvloop", "fork", "spawn", "system"]
-    assert sorted(failed) == sorted(["fixture", "writing", *kinds]), done.stdout + done.stderr
+    assert sorted(failed) == sorted(["fixture", "writing", "making", "moving", "database", *kinds]), (
+        done.stdout + done.stderr
+    )
     assert "a unit test is one process" in done.stdout
