@@ -127,10 +127,11 @@ async def test_the_page_and_what_needs_no_token(folder: Path) -> None:
         assert "token" in (await client.get("/openapi.json")).json()["components"]["securitySchemes"]
 
 
-async def test_what_is_unloaded_stays_so(folder: Path) -> None:
+async def test_what_is_unloaded_stays_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with several({"m": folder}) as (service, client):
         assert (await client.post("/v2/repository/models/m/unload")).status_code == 200
         await killed(service)
+        await eventually(lambda: "has ended by SIGKILL" in caplog.text)
         await eventually(lambda: len(service.pids) == 2)
         for _ in range(6):
             async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=LONG) as other:

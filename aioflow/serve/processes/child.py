@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import sys
 from typing import Final
@@ -30,6 +31,7 @@ class Child:
         index: Its models, once it has been ready.
         is_ready: Whether it accepts connections.
         ended: Is set when the process has ended.
+        end: How, in words.
         last_metrics: What it has counted, where it ended in good order.
     """
 
@@ -38,6 +40,7 @@ class Child:
         self.index: list[dict[str, str]] = []
         self.is_ready = False
         self.ended = asyncio.Event()
+        self.end = ""
         self.last_metrics = ""
         self._running = running
         self._end = end
@@ -90,8 +93,8 @@ class Child:
             await self._channel.run()
         finally:
             self.is_ready = False
-            status = await self._running.wait()
-            self._settle(UnavailableError(f"{self} has ended with status {status} before it was ready"))
+            self.end = _in_words(await self._running.wait())
+            self._settle(UnavailableError(f"{self} has ended {self.end} before it was ready"))
             self.ended.set()
 
     async def started(self) -> None:
@@ -149,3 +152,12 @@ class Child:
             _LOG.warning("%s has not ended in time, and is killed", self)
             self.kill()
             await self._running.wait()
+
+
+def _in_words(status: int) -> str:
+    if status >= 0:
+        return f"with status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
