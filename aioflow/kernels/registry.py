@@ -415,12 +415,14 @@ def _key(kernel_def: KernelDef) -> Hashable:
 
 
 def read_by_kernels(attrs: Mapping[str, Any]) -> Hashable:
-    """What decides which kernels serve a node of an op: its dtypes and the label. Nodes with the same have the same."""
-    return attrs.get("_kernel", ""), *[(name, value) for name, value in attrs.items() if _is_dtypes(value)]
+    """Return what decides which kernels serve a node of an op: the label and the dtypes."""
+    single = [(name, value) for name, value in attrs.items() if isinstance(value, DType)]
+    several = [(name, tuple(value)) for name, value in attrs.items() if _are_dtypes(value)]
+    return attrs.get("_kernel", ""), *single, *several
 
 
-def _is_dtypes(value: Any) -> bool:
-    return isinstance(value, DType) or (isinstance(value, tuple) and any(isinstance(each, DType) for each in value))
+def _are_dtypes(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(each, DType) for each in value)
 
 
 def _has_strings(attrs: Mapping[str, Any]) -> bool:
