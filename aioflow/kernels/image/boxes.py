@@ -94,7 +94,9 @@ _WHITE: Final = np.ones((1, 1), np.float32)
 @binder("DrawBoundingBoxesV2", device="CPU", fresh=True)
 def draw_bounding_boxes(binding: Binding) -> Callable[..., Any]:
     def body(images: Any, boxes: Any, colors: Any = None) -> Any:
-        if images.ndim != 4 or boxes.ndim != 3 or (len(boxes), boxes.shape[2]) != (len(images), 4):
+        if images.ndim != 4:
+            raise InvalidArgumentError("images have four dimensions", expected="rank 4", actual=images.shape)
+        if boxes.ndim != 3 or (len(boxes), boxes.shape[2]) != (len(images), 4):
             raise InvalidArgumentError(
                 "there are boxes for each image", expected=f"[{len(images)}, boxes, 4]", actual=boxes.shape
             )

@@ -51,6 +51,8 @@ class DenseTable(MutableTable):
             raise InvalidArgumentError(
                 "empty_key and deleted_key differ in shape", expected=np.shape(empty_key), actual=np.shape(deleted_key)
             )
+        if not np.size(empty_key):
+            raise InvalidArgumentError("empty_key has no elements", expected="a key", actual=np.shape(empty_key))
         super().__init__(name, key_dtype, value_dtype, np.shape(empty_key), value_dims)
         self._empty, self._deleted = self.keys_of(empty_key)[0], self.keys_of(deleted_key)[0]
         if self._empty == self._deleted:

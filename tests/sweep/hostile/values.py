@@ -160,8 +160,7 @@ def damaged(rng: Random, kind: DType, value: np.ndarray[Any, Any]) -> np.ndarray
 
 def _wrong(rng: Random, kind: DType) -> Any:
     if kind.is_integer:
-        limits = np.iinfo(kind.np_dtype)
-        return min(max(rng.choice(SIZES), int(limits.min)), int(limits.max))
+        return min(max(rng.choice(SIZES), int(kind.min)), int(kind.max))
     with np.errstate(all="ignore"):
         return array(rng, kind, ())[()]
 

@@ -1,0 +1,45 @@
+"""Values that a kernel has no use for are refused by what is wrong with them, not by what Python said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError
+from aioflow.ops.apply import make
+
+
+def _table_without_a_key() -> Any:
+    empty = af.constant([], af.int64)
+    return make(
+        "MutableDenseHashTableV2", empty, empty, key_dtype="int64", value_dtype="float32", value_shape=[], name="table"
+    )
+
+
+def _boxes_without_an_image() -> Any:
+    return make(
+        "DrawBoundingBoxes", af.placeholder_with_default(np.float32(1.0), None), np.zeros((1, 1, 4), np.float32)
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [(_table_without_a_key, "empty_key has no elements"), (_boxes_without_an_image, "images have four dimensions")],
+)
+async def test_refused(build: Callable[[], Any], message: str) -> None:
+    node = build()
+    async with af.Session() as session:
+        with pytest.raises(InvalidArgumentError, match=message) as raised:
+            await session.run(node)
+    assert raised.value.__cause__ is None
+
+
+async def test_boundaries_may_be_infinite() -> None:
+    x = af.constant([-1.0, 0.0, 1.0])
+    node = make("Bucketize", x, boundaries=[-np.inf, -np.inf, 0.5, np.inf, np.inf])
+    async with af.Session() as session:
+        np.testing.assert_array_equal(await session.run(node), [2, 2, 3])
