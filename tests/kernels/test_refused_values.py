@@ -10,7 +10,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError
-from aioflow.ops.apply import make
+from aioflow.ops.apply import make, make_op
 
 
 def _table_without_a_key() -> Any:
@@ -43,3 +43,23 @@ async def test_boundaries_may_be_infinite() -> None:
     node = make("Bucketize", x, boundaries=[-np.inf, -np.inf, 0.5, np.inf, np.inf])
     async with af.Session() as session:
         np.testing.assert_array_equal(await session.run(node), [2, 2, 3])
+
+
+@pytest.mark.parametrize("executor", ["strands", "reference"])
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("TensorArrayReadV3", {"dtype": "float64"}),
+        ("TensorArrayGatherV3", {"dtype": "float64"}),
+        ("TensorArrayGatherV3", {"dtype": "float32", "element_shape": [3]}),
+        ("TensorArrayConcatV3", {"dtype": "float64"}),
+        ("TensorArrayConcatV3", {"dtype": "float32", "element_shape_except0": [2]}),
+    ],
+)
+async def test_elements_of_an_array_are_as_the_op_says(op: str, attrs: dict[str, Any], executor: str) -> None:
+    array = af.TensorArray("float32", size=1).unstack(np.ones((1, 2), np.float32))
+    places = {"TensorArrayReadV3": [0], "TensorArrayGatherV3": [[0]]}.get(op, [])
+    node = make_op(op, array.handle, *places, array.flow, **attrs)
+    async with af.Session(config=af.SessionConfig(executor=executor)) as session:
+        with pytest.raises(InvalidArgumentError, match=r"another (dtype|shape)"):
+            await session.run(node.outputs[0])

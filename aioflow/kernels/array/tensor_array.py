@@ -191,24 +191,49 @@ def tensor_array(binding: Binding) -> Callable[[int], Any]:
     return make
 
 
+def _scalar(flow: Any) -> Any:
+    """The flow, which is a number whose only use is its edge. Raises InvalidArgumentError."""
+    if np.ndim(flow):
+        raise InvalidArgumentError("the flow of a tensor array is no scalar", expected=(), actual=np.shape(flow))
+    return flow
+
+
+def _check_dtype(handle: Any, dtype: DType) -> None:
+    if handle.dtype is not dtype:
+        raise InvalidArgumentError(
+            f"tensor array {handle.name} has elements of another dtype", expected=dtype.name, actual=handle.dtype.name
+        )
+
+
+def _check_dims(handle: Any, dims: Dims, wanted: Dims) -> None:
+    if not is_compatible(dims, wanted):
+        raise InvalidArgumentError(
+            f"the elements of tensor array {handle.name} have another shape",
+            expected=format_dims(wanted),
+            actual=format_dims(dims),
+        )
+
+
 @kernel("TensorArrayGradV3", takes=TensorArrayValue, makes=TensorArrayValue)
 def gradient(handle: Any, flow: Any, *, source: str) -> Any:
-    return handle.gradient(source), flow
+    return handle.gradient(source), _scalar(flow)
 
 
 @kernel("TensorArrayWriteV3", host={"index": as_int}, retains=True, takes=TensorArrayValue)
 def write(handle: Any, index: int, value: Any, flow: Any) -> Any:
     handle.write(index, value)
-    return flow
+    return _scalar(flow)
 
 
 @kernel("TensorArrayReadV3", host={"index": as_int}, takes=TensorArrayValue)
-def read(xp: Any, handle: Any, index: int, flow: Any) -> Any:
+def read(xp: Any, handle: Any, index: int, flow: Any, *, dtype: Any) -> Any:
+    _check_dtype(handle, dtype)
     return handle.read(xp, index)
 
 
 @kernel("TensorArrayGatherV3", host={"indices": as_ints}, fresh=True, takes=TensorArrayValue)
 def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: Any, element_shape: Any) -> Any:
+    _check_dtype(handle, dtype)
     items = [handle.read(xp, i) for i in indices]
     if not items:
         dims = merge_dims(element_shape, handle.dims)
@@ -219,6 +244,7 @@ def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: An
                 actual=format_dims(dims),
             )
         return _zeros(xp, (0, *dims), dtype)
+    _check_dims(handle, np.shape(items[0]), element_shape)
     return xp.stack(_alike(handle, items, 0))
 
 
@@ -233,7 +259,7 @@ def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
     handle.prepare_for(max(indices, default=-1) + 1, np.shape(value)[1:])
     for i, index in enumerate(indices):
         handle.write(index, value[i])
-    return flow
+    return _scalar(flow)
 
 
 @kernel("TensorArraySplitV3", host={"lengths": as_ints}, retains=True, takes=TensorArrayValue)
@@ -254,11 +280,12 @@ def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
     for index, length in enumerate(lengths):
         handle.write(index, value[start : start + length])
         start += length
-    return flow
+    return _scalar(flow)
 
 
 @kernel("TensorArrayConcatV3", fresh=True, takes=TensorArrayValue)
 def concat(xp: Any, handle: Any, flow: Any, *, dtype: Any, element_shape_except0: Any) -> Any:
+    _check_dtype(handle, dtype)
     items = [handle.read(xp, i) for i in range(handle.joined)]
     if not items:
         rest = merge_dims(element_shape_except0, None if handle.dims is None else handle.dims[1:])
@@ -271,6 +298,7 @@ def concat(xp: Any, handle: Any, flow: Any, *, dtype: Any, element_shape_except0
             expected="rank >= 1",
             actual="rank 0",
         )
+    _check_dims(handle, np.shape(items[0])[1:], element_shape_except0)
     joined = xp.concatenate(_alike(handle, items, 1))
     return joined, np.array([item.shape[0] for item in items], np.int64)
 

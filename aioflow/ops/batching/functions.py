@@ -51,7 +51,12 @@ define_op(
 @expander("BatchFunction")
 def _load(op: Operation) -> None:
     """It stays as it is, since it is run for several steps at once; the function is made, if it is not yet."""
-    called(op, "f", op.inputs)
+    function = called(op, "f", op.inputs)
+    given, wanted = [tensor.dtype.name for tensor in function.outputs], [dtype.name for dtype in op.attrs["Tout"]]
+    if given != wanted:
+        raise DTypeError(
+            f"function {function.name!r} does not return what the node says", expected=wanted, actual=given
+        )
 
 
 def nondifferentiable_batch_function(

@@ -165,7 +165,7 @@ def _dtype(value: Any) -> DType:
 def provide(op_def: OpDef) -> None:
     """Put the functions into the default graph that attributes of the op may name."""
     if any(attr.kind in ("func", "list(func)") for attr in op_def.attrs.values()):
-        signature = [af.TensorSpec([], af.float32)]
+        signature = [af.TensorSpec(None, af.float32)]
         af.function(lambda x: x * 2.0, signature, "f").get_concrete_function()
         af.function(lambda x: x > 1.0, signature, "p").get_concrete_function()
 
