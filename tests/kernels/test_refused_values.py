@@ -58,7 +58,8 @@ async def test_boundaries_may_be_infinite() -> None:
 )
 async def test_elements_of_an_array_are_as_the_op_says(op: str, attrs: dict[str, Any], executor: str) -> None:
     array = af.TensorArray("float32", size=1).unstack(np.ones((1, 2), np.float32))
-    places = {"TensorArrayReadV3": [0], "TensorArrayGatherV3": [[0]]}.get(op, [])
+    positions: dict[str, list[Any]] = {"TensorArrayReadV3": [0], "TensorArrayGatherV3": [[0]]}
+    places = positions.get(op, [])
     node = make_op(op, array.handle, *places, array.flow, **attrs)
     async with af.Session(config=af.SessionConfig(executor=executor)) as session:
         with pytest.raises(InvalidArgumentError, match=r"another (dtype|shape)"):
