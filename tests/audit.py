@@ -56,7 +56,7 @@ def _with_stack(what: str) -> str:
 
 
 def _is_ours(place: str) -> bool:
-    """Whether a path is in the repository, and in no folder of a tool."""
+    """Return whether a path is in the repository, outside of the folders of tools."""
     parts = place[len(_ROOT) :].split(os.sep)
     return place.startswith(_ROOT) and not any(part in _TOOLS or part.startswith(".coverage") for part in parts)
 

@@ -231,9 +231,9 @@ class KernelDef:
     opens_files: bool = False
 
     def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
-        """Whether the kernel serves a node with these attributes on that kind of device.
+        """Return whether the kernel serves a node with these attributes on that kind of device.
 
-        It may look at `read_by_kernels(attrs)` alone, by which placement remembers the answer.
+        The answer may depend on `read_by_kernels(attrs)` alone: placement caches it by that.
         """
         if self.device_type not in (ANY_DEVICE, device_type) or self.label != attrs.get("_kernel", ""):
             return False

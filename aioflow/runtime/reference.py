@@ -85,7 +85,7 @@ class Reference:
                 sources = {name: nodes[name] for name in node.predecessors()}
                 nodes[node.name] = node_group.create_task(self._run(node, sources, feeds, step))
             fetches = [nodes[fetch.name] for fetch in self._fetches]
-            nodes.clear()  # from here on a value is held by those who are to read it, and by nobody else
+            nodes.clear()  # from here on only the readers of a value hold it
         return [task.result() for task in fetches]
 
     async def _run(self, node: Node, sources: Sources, feeds: Sequence[Any], step: Step) -> Outputs:

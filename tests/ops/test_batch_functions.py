@@ -22,6 +22,7 @@ from aioflow.errors import (
     NoGradientError,
     ResourceExhaustedError,
 )
+from aioflow.ops.apply import make_op
 from aioflow.testing.virtual_clock import run_virtual
 
 
@@ -451,6 +452,15 @@ def test_arguments_are_tensors_with_rows() -> None:
         made(af.constant(1.0))
     with pytest.raises(InvalidArgumentError, match="max_batch_size"):
         af.nondifferentiable_batch_function(1, 0, 0)
+
+
+@pytest.mark.parametrize("wanted", [["float32", "float32"], ["float64"]])
+def test_a_function_returns_what_its_node_says(wanted: list[str]) -> None:
+    x = af.placeholder(af.float32, [None])
+    af.function(lambda rows: rows * 2.0, [af.TensorSpec([None], af.float32)], "twice").get_concrete_function()
+    settings = {"num_batch_threads": 1, "max_batch_size": 4, "batch_timeout_micros": 0}
+    with pytest.raises(DTypeError, match="does not return what the node says"):
+        make_op("BatchFunction", [x], [], Tout=wanted, f="twice", **settings)
 
 
 def test_it_has_no_gradient() -> None:

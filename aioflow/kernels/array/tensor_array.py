@@ -191,11 +191,9 @@ def tensor_array(binding: Binding) -> Callable[[int], Any]:
     return make
 
 
-def _scalar(flow: Any) -> Any:
-    """The flow, which is a number whose only use is its edge. Raises InvalidArgumentError."""
+def _check_flow(flow: Any) -> None:
     if np.ndim(flow):
         raise InvalidArgumentError("the flow of a tensor array is no scalar", expected=(), actual=np.shape(flow))
-    return flow
 
 
 def _check_dtype(handle: Any, dtype: DType) -> None:
@@ -216,13 +214,15 @@ def _check_dims(handle: Any, dims: Dims, wanted: Dims) -> None:
 
 @kernel("TensorArrayGradV3", takes=TensorArrayValue, makes=TensorArrayValue)
 def gradient(handle: Any, flow: Any, *, source: str) -> Any:
-    return handle.gradient(source), _scalar(flow)
+    _check_flow(flow)
+    return handle.gradient(source), flow
 
 
 @kernel("TensorArrayWriteV3", host={"index": as_int}, retains=True, takes=TensorArrayValue)
 def write(handle: Any, index: int, value: Any, flow: Any) -> Any:
+    _check_flow(flow)
     handle.write(index, value)
-    return _scalar(flow)
+    return flow
 
 
 @kernel("TensorArrayReadV3", host={"index": as_int}, takes=TensorArrayValue)
@@ -250,6 +250,7 @@ def gather(xp: Any, handle: Any, indices: Sequence[int], flow: Any, *, dtype: An
 
 @kernel("TensorArrayScatterV3", host={"indices": as_ints}, retains=True, takes=TensorArrayValue)
 def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
+    _check_flow(flow)
     if np.ndim(value) == 0 or np.shape(value)[0] != len(indices):
         raise InvalidArgumentError(
             f"the value does not fit the indices of tensor array {handle.name}",
@@ -259,11 +260,12 @@ def scatter(handle: Any, indices: Sequence[int], value: Any, flow: Any) -> Any:
     handle.prepare_for(max(indices, default=-1) + 1, np.shape(value)[1:])
     for i, index in enumerate(indices):
         handle.write(index, value[i])
-    return _scalar(flow)
+    return flow
 
 
 @kernel("TensorArraySplitV3", host={"lengths": as_ints}, retains=True, takes=TensorArrayValue)
 def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
+    _check_flow(flow)
     if np.ndim(value) == 0 or sum(lengths) != np.shape(value)[0] or min(lengths, default=0) < 0:
         raise InvalidArgumentError(
             f"the lengths do not fit the value split into tensor array {handle.name}",
@@ -280,7 +282,7 @@ def split(handle: Any, value: Any, lengths: Sequence[int], flow: Any) -> Any:
     for index, length in enumerate(lengths):
         handle.write(index, value[start : start + length])
         start += length
-    return _scalar(flow)
+    return flow
 
 
 @kernel("TensorArrayConcatV3", fresh=True, takes=TensorArrayValue)
