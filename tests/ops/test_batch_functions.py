@@ -458,7 +458,7 @@ def test_arguments_are_tensors_with_rows() -> None:
 def test_a_function_returns_what_its_node_says(wanted: list[str]) -> None:
     x = af.placeholder(af.float32, [None])
     af.function(lambda rows: rows * 2.0, [af.TensorSpec([None], af.float32)], "twice").get_concrete_function()
-    settings = {"num_batch_threads": 1, "max_batch_size": 4, "batch_timeout_micros": 0}
+    settings: dict[str, Any] = {"num_batch_threads": 1, "max_batch_size": 4, "batch_timeout_micros": 0}
     with pytest.raises(DTypeError, match="does not return what the node says"):
         make_op("BatchFunction", [x], [], Tout=wanted, f="twice", **settings)
 
