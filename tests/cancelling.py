@@ -12,6 +12,7 @@ import gc
 import linecache
 import math
 import os
+import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -44,11 +45,24 @@ def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], work: Coroutine[An
         loop = asyncio.get_running_loop()
         loop.slow_callback_duration = math.inf  # a busy machine is no fault
         loop.set_exception_handler(lambda _, context: logged.append(repr(context)))
+        _finalize_generators_in_python()
         await work
 
     with _short_stacks(), asyncio.Runner(debug=True, loop_factory=new_loop) as runner:
         runner.run(watched())
     assert not logged, logged
+
+
+def _finalize_generators_in_python() -> None:
+    """Wrap the loop's hook for async generators that are garbage in a function of Python.
+
+    uvloop's is native code, and in debug mode it asks for the running frame. Python 3.11 collects garbage in the middle
+    of making a coroutine too: the frame that is found then is handed to the coroutine a second time, freed twice, and
+    the interpreter crashes.
+    """
+    hooks = sys.get_asyncgen_hooks()
+    if (finalizer := hooks.finalizer) is not None:
+        sys.set_asyncgen_hooks(hooks.firstiter, lambda generator: finalizer(generator))
 
 
 def _never(filename: str | None = None) -> None:

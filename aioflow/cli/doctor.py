@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
 from aioflow.cli.backends import BackendReport, describe_backend, install_command, kernel_packages, load_backends
 from aioflow.cli.devices import readable_size
 from aioflow.runtime.device_list import list_devices
+from aioflow.work.loops import is_debug_mode
 
 if TYPE_CHECKING:
     import argparse
@@ -59,15 +59,12 @@ def _devices() -> Iterator[tuple[str, str]]:
 
 
 def _machine() -> Iterator[tuple[str, str]]:
-    yield "python", f"{platform.python_version()} {platform.python_implementation()} {_debugging()}".rstrip()
+    debugging = " (asyncio debug mode: slow)" if is_debug_mode() else ""
+    yield "python", f"{platform.python_version()} {platform.python_implementation()}{debugging}"
     yield "platform", platform.platform()
     # Containers often give fewer processors than the machine has.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield "processors", f"{usable} usable of {os.cpu_count()}"
-
-
-def _debugging() -> str:
-    return "(asyncio debug mode: slow)" if sys.flags.dev_mode or os.environ.get("PYTHONASYNCIODEBUG") else ""
 
 
 def _version(distribution: str) -> str:

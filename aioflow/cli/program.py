@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from aioflow.errors import OpError
+from aioflow.work.loops import loop_factory
 
 __all__ = [
     "Stopped",
-    "loop_factory",
     "run",
     "run_command",
     "run_demo",
@@ -160,15 +160,6 @@ def run(
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_until_stopped(main, on_terminate, patience))
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster event loop where there is one."""
-    try:
-        import uvloop  # there is none for Windows, where asyncio's own loop does
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _until_stopped(

@@ -15,7 +15,7 @@ from aioflow.serve.processes.board import Board
 from aioflow.serve.processes.serving import ServingProcess
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.quiet import log_no_garbage
-from aioflow.web_server import EmbeddedSettings
+from aioflow.work.loops import loop_factory
 
 
 async def _main(settings: Settings, listener: int, board: int, slot: int, channel: int) -> None:
@@ -29,5 +29,5 @@ if __name__ == "__main__":
     settings = sys.stdin.buffer.read()
     if settings:  # else the supervisor has ended
         log_no_garbage()
-        with asyncio.Runner(loop_factory=EmbeddedSettings("").get_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_main(Settings.from_json(settings), *map(int, sys.argv[1:])))
