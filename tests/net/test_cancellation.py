@@ -162,7 +162,7 @@ def test_session_close_leaves_nothing_when_cancelled_while_a_kernel_runs(loop: L
                     await asyncio.sleep(0)
                     close.cancel()
                 go.set()
-                await asyncio.wait([run, close])
+                await asyncio.gather(run, close, return_exceptions=True)
                 while asyncio.all_tasks() - tasks:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 await until_registered(server, 0)
