@@ -9,6 +9,7 @@ import gc
 import importlib
 import os
 import signal
+import sys
 import tempfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -102,6 +103,10 @@ _ALIKE: Final = (
     "types",
 )
 
+# Of `--shake`: new objects between two collections, and seconds between two switches.
+_OFTEN: Final = 3
+_AT_ONCE: Final = 1e-6
+
 _STDERR = pytest.StashKey[TextIO]()
 _COMPILER = pytest.StashKey[str]()
 
@@ -138,6 +143,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--flaky-limit",
         type=int,
         help="run failing tests again; the run fails if more than so many pass then",
+    )
+    parser.addoption(
+        "--shake",
+        action="store_true",
+        help="collect garbage and switch threads as often as possible: a test that depends on when that happens fails",
     )
 
 
@@ -216,6 +226,9 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
             pytest.fail("blocks_loop needs a reason, as in blocks_loop('it compiles in place')", pytrace=False)
     # The compiler starts once NumPy's kernels have taken a certain time: in any unit test, depending on the machine.
     os.environ[SETTING] = "off" if item.get_closest_marker("unit") else item.config.stash[_COMPILER]
+    if item.config.getoption("--shake"):  # for each test, since the one before may have set them
+        gc.set_threshold(_OFTEN)
+        sys.setswitchinterval(_AT_ONCE)
     with _rules(item):
         return (yield)
 
