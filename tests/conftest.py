@@ -103,9 +103,9 @@ _ALIKE: Final = (
     "types",
 )
 
-# Of `--shake`: new objects between two collections, and seconds between two switches.
-_OFTEN: Final = 3
-_AT_ONCE: Final = 1e-6
+# With `--shake`, garbage is collected after a few new objects, and threads switch after a microsecond.
+_COLLECT_AFTER: Final = 3  # objects
+_SWITCH_AFTER: Final = 1e-6  # seconds
 
 _STDERR = pytest.StashKey[TextIO]()
 _COMPILER = pytest.StashKey[str]()
@@ -227,8 +227,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     # The compiler starts once NumPy's kernels have taken a certain time: in any unit test, depending on the machine.
     os.environ[SETTING] = "off" if item.get_closest_marker("unit") else item.config.stash[_COMPILER]
     if item.config.getoption("--shake"):  # for each test, since the one before may have set them
-        gc.set_threshold(_OFTEN)
-        sys.setswitchinterval(_AT_ONCE)
+        gc.set_threshold(_COLLECT_AFTER)
+        sys.setswitchinterval(_SWITCH_AFTER)
     with _rules(item):
         return (yield)
 

@@ -1,4 +1,4 @@
-"""Which event loop programs run."""
+"""The event loop that programs choose."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import uvloop
 from aioflow.work.loops import is_debug_mode, loop_factory
 
 
-@pytest.mark.parametrize("debugging", ["", "1"])
-def test_programs_run_on_uvloop_but_for_debug_mode_where_python_crashes(
-    debugging: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variable", ["", "1"])
+def test_programs_run_on_uvloop_except_in_debug_mode_on_python_3_11(
+    variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONASYNCIODEBUG", debugging)
-    assert is_debug_mode() == bool(debugging)
-    crashes = bool(debugging) and sys.version_info < (3, 12)
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", variable)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        assert isinstance(runner.get_loop(), uvloop.Loop) != crashes
+        loop = runner.get_loop()
+        assert loop.get_debug() == is_debug_mode()
+        assert isinstance(loop, uvloop.Loop) == (sys.version_info >= (3, 12) or not loop.get_debug())

@@ -1,4 +1,4 @@
-"""Which event loop the programs of this package run."""
+"""Choose the event loop of this package's programs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["is_debug_mode", "loop_factory"]
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the constructor of the fastest event loop there is; None for that of asyncio.
 
-    In debug mode uvloop looks at the running frame when an async generator is garbage, and Python 3.11 crashes where
-    that happens while it makes a coroutine.
+    In debug mode, uvloop reads the running frame when an async generator is garbage, and Python 3.11 crashes if that
+    happens while it makes a coroutine.
     """
     if is_debug_mode() and sys.version_info < (3, 12):
         return None
     try:
-        import uvloop  # there is none for Windows
+        import uvloop  # not available on Windows
     except ImportError:
         return None
     return uvloop.new_event_loop
@@ -27,4 +27,5 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def is_debug_mode() -> bool:
     """Return whether new event loops are in asyncio's debug mode, which is slow."""
-    return sys.flags.dev_mode or bool(os.environ.get("PYTHONASYNCIODEBUG"))
+    by_environment = not sys.flags.ignore_environment and bool(os.environ.get("PYTHONASYNCIODEBUG"))
+    return sys.flags.dev_mode or by_environment

@@ -76,11 +76,11 @@ async def test_batches() -> None:
 @pytest.mark.blocks_loop("measures what happens then")
 async def test_lag() -> None:
     lag = LoopLag(interval=0.0)
-    task = asyncio.get_running_loop().create_task(lag.watch())
-    with clock_that_stands():
-        await asyncio.sleep(0)
-        take_long()
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(lag.watch())
+        with clock_that_stands():
+            await asyncio.sleep(0)
+            take_long()
+            await asyncio.sleep(0)
+        watching.cancel()
     assert lag.worst >= SECONDS

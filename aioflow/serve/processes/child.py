@@ -31,7 +31,7 @@ class Child:
         index: Its models, once it has been ready.
         is_ready: Whether it accepts connections.
         ended: Is set when the process has ended.
-        end: How, in words.
+        exit_reason: How it has ended: by which signal, or with which status.
         last_metrics: What it has counted, where it ended in good order.
     """
 
@@ -40,7 +40,7 @@ class Child:
         self.index: list[dict[str, str]] = []
         self.is_ready = False
         self.ended = asyncio.Event()
-        self.end = ""
+        self.exit_reason = ""
         self.last_metrics = ""
         self._running = running
         self._end = end
@@ -93,8 +93,8 @@ class Child:
             await self._channel.run()
         finally:
             self.is_ready = False
-            self.end = _in_words(await self._running.wait())
-            self._settle(UnavailableError(f"{self} has ended {self.end} before it was ready"))
+            self.exit_reason = _exit_reason(await self._running.wait())
+            self._settle(UnavailableError(f"{self} has ended {self.exit_reason} before it was ready"))
             self.ended.set()
 
     async def started(self) -> None:
@@ -154,7 +154,8 @@ class Child:
             await self._running.wait()
 
 
-def _in_words(status: int) -> str:
+def _exit_reason(status: int) -> str:
+    """Return "by SIGKILL" or "with status 1"."""
     if status >= 0:
         return f"with status {status}"
     try:

@@ -220,7 +220,7 @@ class Processes:
                 _LOG.error("a serving process cannot be started: %s", error)
             while (child := self._places[place]) is not None:
                 if child.ended.is_set():
-                    _LOG.warning("%s has ended %s", child, child.end)
+                    _LOG.warning("%s has ended %s", child, child.exit_reason)
                     self._places[place] = None
                 else:
                     await self._ended[place].wait()
