@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.graph.shapes import broadcast_dims
+from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible
 
 __all__ = [
     "OF_ONE_ELEMENT",
@@ -30,6 +30,7 @@ __all__ = [
     "broadcast_shape",
     "check_rank",
     "check_room",
+    "check_shape",
 ]
 
 _ADDRESSES: Final = 2**47  # bytes that a process can address: no array has more elements
@@ -44,6 +45,15 @@ def check_rank(what: str, value: Any, rank: int) -> None:
     """Raise InvalidArgumentError unless the value has that rank."""
     if np.ndim(value) != rank:
         raise InvalidArgumentError(f"{what} has the wrong rank", expected=f"rank {rank}", actual=np.shape(value))
+
+
+def check_shape(value: Any, dims: Dims) -> None:
+    """Raise InvalidArgumentError unless the value fits that shape."""
+    shape = getattr(value, "shape", ())  # a string, a handle and a list of tensors have none
+    if not is_compatible(dims, shape):
+        raise InvalidArgumentError(
+            "the tensor does not have the shape", expected=format_dims(dims), actual=format_dims(shape)
+        )
 
 
 def check_room(sizes: Iterable[int]) -> None:

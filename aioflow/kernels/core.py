@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import Dims
+from aioflow.kernels.convert import check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
@@ -39,8 +41,13 @@ def no_op() -> None:
 @kernel("Identity", expression="{0}", opaque=True)
 @kernel("StopGradient", expression="{0}", opaque=True)
 @kernel("PreventGradient", expression="{0}", opaque=True)
-@kernel("PlaceholderWithDefault", expression="{0}", opaque=True)
 def identity(value: Any) -> Any:
+    return value
+
+
+@kernel("PlaceholderWithDefault", opaque=True)
+def default(value: Any, *, shape: Dims) -> Any:
+    check_shape(value, shape)
     return value
 
 

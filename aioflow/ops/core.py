@@ -86,7 +86,7 @@ define_op(
     "output: dtype",
     ["dtype: type", "shape: shape"],
     shape=_default_shape,
-    traits=passes_on(),
+    traits=passes_on(effect=Effect.FAILS),
 )
 define_op("NoOp", traits=instant())
 PASSED_ON: Final = moving(lambda op, inputs: inputs[0])

@@ -279,6 +279,7 @@ _ROWS += [
         "Bincount",
         lambda: [ints(10, 10), scalar(200 * MILLION), np.zeros(0, np.int32)],
         small=lambda: [ints(10, 10), scalar(10), np.zeros(0, np.int32)],
+        free=True,
     ),
     Slow(
         "ScatterNd",

@@ -165,6 +165,11 @@ RUNTIME: list[tuple[str, Callable[[af.Tensor, af.Tensor], af.Tensor], type[error
     ("a check of numerics", lambda i, f: af.check_numerics(f / 0.0, "loss"), errors.InvalidArgumentError),
     ("a singular matrix", lambda i, f: af.matrix_inverse(af.zeros([2, 2])), errors.InvalidArgumentError),
     (
+        "a default of another shape",
+        lambda i, f: af.placeholder_with_default(_lose_shape(f), [None, 4]),
+        errors.InvalidArgumentError,
+    ),
+    (
         "a label out of range",
         lambda i, f: af.nn.sparse_softmax_cross_entropy_with_logits(labels=i[:2] + 9, logits=f),
         errors.InvalidArgumentError,

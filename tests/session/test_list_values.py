@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow
-from aioflow.errors import DTypeError
+from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.ops.apply import constant, make
+from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.tensor_list import empty_list, push
 
 
@@ -58,3 +59,33 @@ async def test_a_tensor_goes_into_the_middle_of_a_list_and_out_again(place: int)
         found = await session.run(slopes)
     gone = {0.0, 1.0} - set(expected)
     assert found == [3.0, *(0.0 if float(i) in gone else 1.0 for i in range(2))]
+
+
+READS: dict[str, Callable[..., Any]] = {
+    "pop": lambda items, shape, dtype: make_list("TensorListPopBack", items, shape, element_dtype=dtype)[1],
+    "get": lambda items, shape, dtype: make("TensorListGetItem", items, 0, shape, element_dtype=dtype),
+    "stack": lambda items, shape, dtype: make("TensorListStack", items, shape, element_dtype=dtype),
+    "concat": lambda items, shape, dtype: make_list(
+        "TensorListConcatV2", items, shape, constant([], dtypes.int64), element_dtype=dtype
+    )[0],
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+async def test_tensor_is_read_as_what_it_is(read: Callable[..., Any]) -> None:
+    """A list of other tensors than the reader declares is refused: its own nodes would compute with them."""
+    shape = aioflow.placeholder("int32", None)
+    items = push(empty_list(dtypes.float32), constant([[1.0, 2.0]]))
+    async with aioflow.Session() as session:
+        for fits in (-1, [1, 2], [-1, 2]):
+            found = await session.run(read(items, shape, "float32"), {shape: fits})
+            np.testing.assert_array_equal(np.reshape(found, [2]), [1, 2])
+        for other in ([1, 3], [2], []):
+            with pytest.raises(InvalidArgumentError, match="element"):
+                await session.run(read(items, shape, "float32"), {shape: other})
+        for damaged in (0, [-2, 2], [[1, 2]]):
+            with pytest.raises(InvalidArgumentError, match="not a shape"):
+                await session.run(read(items, shape, "float32"), {shape: damaged})
+        for dtype in ("int32", "string"):
+            with pytest.raises(DTypeError, match="another dtype"):
+                await session.run(read(items, shape, dtype), {shape: -1})

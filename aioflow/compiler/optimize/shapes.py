@@ -97,7 +97,7 @@ def _inserted_and_removed(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _ensured(node: Node, rewriting: Rewriting) -> Node | None:
-    """EnsureShape of what has it."""
+    """EnsureShape and PlaceholderWithDefault of what has the shape."""
     dims = rewriting.spec(node.inputs[0]).dims
     known = num_elements(dims) is not None and is_compatible(node.attrs["shape"], dims)
     return rewriting.passed_on(node, node.inputs[0]) if known else None
@@ -215,7 +215,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
     **dict.fromkeys(_REDUCTIONS, _reduced),
     **dict.fromkeys(("BroadcastTo", "Reshape"), _reshaped),
-    "EnsureShape": _ensured,
+    **dict.fromkeys(("EnsureShape", "PlaceholderWithDefault"), _ensured),
     "Slice": _sliced,
     "Split": _split,
     "StridedSlice": _strided,

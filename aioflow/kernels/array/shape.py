@@ -9,9 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.kernels.blockwise import claim_array
-from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
+from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room, check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.copying import copied
 
@@ -178,10 +177,7 @@ def snapshot(value: Any) -> Any:
     return copied(value)
 
 
-@kernel("EnsureShape")
+@kernel("EnsureShape", opaque=True)
 def ensure_shape(value: Any, *, shape: Any) -> Any:
-    if not is_compatible(shape, value.shape):
-        raise InvalidArgumentError(
-            "the tensor does not have the shape", expected=format_dims(shape), actual=format_dims(value.shape)
-        )
+    check_shape(value, shape)
     return value

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
 from aioflow.kernels.list_values import stack_of, tensors_of
 from aioflow.kernels.registry import Binding, binder, kernel
@@ -39,35 +40,77 @@ def push(items: Any, tensor: Any) -> Any:
     return items, tensor
 
 
-@binder("TensorListPopBack")
-def bind_pop(binding: Binding) -> Callable[[Any, Any], Any]:
-    absent = _zeros_of(binding)
+def _as_dims(element_shape: Any) -> Dims:
+    """The shape of an element, with None for each size that is -1; None where it is a scalar.
 
-    def pop(items: Any, element_shape: Any) -> Any:
+    Raises:
+        InvalidArgumentError: it is another scalar than -1, has more than one axis, or a size is less than -1.
+    """
+    sizes = np.asarray(element_shape)
+    if sizes.ndim > 1 or (sizes < -1).any() or (sizes.ndim == 0 and sizes != -1):
+        raise InvalidArgumentError(
+            "the element_shape of a tensor list is not a shape", expected="sizes >= -1, or -1", actual=sizes.tolist()
+        )
+    return tuple(None if size < 0 else size for size in sizes.tolist()) if sizes.ndim else None
+
+
+_OF_ELEMENTS: Final = {"element_shape": _as_dims}
+
+
+@binder("TensorListPopBack", host=_OF_ELEMENTS)
+def bind_pop(binding: Binding) -> Callable[[Any, Dims], Any]:
+    element = _element_of(binding)
+
+    def pop(items: Any, dims: Dims) -> Any:
         if isinstance(items, list):
             items = stack_of(items)
         if type(items) is not tuple or not items:
             raise InvalidArgumentError("an empty tensor list has nothing to pop", expected="a tensor", actual="none")
-        return items if items[1] is not None else (items[0], absent(element_shape))
+        rest, tensor = items
+        return rest, element(tensor, dims)
 
     return pop
 
 
-def _zeros_of(binding: Binding) -> Callable[[Any], Any]:
-    """What is read where nothing was set: zeros, if the shape is known."""
+def _element_of(binding: Binding) -> Callable[[Any, Dims], Any]:
+    """Return a function that returns a tensor of a list as the op declares it: zeros where none was set.
+
+    A list does not know of what dtype and shape its tensors are, so that whatever reads one compares.
+    """
+    wanted = binding.attrs["element_dtype"]
+    dtype, zeros = wanted.np_dtype, _zeros_of(binding)
+
+    def element(tensor: Any, dims: Dims) -> Any:
+        if tensor is None:
+            return zeros(dims)
+        held = getattr(tensor, "dtype", dtype)
+        if held != dtype and (not dtype.hasobject or isinstance(held, np.dtype)):
+            raise DTypeError("a tensor list holds tensors of another dtype", expected=wanted.name, actual=str(held))
+        if dims is not None and not is_compatible(dims, np.shape(tensor)):
+            raise InvalidArgumentError(
+                "an element of a tensor list is not of the element_shape",
+                expected=format_dims(dims),
+                actual=np.shape(tensor),
+            )
+        return tensor
+
+    return element
+
+
+def _zeros_of(binding: Binding) -> Callable[[Dims], Any]:
+    """Return a function that makes zeros of a shape, for a tensor that was never set."""
     xp, dtype = binding.xp, binding.attrs["element_dtype"]
 
-    def absent(element_shape: Any) -> Any:
-        sizes = np.asarray(element_shape)
-        if sizes.ndim != 1 or (sizes < 0).any():
+    def zeros(dims: Dims) -> Any:
+        if dims is None or None in dims:
             raise InvalidArgumentError(
                 "an element of a tensor list was never set, and its shape is not known",
                 expected="a tensor, or an element_shape",
-                actual=sizes.tolist(),
+                actual=format_dims(dims),
             )
-        return () if dtype.name == "variant" else xp.zeros(as_sizes(sizes), dtype.np_dtype)
+        return () if dtype.name == "variant" else xp.zeros(as_sizes(dims), dtype.np_dtype)
 
-    return absent
+    return zeros
 
 
 @kernel("TensorListLength", fresh=True)
@@ -75,22 +118,23 @@ def length(items: Any) -> Any:
     return np.int32(len(tensors_of(items)))
 
 
-@binder("TensorListConcatV2", fresh=True)
+@binder("TensorListConcatV2", host=_OF_ELEMENTS, fresh=True)
 def concat(binding: Binding) -> Callable[..., Any]:
-    xp, dtype = binding.xp, binding.attrs["element_dtype"].np_dtype
+    xp, dtype, element = binding.xp, binding.attrs["element_dtype"].np_dtype, _element_of(binding)
 
-    def join(items: Any, element_shape: Any, leading_dims: Any) -> Any:
-        tensors = tensors_of(items)
+    def join(items: Any, dims: Dims, leading_dims: Any) -> Any:
+        rest = () if dims is None else dims[1:]
+        rows = None if dims is None else (None, *rest)  # the tensors may differ in their first size
+        tensors = [element(t, dims if t is None else rows) for t in tensors_of(items)]
         if not all(np.ndim(t) for t in tensors):
             raise InvalidArgumentError("scalars cannot be joined", expected="rank >= 1", actual="rank 0")
         sizes = np.array([np.shape(t)[0] for t in tensors], np.int64)
         if not tensors:  # of what rank, only the shape can tell
-            rest = np.atleast_1d(element_shape)[1:]
-            if (rest < 0).any():
+            if None in rest:
                 raise InvalidArgumentError(
                     "an empty tensor list of elements of unknown shape cannot be joined",
                     expected="a known element_shape",
-                    actual=rest.tolist(),
+                    actual=format_dims(dims),
                 )
             return xp.zeros((0, *as_sizes(rest)), dtype), sizes
         return xp.concatenate(tensors), sizes
@@ -147,14 +191,14 @@ def from_tensor(tensor: Any, element_shape: Any) -> Any:
     return list(tensor)
 
 
-@binder("TensorListGetItem", host={"index": as_int})
-def bind_get_item(binding: Binding) -> Callable[[Any, int, Any], Any]:
-    absent = _zeros_of(binding)
+@binder("TensorListGetItem", host={"index": as_int, **_OF_ELEMENTS})
+def bind_get_item(binding: Binding) -> Callable[[Any, int, Dims], Any]:
+    element = _element_of(binding)
 
-    def get_item(items: Any, index: int, element_shape: Any) -> Any:
+    def get_item(items: Any, index: int, dims: Dims) -> Any:
         tensors = tensors_of(items)
         _check_index(index, len(tensors))
-        return absent(element_shape) if tensors[index] is None else tensors[index]
+        return element(tensors[index], dims)
 
     return get_item
 
@@ -192,12 +236,12 @@ def resize(items: Any, size: int) -> Any:
     return _lengthened(tensors_of(items)[:size], size)
 
 
-@binder("TensorListStack", fresh=True)
-def bindstack_of(binding: Binding) -> Callable[[Any, Any], Any]:
+@binder("TensorListStack", host=_OF_ELEMENTS, fresh=True)
+def bind_stack(binding: Binding) -> Callable[[Any, Dims], Any]:
     xp, dtype, count = binding.xp, binding.attrs["element_dtype"].np_dtype, binding.attrs["num_elements"]
-    absent = _zeros_of(binding)
+    element, zeros = _element_of(binding), _zeros_of(binding)
 
-    def stack(items: Any, element_shape: Any) -> Any:
+    def stack(items: Any, dims: Dims) -> Any:
         tensors = tensors_of(items)
         if count not in (-1, len(tensors)):
             raise InvalidArgumentError("the tensor list is not of that size", expected=count, actual=len(tensors))
@@ -206,10 +250,10 @@ def bindstack_of(binding: Binding) -> Callable[[Any, Any], Any]:
             raise InvalidArgumentError(
                 "the elements of a tensor list differ in shape", expected="equal shapes", actual=sorted(shapes)
             )
-        shape = next(iter(shapes), element_shape)
         if not tensors:
-            return xp.zeros((0, *np.shape(absent(shape))), dtype)
-        return xp.stack([absent(shape) if t is None else t for t in tensors])
+            return xp.zeros((0, *np.shape(zeros(dims))), dtype)
+        shape = next(iter(shapes), dims)
+        return xp.stack([zeros(shape) if t is None else element(t, dims) for t in tensors])
 
     return stack
 

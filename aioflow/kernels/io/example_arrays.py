@@ -13,6 +13,7 @@ from aioflow.formats.example import Kind, Layouts, Place, values_at
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import format_dims
+from aioflow.work.stopping import batches
 
 __all__ = ["DenseFeature", "FeatureBatch", "decoded_examples", "sparse_feature"]
 
@@ -34,7 +35,7 @@ class FeatureBatch:
         """For each example the values of a feature, None where it has none."""
         kind = _KINDS[dtype]
         found: list[Any] = []
-        for index, (data, places) in enumerate(self._examples):
+        for index, (data, places) in enumerate(batches(self._examples)):
             place = places.get(key)
             if place is None or place.kind is None:
                 found.append(None)
@@ -82,7 +83,7 @@ class DenseFeature(NamedTuple):
             raise InvalidArgumentError(
                 f"the default of feature {self.key!r} does not fit", expected=sizes, actual=default.shape
             )
-        for index, values in enumerate(found):
+        for index, values in enumerate(batches(found)):
             if values is None:
                 if default.size < count:
                     raise batch.error(self.key, index, "is required but missing", format_dims(self.dims), "none")
@@ -91,16 +92,16 @@ class DenseFeature(NamedTuple):
                 raise batch.error(self.key, index, "has the wrong number of values", count, len(values))
         made = np.empty((len(found), count), dtype=self.dtype.np_dtype)
         if count == 1:
-            made[:, 0] = [values[0] for values in found]
+            made[:, 0] = [values[0] for values in batches(found)]
         else:
-            for index, values in enumerate(found):
+            for index, values in enumerate(batches(found)):
                 made[index] = values
         return made.reshape((len(found), *sizes))
 
     def _padded(self, batch: FeatureBatch, found: list[Any], default: Any) -> Any:
         entry = tuple(d for d in self.dims[1:] if d is not None)
         stride = math.prod(entry)
-        for index, values in enumerate(found):
+        for index, values in enumerate(batches(found)):
             if values is not None and (len(values) % stride if stride else len(values)):
                 raise batch.error(
                     self.key, index, "has the wrong number of values", f"a multiple of {stride}", len(values)
@@ -109,7 +110,7 @@ class DenseFeature(NamedTuple):
         filler = default[0] if default.size else b"" if self.dtype is dtypes.string else 0
         made = np.empty((len(found), longest), dtype=self.dtype.np_dtype)
         made.fill(filler)
-        for index, values in enumerate(found):
+        for index, values in enumerate(batches(found)):
             if values is not None:
                 made[index, : len(values)] = values
         return made.reshape((len(found), longest // stride if stride else 0, *entry))
@@ -125,7 +126,7 @@ def sparse_feature(batch: FeatureBatch, key: bytes, dtype: DType) -> tuple[Any, 
     indices = np.stack([rows, np.arange(total, dtype=np.int64) - starts], axis=1)
     values = np.empty(total, dtype=dtype.np_dtype)
     position = 0
-    for items in found:
+    for items in batches(found):
         values[position : position + len(items)] = items
         position += len(items)
     return indices, values, np.array([len(found), lengths.max(initial=0)], dtype=np.int64)
@@ -146,7 +147,7 @@ def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes], layout
         raise InvalidArgumentError("each example needs a name", expected=len(serialized), actual=len(names))
     examples: list[tuple[bytes, Mapping[bytes, Place]]] = []
     batch = FeatureBatch(examples, names)
-    for index, data in enumerate(serialized):
+    for index, data in enumerate(batches(serialized)):
         try:
             examples.append((data, layouts.find(data)))
         except DataLossError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,11 +11,16 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.formats.tensor_proto import decode_tensor, encode_tensor
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.kernels.blockwise import taken
+from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.sparse.entries import check_bounds, check_entries
-from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.kernels.text.strings import LEAST_STRING, as_strings, string_values
+from aioflow.work.stopping import blocks, claim
 
 __all__: list[str] = []
+
+_SLICES: Final = 1024  # that are serialized between two checkpoints
 
 
 @binder("SerializeTensor", device="CPU", fresh=True)
@@ -69,12 +74,17 @@ def serialize_many_sparse(binding: Binding) -> Callable[[Any, Any, Any], Any]:
         check_bounds(indices, shape)
         if len(shape) < 2:
             raise InvalidArgumentError("there are no slices to serialize", expected="rank >= 2", actual=len(shape))
-        order = np.argsort(indices[:, 0], kind="stable")
-        ends = np.searchsorted(indices[order, 0], np.arange(shape[0]), side="right")
+        count = int(shape[0])
+        claim(3 * count * LEAST_STRING)
+        order = order_of(indices[:, 0])
+        numbers = taken(np, indices[:, 0], order)
         made: list[bytes] = []
-        for rows in np.split(order, ends)[: int(shape[0])]:
-            made.extend(_encoded(indices[rows, 1:], values[rows], shape[1:], dtype))
-        return as_strings(made, (-1, 3))
+        start = 0
+        for some in blocks(count, _SLICES):
+            for end in np.searchsorted(numbers, np.arange(some.start, some.stop), side="right").tolist():
+                rows, start = order[start:end], end
+                made += _encoded(indices[rows, 1:], values[rows], shape[1:], dtype)
+        return as_strings(made, (count, 3))
 
     return serialize
 

@@ -18,7 +18,8 @@ from aioflow.formats.string_hash import murmur_hash, sip_hash
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, each, string_values
-from aioflow.work.stopping import batches, checkpoint
+from aioflow.work.copying import copied
+from aioflow.work.stopping import batches, blocks, checkpoint
 
 __all__: list[str] = []
 
@@ -35,6 +36,7 @@ def _scalar(value: Any, what: str) -> bytes:
     return found
 
 
+_STRINGS: Final = 4096  # that are joined between two checkpoints
 _LONG: Final = 1 << 18  # bytes of a text that are split at once: nothing else runs meanwhile
 
 
@@ -122,9 +124,13 @@ def reduce_join(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
         ordered = strings.transpose([*others, *reversed(chosen)])
         shape = ordered.shape[: len(others)]
         count = int(np.prod(shape, dtype=np.int64))
-        rows = ordered.reshape(count, ordered.size // count if count else 0).tolist()
+        size = ordered.size // count if count else 0
+        rows = (ordered if ordered.flags.c_contiguous else copied(ordered)).reshape(count, size)
+        made = np.empty(count, object)
+        for some in blocks(count, max(1, _STRINGS // max(1, size))):
+            made[some] = [between.join(row) for row in rows[some].tolist()]
         kept = tuple(1 if axis in chosen else size for axis, size in enumerate(strings.shape))
-        return as_strings([between.join(row) for row in batches(rows)], kept if keep else shape)
+        return made.reshape(kept if keep else shape)
 
     return join
 

@@ -14,11 +14,11 @@ from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.work.stopping import blocks, claim
 
-__all__ = ["as_strings", "each", "side_by_side", "string_values"]
+__all__ = ["LEAST_STRING", "as_strings", "each", "side_by_side", "string_values"]
 
 _BATCH: Final = 256  # strings between two checkpoints
 _OBJECTS: Final = 1 << 16  # that are put in place while nothing else can run
-_LEAST_STRING: Final = 64  # bytes that a short one takes, with the place where it is kept
+LEAST_STRING: Final = 64  # bytes that a short one takes, with the place where it is kept
 
 
 def string_values(value: Any) -> Any:
@@ -157,7 +157,7 @@ def as_string(binding: Binding) -> Callable[[Any], Any]:
 
     def convert(value: Any) -> Any:
         array = np.asarray(value)
-        claim(array.size * max(_LEAST_STRING, longest))
+        claim(array.size * max(LEAST_STRING, longest))
         return each(write, array)
 
     return (lambda value: string_values(value).copy()) if dtype.name == "string" else convert

@@ -61,7 +61,6 @@ GONE: list[tuple[str, str, Build]] = [
     ("a sum of one", F32, lambda x: af.add_n([x])),
     ("identity", F32, lambda x: af.identity(x)),
     ("stop_gradient", F32, lambda x: af.stop_gradient(x)),
-    ("a default that is not overridden", F32, lambda x: af.placeholder_with_default(x, x.shape)),
     ("a cast to the same", F32, lambda x: af.raw_ops.Cast(x=x, DstT=af.float32)),
     ("there and back", F32, lambda x: af.cast(af.cast(x, af.float64), af.float32)),
     ("there and back, whole", I32, lambda x: af.cast(af.cast(x, af.float64), af.int32)),

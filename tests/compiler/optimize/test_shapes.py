@@ -44,6 +44,7 @@ GONE: list[tuple[str, Build]] = [
     ("the product of one", lambda x: af.reduce_prod(x, axis=[1], keepdims=True)),
     ("the greatest over no axes", lambda x: af.reduce_max(x, axis=af.constant([], af.int32))),
     ("a shape that is ensured", lambda x: af.ensure_shape(x, [2, None, 4])),
+    ("a default that is not overridden", lambda x: af.placeholder_with_default(x, [2, 1, 4])),
 ]
 
 

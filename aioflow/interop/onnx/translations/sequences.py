@@ -186,13 +186,13 @@ def stacked(handle: Tensor, kind: TensorKind) -> Tensor:
 
 
 def _least_shape(handle: Tensor, kind: TensorKind) -> Tensor:
-    """The shape of an element, with 0 for unknown sizes, which no shape function sees."""
+    """The shape of an element, as no shape function sees it: its unknown sizes are 0 where the list is empty."""
     if kind.dims is None:
         return constant(-1)
     if None not in kind.dims:
         return constant(np.array(kind.dims, np.int32))
-    zero = ops.minimum(make("TensorListLength", handle), constant(0))
-    return ops.stack([zero if size is None else constant(size) for size in kind.dims])
+    unknown = ops.negative(ops.minimum(make("TensorListLength", handle), constant(1)))
+    return ops.stack([unknown if size is None else constant(size) for size in kind.dims])
 
 
 def _joined_along(node: Node, sequence: Sequence, axis: int) -> Tensor:
