@@ -42,21 +42,15 @@ async def folder(tmp_path: Path) -> Path:
 
 
 async def killed(service: Processes, pid: int | None = None) -> None:
-    """Kill a process of a service, and wait until the service has noticed, and its connections are closed.
+    """Kill a process of a service, and wait until the service has noticed, and has seen it off.
 
-    The system closes those one after the other: a client whose turn comes last could send a request until then.
+    Only then are its connections closed, to which a client could send a request: threads end one after the other, and
+    the last one closes them. The process counts as a zombie from the end of its first thread on.
     """
     victim = service.pids[0] if pid is None else pid
     process = psutil.Process(victim)
     os.kill(victim, signal.SIGKILL)
-    await eventually(lambda: victim not in service.pids and not _has_connections(process))
-
-
-def _has_connections(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    await eventually(lambda: victim not in service.pids and not process.is_running())
 
 
 def connections(pid: int) -> int:
