@@ -17,6 +17,7 @@ from aioflow.cli.arguments import add_imports, file, patience, port, positive, s
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
 from aioflow.serve.backstop import keep_within
+from aioflow.serve.options import BATCH
 from aioflow.serve.quiet import log_changes, log_no_garbage
 from aioflow.serve.sources import parse_source
 
@@ -55,11 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     where.add_argument("--tls-cert", type=file, metavar="FILE", help="speak TLS with this certificate (PEM)")
     where.add_argument("--tls-key", type=file, metavar="FILE", help="its key (PEM)")
     how = parser.add_argument_group("how requests become steps")
-    how.add_argument("--max-batch-size", type=positive, default=64, metavar="N", help="rows of a step (64)")
-    how.add_argument("--batch-timeout", type=patience, default=0.0, metavar="SECONDS", help="to wait for more rows (0)")
-    how.add_argument("--max-enqueued-batches", type=positive, default=16, metavar="N", help="that may wait (16)")
-    how.add_argument("--max-concurrent-batches", type=positive, default=1, metavar="N", help="computed at once (1)")
-    how.add_argument("--no-batching", action="store_true", help="make each request a step of its own")
+    _add_batches(how)
     how.add_argument("--no-warmup", action="store_true", help="run no steps before a model is ready")
     how.add_argument("--timeout", type=seconds, metavar="SECONDS", help="the most that a request may take")
     how.add_argument(
@@ -86,6 +83,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_processes(parser.add_argument_group("several processes"))
     add_imports(parser)
     parser.set_defaults(run=_run)
+
+
+def _add_batches(how: argparse._ArgumentGroup) -> None:
+    how.add_argument("--max-batch-size", type=positive, default=64, metavar="N", help="rows of a step (64)")
+    how.add_argument("--batch-timeout", type=patience, default=0.0, metavar="SECONDS", help="to wait for more rows (0)")
+    how.add_argument("--max-enqueued-batches", type=positive, default=16, metavar="N", help="that may wait (16)")
+    how.add_argument("--max-concurrent-batches", type=positive, default=1, metavar="N", help="computed at once (1)")
+    how.add_argument(
+        "--batch",
+        choices=BATCH,
+        default="auto",
+        help="whether requests share steps: where rows are known not to depend on one another (proven), also where"
+        " steps before the start show nothing else (auto), always, or never",
+    )
 
 
 def _add_processes(many: argparse._ArgumentGroup) -> None:
@@ -216,7 +227,7 @@ async def _until(server: service.Server | service.Processes) -> asyncio.Cancelle
 
 def _options(arguments: argparse.Namespace) -> service.ModelOptions:
     return service.ModelOptions(
-        batch=not arguments.no_batching,
+        batch=arguments.batch,
         max_batch_size=arguments.max_batch_size,
         batch_timeout=arguments.batch_timeout,
         max_enqueued_batches=arguments.max_enqueued_batches,

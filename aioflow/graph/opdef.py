@@ -18,6 +18,7 @@ import numpy as np
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
 from aioflow.graph.costs import Cost
+from aioflow.graph.rows import RowRule
 from aioflow.graph.shapes import Dims, format_dims, merge_dims, num_elements
 from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import AttrDef
@@ -153,6 +154,7 @@ class OpDef:
         published: TensorFlow has it, too.
         shape_fn: Maps a ShapeContext to the dims of the outputs: one `Dims` for a single output, otherwise a list.
         value: What it gives where its inputs are known while the graph is built.
+        rows: Where the rows of a batch are in its outputs; None for what is usual for its kind, or is not known.
     """
 
     name: str
@@ -165,6 +167,7 @@ class OpDef:
     published: bool = True
     shape_fn: ShapeFn | None = None
     value: StaticValue | None = None
+    rows: RowRule | None = None
 
     @property
     def stateful(self) -> bool:
@@ -301,6 +304,7 @@ def define_op(
     *,
     shape: ShapeFn | None = None,
     value: StaticValue | None = None,
+    rows: RowRule | None = None,
     traits: Traits = UNSTATED,
     stateful: bool = False,
     commutative: bool = False,
@@ -317,6 +321,8 @@ def define_op(
             named in `signature.reading.GROUPS`.
         shape: The shape function; without one the outputs' shapes are unknown.
         value: What it gives where its inputs are known while the graph is built; see `static_value`.
+        rows: Where the rows of a batch are in its outputs, given where they are in its inputs; see `graph.rows`. An
+            elementwise op need not say so; of others without it, nothing is known.
         traits: A kind with what is unusual about this op, such as `elementwise(cost=transcendental())`.
         stateful: Short for an effect: it changes what others see. Traits that say more about it are not contradicted.
         commutative, made_by: As of `OpDef`.
@@ -345,6 +351,7 @@ def define_op(
         published and not name.startswith(_OWN),
         shape,
         value,
+        rows,
     )
     return OPS.register(op_def)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import Dims, format_dims
 
-__all__ = ["IndexItem", "strided_dims", "strided_index"]
+__all__ = ["IndexItem", "spelled_out", "strided_dims", "strided_index"]
 
 IndexItem: TypeAlias = slice | int | EllipsisType | None
 
@@ -78,7 +78,7 @@ def strided_dims(
     )
     result: list[int | None] = []
     position = 0
-    for item in _spelled_out(items, len(dims), dims):
+    for item in spelled_out(items, len(dims), dims):
         if item is None:
             result.append(1)
             continue
@@ -101,7 +101,7 @@ def _length(item: slice, size: int | None, known: bool) -> int | None:
     return len(range(*item.indices(size)))
 
 
-def _spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice | int | None]:
+def spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice | int | None]:
     """The items with the ellipsis (one is implied at the end) replaced by full slices."""
     missing = rank - sum(item is not None and item is not Ellipsis for item in items)
     if missing < 0:

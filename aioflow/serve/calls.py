@@ -11,30 +11,31 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.errors import DeadlineExceededError, OpError, ResourceExhaustedError
+from aioflow.compiler.rows import row_verdict
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import blank
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Signature
 from aioflow.serve.options import ModelOptions
+from aioflow.serve.probing import keeps_rows_apart
 from aioflow.serve.turns import Turns
 from aioflow.session.batching import BatchStatistics
 from aioflow.session.session import Session
 from aioflow.sync.batch_statistics import Tally
+from aioflow.work.threads import in_thread
 
 __all__ = ["Call", "Single", "open_call"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
-_PROBE: Final = 2  # rows of a step that shows whether it gives as many as it is fed
 
 
 class Call(ABC):
-    """Calls of one signature.
+    """Calls of one signature."""
 
-    Attributes:
-        is_batched: Whether several requests may share a step.
-    """
-
-    is_batched: bool
+    @property
+    @abstractmethod
+    def is_batched(self) -> bool:
+        """Whether several requests may share a step."""
 
     @abstractmethod
     async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
@@ -57,27 +58,27 @@ class Call(ABC):
 
 async def open_call(session: Session, signature: Signature, options: ModelOptions) -> Call:
     """A call of a signature, batched where it can be."""
-    if options.batch and await _has_rows(session, signature, options):
+    if await _is_batched(session, signature, options):
         return _Shared(session, signature, options)
     return Single(session, signature, options)
 
 
-async def _has_rows(session: Session, signature: Signature, options: ModelOptions) -> bool:
-    """Whether every tensor has an open first size, and a step of two rows gives two of each output."""
-    tensors = [*signature.inputs.values(), *signature.outputs.values()]
-    if not signature.inputs or not signature.outputs:
+async def _is_batched(session: Session, signature: Signature, options: ModelOptions) -> bool:
+    """Return whether requests may share a step."""
+    inputs, outputs = list(signature.inputs.values()), list(signature.outputs.values())
+    if options.batch == "never" or not inputs or not outputs:
         return False
-    if any(each.dims is not None and (not each.dims or each.dims[0] is not None) for each in tensors):
+    if any(each.dims is not None and (not each.dims or each.dims[0] is not None) for each in (*inputs, *outputs)):
         return False
-    if not options.warmup:
-        return all(each.dims is not None for each in tensors)
-    try:
-        step = session.make_callable(list(signature.outputs.values()), list(signature.inputs.values()))
-        values = await step(*zeros(signature.inputs, _PROBE))
-    except OpError as error:
-        _LOG.info("a step with zeros failed, and shows nothing of the model: %s", error.message)
-        return all(each.dims is not None for each in tensors)
-    return all(np.shape(value)[:1] == (_PROBE,) for value in values)
+    if options.batch == "always":
+        return True
+    found = await in_thread(row_verdict, inputs, outputs, effects=False)
+    if found.is_proven:
+        return True
+    if not found.is_refuted and options.batch == "auto" and options.warmup:
+        return await keeps_rows_apart(session, signature)
+    _LOG.info("requests share no steps: %s", found)
+    return False
 
 
 def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Any]:
@@ -90,44 +91,18 @@ def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Any]:
     return made
 
 
-class _Shared(Call):
-    """Requests are rows of steps."""
-
-    is_batched = True
-
-    def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
-        self._batched = session.batched(
-            dict(signature.outputs),
-            list(signature.inputs.values()),
-            max_batch_size=options.max_batch_size,
-            batch_timeout=options.batch_timeout,
-            max_enqueued_batches=options.max_enqueued_batches,
-            max_concurrent_batches=options.max_concurrent_batches,
-            allowed_batch_sizes=options.allowed_batch_sizes,
-            pad={signature.inputs[name]: value for name, value in options.pad.items() if name in signature.inputs},
-        )
-
-    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
-        found: dict[str, Any] = await self._batched(*arrays, timeout=timeout, priority=priority)
-        return found
-
-    def statistics(self) -> BatchStatistics:
-        return self._batched.statistics()
-
-    async def warmup(self) -> None:
-        await self._batched.warmup()
-
-
 class Single(Call):
     """Each request is a step of its own."""
-
-    is_batched = False
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
         self._signature = signature
         self._step = session.make_callable(dict(signature.outputs), list(signature.inputs.values()))
         self._turns = Turns(options.max_concurrent_batches, options.max_batch_size * options.max_enqueued_batches)
         self._tally = Tally()
+
+    @property
+    def is_batched(self) -> bool:
+        return False
 
     async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
         tally = self._tally
@@ -168,3 +143,44 @@ class Single(Call):
 
     async def warmup(self) -> None:
         await self._step(*zeros(self._signature.inputs, 1))
+
+
+class _Shared(Call):
+    """Requests are rows of steps, until a step gives other rows than it was fed: from then on each is its own."""
+
+    def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
+        self._batched = session.batched(
+            dict(signature.outputs),
+            list(signature.inputs.values()),
+            max_batch_size=options.max_batch_size,
+            batch_timeout=options.batch_timeout,
+            max_enqueued_batches=options.max_enqueued_batches,
+            max_concurrent_batches=options.max_concurrent_batches,
+            allowed_batch_sizes=options.allowed_batch_sizes,
+            pad={signature.inputs[name]: value for name, value in options.pad.items() if name in signature.inputs},
+            unchecked=True,
+        )
+        self._single = Single(session, signature, options)
+
+    @property
+    def is_batched(self) -> bool:
+        return self._batched.uneven is None
+
+    async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
+        begun = perf_counter()
+        if self.is_batched:
+            try:
+                found: dict[str, Any] = await self._batched(*arrays, timeout=timeout, priority=priority)
+            except InvalidArgumentError:
+                if self._batched.uneven is None or not await self._batched.is_repeatable():
+                    raise
+            else:
+                return found
+        left = None if timeout is None else timeout - (perf_counter() - begun)
+        return await self._single(arrays, left, priority)
+
+    def statistics(self) -> BatchStatistics:
+        return self._batched.statistics() + self._single.statistics()
+
+    async def warmup(self) -> None:
+        await self._batched.warmup()

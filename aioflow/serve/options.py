@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from aioflow.checks.numbers import check_number, check_seconds, check_whole
 from aioflow.config import SessionConfig
+from aioflow.errors import InvalidArgumentError
 
-__all__ = ["ModelOptions"]
+__all__ = ["BATCH", "Batch", "ModelOptions"]
+
+Batch: TypeAlias = Literal["never", "proven", "auto", "always"]
+BATCH: Final = get_args(Batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +21,10 @@ class ModelOptions:
     """How a model is served.
 
     Attributes:
-        batch: Whether concurrent requests may share a step. They do so where each input and output of a signature has
-            an open first size, and a step of two rows gives two.
+        batch: Whether concurrent requests may share a step, of signatures whose inputs and outputs all have an open
+            first size: "proven", where it follows from the ops that rows do not depend on one another; "auto", also
+            where that is not known, and steps with random rows before the model is ready (`warmup`) show nothing else;
+            "always", whatever is known; "never".
         max_batch_size, batch_timeout, max_enqueued_batches, max_concurrent_batches, allowed_batch_sizes: As of
             `Session.batched`. Of what cannot be batched, `max_concurrent_batches` steps run at once, and
             `max_batch_size * max_enqueued_batches` requests may wait.
@@ -29,7 +35,7 @@ class ModelOptions:
         config: Settings of the model's session.
     """
 
-    batch: bool = True
+    batch: Batch = "auto"
     max_batch_size: int = 64
     batch_timeout: float = 0.0
     max_enqueued_batches: int = 16
@@ -41,6 +47,8 @@ class ModelOptions:
     config: SessionConfig | None = None
 
     def __post_init__(self) -> None:
+        if self.batch not in BATCH:
+            raise InvalidArgumentError("ModelOptions.batch is unknown", expected=f"one of {BATCH}", actual=self.batch)
         for name in ("max_batch_size", "max_enqueued_batches", "max_concurrent_batches"):
             check_whole(getattr(self, name), f"ModelOptions.{name}", 1)
         check_number(self.batch_timeout, "ModelOptions.batch_timeout", "a number of seconds")

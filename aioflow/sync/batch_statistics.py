@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 __all__ = ["BatchStatistics", "Tally"]
 
@@ -40,6 +42,16 @@ class BatchStatistics:
     sizes: Mapping[int, int]
     queue_seconds: float
     compute_seconds: float
+
+    def __add__(self, other: BatchStatistics) -> BatchStatistics:
+        """Return what both have done together."""
+        own = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in _NUMBERS}
+        sizes = Counter(self.sizes)
+        sizes.update(other.sizes)
+        return BatchStatistics(**own, sizes=dict(sorted(sizes.items())))
+
+
+_NUMBERS: Final = [each for each in fields(BatchStatistics) if each.name != "sizes"]
 
 
 @dataclass(slots=True)

@@ -133,7 +133,7 @@ async def test_a_model_without_rows_takes_turns(tmp_path: Path) -> None:
 
 async def test_without_batching_the_queue_ends_and_late_requests_are_given_up(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", slow(2**31 - 1))
-    options = ModelOptions(batch=False, max_batch_size=1, max_enqueued_batches=1, warmup=False, timeout=30.0)
+    options = ModelOptions(batch="never", max_batch_size=1, max_enqueued_batches=1, warmup=False, timeout=30.0)
     x = np.ones([1, 1], np.float32)
     async with Repository({"m": tmp_path / "m"}, options) as repository, asyncio.timeout(SECONDS):
         await repository.load("m")

@@ -436,9 +436,47 @@ async def test_what_has_no_rows_cannot_be_batched() -> None:
         ):
             with pytest.raises(InvalidArgumentError, match=match):
                 session.batched(fetches, feeds)
-        wrong = session.batched(af.reshape(x, [-1]), [x])
+        wrong = session.batched(af.reshape(x, [-1]), [x], unchecked=True)
         with pytest.raises(InvalidArgumentError, match="does not have the rows of the batch"):
             await wrong(np.zeros((3, 2), np.float32))
+
+
+async def test_rows_that_are_not_kept_apart_are_refused_with_the_node() -> None:
+    x = af.placeholder(af.float32, [None, 2])
+    async with af.Session() as session:
+        with pytest.raises(InvalidArgumentError, match="'mean' computes with several rows") as raised:
+            session.batched(x - af.reduce_mean(x, 0, name="mean"), [x])
+        assert raised.value.node == "mean"
+        assert "unchecked=True" in str(raised.value.expected)
+        found = await session.batched(x - af.reduce_mean(x, 0), [x], unchecked=True)([[1.0, 2.0]])
+        np.testing.assert_array_equal(found, [[0, 0]])
+
+
+async def test_wrong_total_is_never_divided_and_then_each_call_is_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    """Each row is given as often as its second number says: two calls together may well have the right total."""
+    x = af.placeholder(af.float32, [None, 2])
+    counts = af.placeholder_with_default(af.cast(x[:, 1], af.int32), [None])
+    steps: list[int] = []
+
+    def noted(rows: Any) -> Any:
+        steps.append(len(rows))
+        return rows
+
+    y = af.py_func(noted, [af.repeat(x, counts, axis=0)], af.float32, stateful=False)
+    async with af.Session() as session:
+        repeated = session.batched(y, [x], unchecked=True)
+        sent = [[[1.0, 1.0]], [[2.0, 2.0]], [[3.0, 1.0]], [[4.0, 0.0]], [[5.0, 1.0]]]
+        found: Sequence[Any] = await asyncio.gather(repeated(sent[1]), return_exceptions=True)
+        assert isinstance(found[0], InvalidArgumentError)
+        assert "share no more steps" in caplog.text
+        steps.clear()
+        found = await asyncio.gather(*(repeated(each) for each in sent), return_exceptions=True)
+        assert steps == [1, 2, 1, 0, 1]
+        for given, each in zip(sent, found, strict=True):
+            if given[0][1] == 1:
+                np.testing.assert_array_equal(each, given)
+            else:
+                assert isinstance(each, InvalidArgumentError)
 
 
 async def test_a_batch_of_steps_with_random_numbers_and_variables_is_repeated() -> None:
@@ -469,7 +507,7 @@ async def test_a_step_that_assigns_is_run_once() -> None:
         refused = af.gather(af.constant([1.0]), amount)
     async with af.Session() as session:
         await session.run(af.global_variables_initializer())
-        call = session.batched(refused, [amount])
+        call = session.batched(refused, [amount], unchecked=True)
         found = await asyncio.gather(call([0]), call([5]), return_exceptions=True)
         assert all(isinstance(each, InvalidArgumentError) for each in found)
         assert (await session.run(count)).tolist() == [5] * 4
@@ -497,7 +535,9 @@ async def test_warming_up_runs_each_size() -> None:
     seen = af.py_func(noted, [x], af.float32)
     seen.set_shape([None, 2])
     async with af.Session() as session:
-        await session.warmup(session.batched(seen, [x], max_batch_size=8, allowed_batch_sizes=[1, 4, 8]))
+        await session.warmup(
+            session.batched(seen, [x], max_batch_size=8, allowed_batch_sizes=[1, 4, 8], unchecked=True)
+        )
     assert sizes == [1, 4, 8]
 
 

@@ -100,7 +100,9 @@ async def partial_runs(counted: Counted) -> None:
 
 
 async def batches(counted: Counted) -> None:
-    predict = counted.session.batched(counted.y, [counted.x], max_batch_size=2, max_concurrent_batches=2)
+    predict = counted.session.batched(
+        counted.y, [counted.x], max_batch_size=2, max_concurrent_batches=2, unchecked=True
+    )
     calls = [asyncio.get_running_loop().create_task(again(lambda: predict(_ROW))) for _ in range(5)]
     await asyncio.wait(calls)
     for call in calls:
@@ -109,7 +111,7 @@ async def batches(counted: Counted) -> None:
 
 
 async def warm_ups(counted: Counted) -> None:
-    predict = counted.session.batched(counted.y, [counted.x], max_batch_size=2)
+    predict = counted.session.batched(counted.y, [counted.x], max_batch_size=2, unchecked=True)
     await again(lambda: counted.session.warmup(predict))
 
 
@@ -211,7 +213,7 @@ def test_use_that_is_cancelled_while_its_session_closes_ends_cancelled(loop: Any
 
 async def test_batched_refuses_every_call_after_its_session_was_closed() -> None:
     counted = Counted(1, False)
-    predict = counted.session.batched(counted.y, [counted.x])
+    predict = counted.session.batched(counted.y, [counted.x], unchecked=True)
     await counted.session.close()
     for _ in range(3):
         async with asyncio.timeout(_LIMIT):
@@ -222,7 +224,7 @@ async def test_batched_refuses_every_call_after_its_session_was_closed() -> None
 def test_batched_stops_no_call_when_tasks_of_an_earlier_loop_are_collected() -> None:
     """They end by GeneratorExit, whenever the collector finds them."""
     counted = Counted(1, True)
-    predict = counted.session.batched(counted.y, [counted.x], max_batch_size=1)
+    predict = counted.session.batched(counted.y, [counted.x], max_batch_size=1, unchecked=True)
     earlier = asyncio.new_event_loop()
     earlier.set_exception_handler(lambda *_: None)  # "Task was destroyed but it is pending"
     earlier.run_until_complete(predict(_ROW))
@@ -401,7 +403,7 @@ async def runs_partially(counted: Counted) -> None:
 
 
 async def opens_a_batch(counted: Counted) -> None:
-    async with counted.session.batched(counted.y, [counted.x], max_batch_size=2) as predict:
+    async with counted.session.batched(counted.y, [counted.x], max_batch_size=2, unchecked=True) as predict:
         await counted.session.warmup(predict)
         await asyncio.gather(predict(_ROW), predict(_ROW), predict(_ROW, timeout=_LIMIT))
 

@@ -9,6 +9,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.array.static_shapes import zeros_of
 
@@ -34,7 +35,7 @@ def _diag_part_shape(ctx: ShapeContext) -> Dims:
     return merge_dims(dims[:half], dims[half:])
 
 
-define_op("Diag", "diagonal: T", "output: T", [_DIAG_TYPES], shape=_diag_shape, traits=opaque())
+define_op("Diag", "diagonal: T", "output: T", [_DIAG_TYPES], shape=_diag_shape, rows=rows.mixed, traits=opaque())
 define_op("DiagPart", "input: T", "diagonal: T", [_DIAG_TYPES], shape=_diag_part_shape, traits=opaque())
 
 
@@ -87,8 +88,24 @@ def _matrix_set_diag_shape(ctx: ShapeContext) -> Dims:
     return merge_dims(dims, (*diagonal[:-1], None, None))
 
 
-define_op("MatrixDiag", "diagonal: T", "output: T", ["T: type"], shape=_matrix_diag_shape, traits=opaque())
-define_op("MatrixDiagPart", "input: T", "diagonal: T", ["T: type"], shape=_matrix_diag_part_shape, traits=opaque())
+define_op(
+    "MatrixDiag",
+    "diagonal: T",
+    "output: T",
+    ["T: type"],
+    shape=_matrix_diag_shape,
+    rows=rows.last_axes(1),
+    traits=opaque(),
+)
+define_op(
+    "MatrixDiagPart",
+    "input: T",
+    "diagonal: T",
+    ["T: type"],
+    shape=_matrix_diag_part_shape,
+    rows=rows.last_axes(2),
+    traits=opaque(),
+)
 define_op(
     "MatrixSetDiag", "input: T, diagonal: T", "output: T", ["T: type"], shape=_matrix_set_diag_shape, traits=opaque()
 )
@@ -167,6 +184,7 @@ define_op(
     "band: T",
     ["T: type", "Tindex: {int32, int64} = int64"],
     shape=_band_shape,
+    rows=rows.last_axes(2),
     traits=opaque(),
 )
 

@@ -15,6 +15,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import constant_value, moving
 from aioflow.graph.traits import movement, opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.shape import check_axis
 from aioflow.ops.array.static_shapes import int_constant, known_dims, shape_of, zeros_of
@@ -57,6 +58,7 @@ define_op(
     ["validate_indices: bool = True", "Tparams: type", "Tindices: {int32, int64}"],
     shape=_gather_shape,
     value=moving(_gather_value),
+    rows=rows.gathered,
     traits=movement(),
 )
 
@@ -95,6 +97,7 @@ define_op(
     ["batch_dims: int = 0", "Tparams: type", "Tindices: {int16, int32, int64}", "Taxis: {int32, int64}"],
     shape=_gather_v2_shape,
     value=moving(_gather_value),
+    rows=rows.gathered,
     traits=movement(),
 )
 
@@ -252,6 +255,7 @@ define_op(
     "output: Tparams",
     ["Tparams: type", "Tindices: {int16, int32, int64}", "bad_indices_policy: string = ''"],
     shape=_gather_nd_shape,
+    rows=rows.gathered_nd,
     traits=movement(),
 )
 

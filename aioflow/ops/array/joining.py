@@ -19,6 +19,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.static_value import LONGEST_KNOWN, constant_value, moving
 from aioflow.graph.traits import movement, view
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_n_to_tensor, convert_to_tensor, make, make_list
 from aioflow.ops.array.shape import check_axis, times
 from aioflow.ops.array.static_shapes import int_constant, known_dims, or_zeros, shape_of
@@ -61,6 +62,7 @@ define_op(
     ["N: int >= 2", "T: type", "Tidx: {int32, int64} = int32"],
     shape=_concat_shape,
     value=moving(lambda op, inputs: np.concatenate(inputs[:-1], axis=int(inputs[-1])), slice(-1)),
+    rows=rows.concatenated(-1),
     traits=movement(never_larger=True, keeps_row_major=True),
 )
 define_op(
@@ -70,6 +72,7 @@ define_op(
     ["N: int >= 2", "T: type"],
     shape=_concat_shape,
     value=moving(lambda op, inputs: np.concatenate(inputs[1:], axis=int(inputs[0])), slice(1, None)),
+    rows=rows.concatenated(0),
     traits=movement(keeps_row_major=True),
 )
 
@@ -209,6 +212,7 @@ define_op(
     ["num_split: int >= 1", "T: type"],
     shape=_split_shape,
     value=moving(_split_value, slice(1, 2)),
+    rows=rows.split_along(1, 0),
     traits=view(shares=1),
 )
 
@@ -259,6 +263,7 @@ define_op(
     ["num_split: int >= 1", "T: type", "Tlen: {int8, int32, int64} = int64"],
     shape=_split_v_shape,
     value=moving(_split_sizes_value),
+    rows=rows.split_along(0, 2),
     traits=view(),
 )
 
@@ -326,6 +331,7 @@ define_op(
     ["N: int >= 1", "T: type", "axis: int = 0"],
     shape=_pack_shape,
     value=moving(_pack_value, slice(None)),
+    rows=rows.packed,
     traits=movement(row_major=True),
 )
 
@@ -358,6 +364,7 @@ define_op(
     ["num: int >= 0", "T: type", "axis: int = 0"],
     shape=_unpack_shape,
     value=moving(_unpack_value),
+    rows=rows.unpacked,
     traits=view(),
 )
 
@@ -446,6 +453,7 @@ define_op(
     ["T: type", "Tmultiples: {int32, int64} = int32"],
     shape=_tile_shape,
     value=moving(_tile_value),
+    rows=rows.tiled,
     traits=movement(row_major=True),
 )
 

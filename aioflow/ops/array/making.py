@@ -18,6 +18,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, TensorShape, num_elements
 from aioflow.graph.static_value import LONGEST_KNOWN, StaticValue, constant_value, known_by, moving
 from aioflow.graph.traits import Effect, bookkeeping, elementwise, movement
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import all_axes, int_constant, known_dims, shape_of
 from aioflow.ops.core import scalar, unchanged
@@ -61,6 +62,7 @@ define_op(
     ["T: type", "index_type: {int32, int64} = int32"],
     shape=_fill_shape,
     value=moving(_fill_value, slice(1, 2)),
+    rows=rows.filled,
     traits=movement(row_major=True, rounded_by="value"),
 )
 define_op(
@@ -70,6 +72,7 @@ define_op(
     ["T: type"],
     shape=unchanged,
     value=known_by(lambda x: blank(x.shape, x.dtype)),
+    rows=rows.each_element,
     traits=movement(only_shapes=True, row_major=True),
 )
 define_op(
@@ -79,6 +82,7 @@ define_op(
     ["T: {numbers, bool}"],
     shape=unchanged,
     value=known_by(np.ones_like),
+    rows=rows.each_element,
     traits=movement(only_shapes=True, row_major=True),
 )
 not_differentiable("ZerosLike", "OnesLike")
@@ -347,6 +351,7 @@ define_op(
     "output: T",
     ["axis: int = -1", "T: type", "TI: {uint8, int8, int32, int64} = int64"],
     shape=_one_hot_shape,
+    rows=rows.one_hot,
     traits=movement(rounded_by="off_value"),
 )
 not_differentiable("OneHot")

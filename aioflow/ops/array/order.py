@@ -15,6 +15,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import StaticValue, constant_value, known_by, moving
 from aioflow.graph.traits import movement, opaque, reading, reduction
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_tuple
 from aioflow.ops.array.shape import check_axis
 from aioflow.ops.array.static_shapes import int_constant, or_zeros, shape_of
@@ -71,6 +72,7 @@ define_op(
     ["Tidx: {int32, int64} = int32", _REVERSIBLE],
     shape=_reverse_v2_shape,
     value=moving(lambda op, inputs: np.flip(inputs[0], tuple(inputs[1].tolist()))),
+    rows=rows.apart_from(lambda ctx: ctx.ints(1)),
     traits=movement(),
 )
 
@@ -159,6 +161,7 @@ define_op(
     "output: T",
     ["T: type", "Tshift: {int32, int64}", "Taxis: {int32, int64}"],
     shape=_roll_shape,
+    rows=rows.apart_from(lambda ctx: ctx.ints(2)),
     traits=movement(),
 )
 
@@ -189,6 +192,7 @@ define_op(
     ["T: {int32, int64} = int32"],
     shape=_permutation_shape,
     value=known_by(np.argsort),
+    rows=rows.mixed,
     traits=opaque(),
 )
 not_differentiable("InvertPermutation")
@@ -234,6 +238,7 @@ define_op(
     ["T: type", _OUT_IDX],
     shape=_unique_shape,
     value=known_by(_unique_value),
+    rows=rows.by_values,
     traits=reduction(cost=reading(20), never_larger=True),
 )
 define_op(
@@ -242,6 +247,7 @@ define_op(
     "y: T, idx: out_idx",
     ["T: type", "Taxis: {int32, int64} = int64", _OUT_IDX],
     shape=_unique_v2_shape,
+    rows=rows.by_values,
     traits=reduction(cost=reading(20)),
 )
 define_op(
@@ -250,6 +256,7 @@ define_op(
     "y: T, idx: out_idx, count: out_idx",
     ["T: type", _OUT_IDX],
     shape=_unique_shape,
+    rows=rows.by_values,
     traits=reduction(cost=reading(20)),
 )
 
@@ -272,6 +279,7 @@ define_op(
     ["T: type", _OUT_IDX],
     shape=_list_diff_shape,
     value=known_by(_list_diff_value),
+    rows=rows.by_values,
     traits=reduction(cost=reading(20), never_larger=True),
 )
 not_differentiable("Unique", "UniqueV2", "UniqueWithCounts", "ListDiff")
@@ -338,6 +346,7 @@ define_op(
     "outputs: num_partitions*T",
     ["num_partitions: int >= 1", "T: type"],
     shape=_partition_shape,
+    rows=rows.by_values,
     traits=opaque(),
 )
 

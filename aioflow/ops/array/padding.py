@@ -15,6 +15,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value, known_by
 from aioflow.graph.traits import movement, opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.shape import times
 from aioflow.ops.array.static_shapes import all_axes, int_constant, shape_of
@@ -113,6 +114,7 @@ define_op(
     ["T: type", _PADDINGS],
     shape=_pad_shape,
     value=known_by(_padded_value),
+    rows=rows.padded,
     traits=movement(row_major=True),
 )
 define_op(
@@ -122,6 +124,7 @@ define_op(
     ["T: type", _PADDINGS],
     shape=_pad_v2_shape,
     value=known_by(_padded_value),
+    rows=rows.padded,
     traits=movement(row_major=True),
 )
 define_op(
@@ -130,6 +133,7 @@ define_op(
     "output: T",
     ["T: type", _PADDINGS, _MODE],
     shape=_pad_shape,
+    rows=rows.padded,
     traits=movement(),
 )
 define_op(
@@ -242,6 +246,7 @@ define_op(
     "output: T",
     ["T: type", "block_size: int >= 2", _FORMAT],
     shape=_space_to_depth_shape,
+    rows=rows.first_axis,
     traits=movement(),
 )
 define_op(
@@ -250,6 +255,7 @@ define_op(
     "output: T",
     ["T: type", "block_size: int >= 2", _FORMAT],
     shape=_depth_to_space_shape,
+    rows=rows.first_axis,
     traits=movement(),
 )
 

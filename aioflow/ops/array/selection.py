@@ -11,6 +11,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import ANY, elementwise, movement
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make
 from aioflow.ops.array.shape import check_axis
 from aioflow.ops.array.static_shapes import int_constant, reduce_to, zeros_of
@@ -29,6 +30,7 @@ define_op(
     ["T: {numbertype, bool} = bool"],
     shape=_where_shape,
     value=known_by(np.argwhere),
+    rows=rows.by_values,
     traits=movement(),
 )
 not_differentiable("Where")
@@ -56,6 +58,7 @@ define_op(
     ["T: type"],
     shape=_select_shape,
     value=known_by(_select_value),
+    rows=rows.chosen,
     traits=elementwise(fuses=ANY, broadcasts=False),
 )
 define_op(

@@ -18,6 +18,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, merge_dims, num_elements
 from aioflow.graph.static_value import LONGEST_KNOWN, StaticValue, moving
 from aioflow.graph.traits import WRITING, Effect, Half, instant, movement, passes_on, reshapes, view
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import int_constant, known_dims, reduce_to, reshape_like
 from aioflow.ops.core import PASSED_ON, scalar, unchanged
@@ -73,6 +74,7 @@ define_op(
     ["T: type", "out_type: {int32, int64} = int32"],
     shape=lambda ctx: _vector_of_rank(ctx.tensors[0]),
     value=StaticValue(fact=_shape_value),
+    rows=rows.of_shapes,
     traits=instant(only_shapes=True, row_major=True),
 )
 define_op(
@@ -82,6 +84,7 @@ define_op(
     ["N: int >= 1", "T: type", "out_type: {int32, int64} = int32"],
     shape=lambda ctx: [_vector_of_rank(t) for t in ctx.tensors],
     value=StaticValue(fact=_shape_value),
+    rows=rows.of_shapes,
     traits=instant(only_shapes=True),
 )
 
@@ -98,6 +101,7 @@ define_op(
     ["T: type", "out_type: {int32, int64} = int32"],
     shape=scalar,
     value=StaticValue(fact=_size_value),
+    rows=rows.of_size,
     traits=instant(only_shapes=True),
 )
 
@@ -114,6 +118,7 @@ define_op(
     ["T: type"],
     shape=scalar,
     value=StaticValue(fact=_rank_value),
+    rows=rows.fixed,
     traits=instant(only_shapes=True),
 )
 not_differentiable("Shape", "ShapeN", "Size", "Rank")
@@ -209,6 +214,7 @@ define_op(
     ["T: type", "Tshape: {int32, int64} = int32"],
     shape=_reshape_shape,
     value=moving(lambda op, inputs: inputs[0].reshape(inputs[1].tolist())),
+    rows=rows.reshaped,
     traits=reshapes(never_larger=True),
 )
 
@@ -268,6 +274,7 @@ define_op(
     ["T: type", "Tperm: {int32, int64} = int32"],
     shape=_transpose_shape,
     value=moving(lambda op, inputs: inputs[0].transpose(inputs[1].tolist())),
+    rows=rows.transposed,
     traits=view(cost=WRITING),
 )
 
@@ -337,6 +344,7 @@ define_op(
     ["T: type", "Tdim: {int32, int64} = int32"],
     shape=_expand_dims_shape,
     value=moving(lambda op, inputs: np.expand_dims(inputs[0], int(inputs[1].reshape(())))),
+    rows=rows.expanded,
     traits=reshapes(),
 )
 
@@ -388,6 +396,7 @@ define_op(
     ["T: type", "squeeze_dims: list(int) >= 0 = []"],
     shape=_squeeze_shape,
     value=moving(_squeeze_value),
+    rows=rows.squeezed,
     traits=reshapes(),
 )
 
@@ -439,6 +448,7 @@ define_op(
     ["T: type", "Tidx: {int32, int64} = int32"],
     shape=_broadcast_to_shape,
     value=StaticValue(_broadcast_to_value),
+    rows=rows.broadcast,
     traits=movement(),
 )
 
@@ -498,7 +508,16 @@ def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tens
     return make("Bitcast", input, type=type, name=name)
 
 
-define_op("Snapshot", "input: T", "output: T", ["T: type"], shape=unchanged, value=PASSED_ON, traits=movement())
+define_op(
+    "Snapshot",
+    "input: T",
+    "output: T",
+    ["T: type"],
+    shape=unchanged,
+    value=PASSED_ON,
+    rows=rows.each_element,
+    traits=movement(),
+)
 
 
 @gradient("Snapshot", takes_slices=True)

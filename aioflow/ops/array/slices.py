@@ -18,6 +18,7 @@ from aioflow.graph.shapes import Dimension, Dims
 from aioflow.graph.static_value import constant_value, moving
 from aioflow.graph.strided import strided_dims, strided_index
 from aioflow.graph.traits import opaque, view
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.selection import boolean_mask
 from aioflow.ops.array.static_shapes import int_constant, known_dims, shape_of
@@ -70,6 +71,7 @@ define_op(
     ["T: type", "Index: {int32, int64}"],
     shape=_slice_shape,
     value=moving(_slice_value),
+    rows=rows.sliced,
     traits=view(never_larger=True),
 )
 
@@ -127,6 +129,7 @@ define_op(
     ["T: type", "Index: {int16, int32, int64}", *_MASK_ATTRS],
     shape=_strided_slice_shape,
     value=moving(_strided_slice_value),
+    rows=rows.strided,
     traits=view(never_larger=True),
 )
 define_op(

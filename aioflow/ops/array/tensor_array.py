@@ -15,6 +15,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import Effect, bookkeeping, handle, movement, opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.core import identity, scalar
 from aioflow.ops.dtype_errors import another_dtype
@@ -68,6 +69,7 @@ define_op(
         "tensor_array_name: string = ''",
     ],
     shape=_new_array,
+    rows=rows.new_list,
     traits=handle(),
 )
 define_op(
@@ -84,6 +86,7 @@ define_op(
     "flow_out: float32",
     ["T: type"],
     shape=_flow,
+    rows=rows.put_in_list(3, 2),
     traits=bookkeeping(effect=Effect.KEEPS),
 )
 define_op(
@@ -91,6 +94,7 @@ define_op(
     f"handle: resource, index: int32, {_FLOW}",
     "value: dtype",
     ["dtype: type"],
+    rows=rows.element_at(2),
     traits=bookkeeping(effect=Effect.KEEPS),
 )
 define_op(
@@ -99,6 +103,7 @@ define_op(
     "value: dtype",
     ["dtype: type", "element_shape: shape = None"],
     shape=_gathered,
+    rows=rows.stacked_list(2),
     traits=movement(effect=Effect.KEEPS),
 )
 define_op(
@@ -107,6 +112,7 @@ define_op(
     "flow_out: float32",
     ["T: type"],
     shape=_scattered,
+    rows=rows.list_of_rows(2, 3),
     traits=opaque(effect=Effect.KEEPS),
 )
 define_op(
@@ -130,6 +136,7 @@ define_op(
     f"handle: resource, {_FLOW}",
     "size: int32",
     shape=scalar,
+    rows=rows.fixed,
     traits=bookkeeping(effect=Effect.KEEPS),
 )
 define_op("TensorArrayCloseV3", "handle: resource", "", traits=bookkeeping(effect=Effect.KEEPS))

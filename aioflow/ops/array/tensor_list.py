@@ -14,6 +14,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import bookkeeping, instant, movement, opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.core import scalar
 
@@ -48,6 +49,7 @@ define_op(
     "handle: variant",
     [_ELEMENT, "shape_type: {index}"],
     shape=scalar,
+    rows=rows.new_list,
     traits=bookkeeping(),
 )
 define_op(
@@ -56,6 +58,7 @@ define_op(
     "output_handle: variant",
     [_ELEMENT],
     shape=scalar,
+    rows=rows.put_in_list(0, 1),
     traits=bookkeeping(),
 )
 define_op(
@@ -64,9 +67,10 @@ define_op(
     "output_handle: variant, tensor: element_dtype",
     [_ELEMENT],
     shape=_popped,
+    rows=rows.element_at(0),
     traits=bookkeeping(),
 )
-define_op("TensorListLength", _LIST, "length: int32", shape=scalar, traits=bookkeeping())
+define_op("TensorListLength", _LIST, "length: int32", shape=scalar, rows=rows.fixed, traits=bookkeeping())
 define_op(
     "TensorListConcatV2",
     f"{_LIST}, element_shape: shape_type, leading_dims: int64",
@@ -89,6 +93,7 @@ define_op(
     "handle: variant",
     [_ELEMENT, "shape_type: {index}"],
     shape=scalar,
+    rows=rows.new_list,
     traits=bookkeeping(),
 )
 define_op("TensorListResize", f"{_LIST}, size: int32", "output_handle: variant", shape=scalar, traits=bookkeeping())
@@ -98,6 +103,7 @@ define_op(
     "item: element_dtype",
     [_ELEMENT, "Tshape: {index} = int32"],
     shape=_element,
+    rows=rows.element_at(0),
     traits=bookkeeping(),
 )
 define_op(
@@ -106,6 +112,7 @@ define_op(
     "output_handle: variant",
     [_ELEMENT, "resize_if_index_out_of_bounds: bool = False"],
     shape=scalar,
+    rows=rows.put_in_list(0, 2),
     traits=bookkeeping(),
 )
 define_op(
@@ -114,6 +121,7 @@ define_op(
     "tensor: element_dtype",
     [_ELEMENT, "num_elements: int = -1"],
     shape=_stacked,
+    rows=rows.stacked_list(0),
     traits=movement(),
 )
 define_op(
@@ -122,6 +130,7 @@ define_op(
     "output_handle: variant",
     [_ELEMENT, "shape_type: {index}"],
     shape=scalar,
+    rows=rows.list_of_rows(0),
     traits=opaque(),
 )
 # Of a list's middle. TensorFlow has no such ops; ONNX has, of its sequences.

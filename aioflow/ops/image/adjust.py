@@ -17,6 +17,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_op
 from aioflow.ops.control.branches_and_loops import case, cond
 from aioflow.ops.math.random import random_uniform
@@ -38,6 +39,7 @@ define_op(
     "output: T",
     ["T: {float16, float32} = float32"],
     shape=_contrast,
+    rows=rows.last_axes(3),
     traits=opaque(),
 )
 

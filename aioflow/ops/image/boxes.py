@@ -7,6 +7,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import opaque, reading
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, make
 
 __all__: list[str] = []  # public in `aioflow.image`
@@ -29,6 +30,7 @@ define_op(
     "selected_indices: int32",
     ["T: {float16, float32} = float32", "T_threshold: {float16, float32} = float32"],
     shape=_selected,
+    rows=rows.by_values,
     traits=opaque(cost=reading(20), on_host="it has a kernel for the processor alone"),
 )
 not_differentiable("NonMaxSuppressionV3")

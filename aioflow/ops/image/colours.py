@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.traits import opaque, transcendental
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.image.adjust import adjusted
 from aioflow.ops.math.random import random_uniform
@@ -44,6 +45,7 @@ for _name in ("RGBToHSV", "HSVToRGB"):
         "output: T",
         ["T: {float16, bfloat16, float32, float64} = float32"],
         shape=_coloured,
+        rows=rows.last_axes(1),
         traits=opaque(cost=transcendental()),
     )
 for _name, _by in (("AdjustHue", "delta"), ("AdjustSaturation", "scale")):
@@ -53,6 +55,7 @@ for _name, _by in (("AdjustHue", "delta"), ("AdjustSaturation", "scale")):
         "output: T",
         ["T: {float16, float32} = float32"],
         shape=_recoloured,
+        rows=rows.last_axes(1),
         traits=opaque(cost=transcendental()),
     )
 

@@ -14,6 +14,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import opaque, transcendental
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.scoping import name_scope
 
@@ -55,6 +56,7 @@ define_op(
     "resized_images: float32",
     [f"T: {{{_PIXELS}}}", *_SCALING],
     shape=_resized,
+    rows=rows.first_axis,
     traits=opaque(),
 )
 define_op(
@@ -71,6 +73,7 @@ define_op(
     "resized_images: T",
     [f"T: {{{_PIXELS}}}", *_SCALING],
     shape=_resized,
+    rows=rows.first_axis,
     traits=opaque(),
 )
 define_op(
@@ -88,6 +91,7 @@ define_op(
     "resized_images: float32",
     [f"T: {{{_PIXELS}}}", *_SCALING],
     shape=_resized,
+    rows=rows.first_axis,
     traits=opaque(cost=transcendental()),
 )
 define_op(
@@ -104,6 +108,7 @@ define_op(
     "resized_images: float32",
     [f"T: {{{_PIXELS}}}", "align_corners: bool = False"],
     shape=_resized,
+    rows=rows.first_axis,
     traits=opaque(),
 )
 _KERNELS = "'lanczos1', 'lanczos3', 'lanczos5', 'gaussian', 'box', 'triangle', 'keyscubic', 'mitchellcubic'"
@@ -114,6 +119,7 @@ define_op(
     "resized_images: float32",
     [f"T: {{{_PIXELS}}}", *_KERNEL],
     shape=_scaled,
+    rows=rows.first_axis,
     traits=opaque(cost=transcendental()),
 )
 define_op(

@@ -14,6 +14,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.traits import encoded
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_n_to_tensor, convert_to_tensor, make, make_list, make_tuple
 from aioflow.ops.io.example_features import (
     FeatureSpecs,
@@ -92,6 +93,7 @@ define_op(
         "little_endian: bool = True",
     ],
     shape=_raw_shape,
+    rows=rows.first_axis,
     traits=encoded(),
 )
 define_op(
@@ -122,6 +124,7 @@ define_op(
         "dense_shapes: list(shape) >= 0",
     ],
     shape=_examples_shape,
+    rows=rows.examples,
     traits=encoded(),
 )
 define_op(

@@ -12,6 +12,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
 from aioflow.graph.traits import product
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_tuple
 from aioflow.ops.array.shape import matrix_transpose
 from aioflow.ops.linalg.products import matmul
@@ -125,15 +126,25 @@ define_op(
     "output: T",
     ["adjoint: bool = False", _T],
     shape=_square,
+    rows=rows.last_axes(2),
     traits=product(cost=_FACTORIZATION),
 )
-define_op("MatrixDeterminant", "input: T", "output: T", [_T], shape=_determinant, traits=product(cost=_FACTORIZATION))
+define_op(
+    "MatrixDeterminant",
+    "input: T",
+    "output: T",
+    [_T],
+    shape=_determinant,
+    rows=rows.last_axes(2),
+    traits=product(cost=_FACTORIZATION),
+)
 define_op(
     "LogMatrixDeterminant",
     "input: T",
     "sign: T, log_abs_determinant: T",
     [_T],
     shape=_sign_and_log,
+    rows=rows.last_axes(2),
     traits=product(cost=_FACTORIZATION),
 )
 define_op(
@@ -152,7 +163,15 @@ define_op(
     shape=_solution,
     traits=product(cost=_FACTORIZATION),
 )
-define_op("Cholesky", "input: T", "output: T", [_T], shape=_square, traits=product(cost=_FACTORIZATION))
+define_op(
+    "Cholesky",
+    "input: T",
+    "output: T",
+    [_T],
+    shape=_square,
+    rows=rows.last_axes(2),
+    traits=product(cost=_FACTORIZATION),
+)
 define_op(
     "CholeskyGrad",
     "l: T, grad: T",
@@ -167,6 +186,7 @@ define_op(
     "e: T, v: T",
     ["compute_v: bool = True", _T],
     shape=_eigen,
+    rows=rows.last_axes(2),
     traits=product(cost=_DECOMPOSITION),
 )
 define_op(
@@ -175,6 +195,7 @@ define_op(
     "s: T, u: T, v: T",
     ["compute_uv: bool = True", "full_matrices: bool = False", _T],
     shape=_singular,
+    rows=rows.last_axes(2),
     traits=product(cost=_DECOMPOSITION),
 )
 define_op(
@@ -183,6 +204,7 @@ define_op(
     "q: T, r: T",
     ["full_matrices: bool = False", _T],
     shape=_orthogonal,
+    rows=rows.last_axes(2),
     traits=product(cost=_DECOMPOSITION),
 )
 

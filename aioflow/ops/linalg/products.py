@@ -20,6 +20,7 @@ from aioflow.graph.graph import OPERATORS, Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
 from aioflow.graph.traits import Half, opaque, product
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.scoping import name_scope
 
@@ -124,6 +125,7 @@ define_op(
         "grad_b: bool = False",
     ],
     shape=_product_shape,
+    rows=rows.matrix_product,
     traits=product(half=Half.GAINS, cost=MATRIX_PRODUCT, row_major=True),
 )
 _ADJOINTS = ["adj_x: bool = False", "adj_y: bool = False", "grad_x: bool = False", "grad_y: bool = False"]
@@ -133,6 +135,7 @@ define_op(
     "output: T",
     ["T: {floats, int32, int64, complexes}", *_ADJOINTS],
     shape=_batch_product_shape,
+    rows=rows.matrix_products,
     traits=product(half=Half.GAINS, cost=MATRIX_PRODUCT),
 )
 define_op(
@@ -141,6 +144,7 @@ define_op(
     "output: T",
     ["T: {floats, int16, int32, int64, uint8, uint16, uint32, uint64, complexes}", *_ADJOINTS],
     shape=_batch_product_shape,
+    rows=rows.matrix_products,
     traits=product(half=Half.GAINS, cost=MATRIX_PRODUCT),
 )
 define_op(
@@ -149,6 +153,7 @@ define_op(
     "output: T",
     ["equation: string", "N: int >= 1", "T: type"],
     shape=_einsum_shape,
+    rows=rows.einsum,
     traits=product(half=Half.GAINS, cost=Cost("product", _labels)),
 )
 
@@ -160,7 +165,9 @@ def _cross_shape(ctx: ShapeContext) -> Dims:
     return dims
 
 
-define_op("Cross", "a: T, b: T", "product: T", ["T: {reals}"], shape=_cross_shape, traits=opaque())
+define_op(
+    "Cross", "a: T, b: T", "product: T", ["T: {reals}"], shape=_cross_shape, rows=rows.last_axes(1), traits=opaque()
+)
 
 
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────

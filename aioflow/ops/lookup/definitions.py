@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, is_compatible, merge_dims
 from aioflow.graph.traits import Effect, files, handle, state_change, state_read
+from aioflow.ops import rows
 from aioflow.ops.core import scalar
 
 __all__ = ["is_kept_table", "is_mutable_table", "table_node"]
@@ -148,6 +149,7 @@ define_op(
     "values: Tout",
     ["Tin: type", "Tout: type"],
     shape=_found,
+    rows=rows.looked_up,
     traits=state_read(on_host=_WHY, is_numeric=False),
 )
 define_op(

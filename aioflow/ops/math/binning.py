@@ -6,6 +6,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import reading, reduction
+from aioflow.ops import rows
 from aioflow.ops.core import unchanged
 
 __all__: list[str] = []
@@ -29,6 +30,7 @@ define_op(
     "output: T",
     ["Tidx: {index}", "T: {int32, int64, float32, float64}", "binary_output: bool = False"],
     shape=_dense_shape,
+    rows=rows.mixed,
     traits=reduction(cost=reading(4)),
 )
 define_op(
@@ -37,6 +39,7 @@ define_op(
     "output: int32",
     ["T: {int32, int64, float32, float64}", "boundaries: list(float)"],
     shape=unchanged,
+    rows=rows.each_element,
     traits=reduction(cost=reading(10)),
 )
 

@@ -6,6 +6,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient
 from aioflow.graph.traits import Effect, opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 
@@ -17,6 +18,7 @@ define_op(
     "output: T",
     ["T: {floats}", "message: string"],
     shape=unchanged,
+    rows=rows.each_element,
     traits=opaque(effect=Effect.FAILS),
 )
 

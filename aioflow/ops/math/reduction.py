@@ -20,6 +20,7 @@ from aioflow.graph.opdef import OPS, ShapeContext, define_op, gradient, not_diff
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
 from aioflow.graph.traits import reading, reduction
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.scoping import name_scope
 
@@ -129,6 +130,7 @@ for _name, _types, _traits, _value in (
         ["keep_dims: bool = False", f"T: {_types}", _AXES],
         shape=reduced,
         value=_value,
+        rows=rows.reduced(),
         traits=_traits,
     )
 for _name, _function in (("All", np.all), ("Any", np.any)):
@@ -139,6 +141,7 @@ for _name, _function in (("All", np.all), ("Any", np.any)):
         ["keep_dims: bool = False", _AXES],
         shape=reduced,
         value=StaticValue(_over_axes(_function)),
+        rows=rows.reduced(),
         traits=reduction(),
     )
 for _name, _accumulate in (("Cumsum", np.cumsum), ("Cumprod", np.cumprod)):
@@ -149,6 +152,7 @@ for _name, _accumulate in (("Cumsum", np.cumsum), ("Cumprod", np.cumprod)):
         ["exclusive: bool = False", "reverse: bool = False", "T: {numbertype}", _AXES],
         shape=_scanned,
         value=_running(_accumulate),
+        rows=rows.apart_from(lambda ctx: ctx.ints(1)),
         traits=reduction(cost=reading(4)),
     )
 

@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.traits import opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.scoping import name_scope
 
@@ -63,6 +64,7 @@ for _name, _types in {
         "output: T",
         [f"T: {_types}", "Tindices: {index}"],
         shape=_sorted_shape,
+        rows=rows.mixed,
         traits=opaque(),
     )
 for _name, _types, _ids in (

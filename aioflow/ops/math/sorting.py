@@ -14,6 +14,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.traits import reading, reduction
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_tuple
 from aioflow.ops.array.static_shapes import swap_with_last
 from aioflow.ops.math.reduction import normal_axis, reduce_by
@@ -57,6 +58,7 @@ define_op(
     "output: output_type",
     [_ARG_TYPES, "Tidx: {int16, int32, int64} = int32", "output_type: {int16, uint16, int32, int64} = int64"],
     shape=_arg_shape,
+    rows=rows.reduced(""),
     traits=reduction(),
 )
 define_op(
@@ -65,6 +67,7 @@ define_op(
     "output: output_type",
     [_ARG_TYPES, "Tidx: {index} = int32", "output_type: {index} = int64"],
     shape=_arg_shape,
+    rows=rows.reduced(""),
     traits=reduction(),
 )
 
@@ -92,6 +95,7 @@ define_op(
     "values: T, indices: int32",
     ["k: int >= 0", "sorted: bool = True", "T: {reals}"],
     shape=_top_shape,
+    rows=rows.last_axes(1),
     traits=reduction(cost=reading(20)),
 )
 define_op(
@@ -105,6 +109,7 @@ define_op(
         "index_type: {int16, int32, int64} = int32",
     ],
     shape=_top_shape,
+    rows=rows.last_axes(1),
     traits=reduction(cost=reading(20)),
 )
 
@@ -127,6 +132,7 @@ define_op(
     "values: T",
     ["reverse: bool = False", "T: {reals}"],
     shape=_nth_shape,
+    rows=rows.last_axes(1),
     traits=reduction(cost=reading(20)),
 )
 
@@ -142,6 +148,7 @@ define_op(
     "precision: bool",
     ["k: int", "T: {index} = int32"],
     shape=_in_top_shape,
+    rows=rows.first_axes,
     traits=reduction(cost=reading(20)),
 )
 define_op(
@@ -150,6 +157,7 @@ define_op(
     "precision: bool",
     ["T: {index} = int32"],
     shape=_in_top_shape,
+    rows=rows.first_axes,
     traits=reduction(cost=reading(20)),
 )
 
@@ -167,6 +175,7 @@ define_op(
     "bins: T",
     ["T: {int32, int64, float32, float64}"],
     shape=_bins,
+    rows=rows.mixed,
     traits=reduction(cost=reading(4)),
 )
 
@@ -183,6 +192,7 @@ define_op(
     "out: dtype",
     ["T: {int32, int64, float32, float64}", "dtype: {index} = int32"],
     shape=_histogram_shape,
+    rows=rows.mixed,
     traits=reduction(cost=reading(4)),
 )
 

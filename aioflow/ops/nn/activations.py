@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, both_merged, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import FLOATS, NOTHING, NUMBERS, elementwise, opaque, reduction, transcendental
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import shape_of, swap_with_last
 from aioflow.ops.core import scalar, unchanged
@@ -273,6 +274,7 @@ define_op(
     "output: T",
     ["T: {numbertype}", _FORMAT],
     shape=_bias_add_shape,
+    rows=rows.first_axis,
     traits=elementwise(fuses=FLOATS, broadcasts=False),
 )
 define_op(
@@ -281,6 +283,7 @@ define_op(
     "output: T",
     ["T: {numbertype}"],
     shape=_bias_add_shape,
+    rows=rows.first_axis,
     traits=elementwise(broadcasts=False),
 )
 define_op(
@@ -332,6 +335,7 @@ define_op(
     "softmax: T",
     ["T: {floats}"],
     shape=at_least_vector,
+    rows=rows.last_axes(1),
     traits=opaque(cost=transcendental(1.5)),
 )
 define_op(
@@ -340,6 +344,7 @@ define_op(
     "logsoftmax: T",
     ["T: {floats}"],
     shape=at_least_vector,
+    rows=rows.last_axes(1),
     traits=opaque(cost=transcendental(1.5)),
 )
 
@@ -398,7 +403,7 @@ def is_last_axis(tensor: Tensor, axis: int) -> bool:
 
 # -- L2 loss ---------------------------------------------------------------------------------------
 
-define_op("L2Loss", "t: T", "output: T", ["T: {floats}"], shape=scalar, traits=reduction())
+define_op("L2Loss", "t: T", "output: T", ["T: {floats}"], shape=scalar, rows=rows.mixed, traits=reduction())
 
 
 @gradient("L2Loss")

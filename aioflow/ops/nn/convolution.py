@@ -14,6 +14,7 @@ from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.traits import Half, product
 from aioflow.graph.windows import Window, conv_dims, depthwise_dims
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.nn.activations import renamed
 from aioflow.ops.nn.windows import (
@@ -59,6 +60,7 @@ define_op(
     "output: T",
     ["T: {floats, int32}", *_DENSE],
     shape=conv_shape,
+    rows=rows.first_axis,
     traits=product(half=Half.GAINS, cost=convolution(2, 1), row_major=True),
 )
 define_op(
@@ -83,6 +85,7 @@ define_op(
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
     shape=_depthwise_shape,
+    rows=rows.first_axis,
     traits=product(half=Half.GAINS, cost=depthwise(2, 1), row_major=True),
 )
 define_op(

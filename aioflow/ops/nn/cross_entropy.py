@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import opaque, transcendental
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import swap_with_last
 from aioflow.ops.core import stop_gradient
@@ -61,6 +62,7 @@ define_op(
     "loss: T, backprop: T",
     ["T: {floats}"],
     shape=_dense_shape,
+    rows=rows.first_axes,
     traits=opaque(cost=transcendental(1.5)),
 )
 define_op(
@@ -69,6 +71,7 @@ define_op(
     "loss: T, backprop: T",
     ["T: {floats}", "Tlabels: {index} = int64"],
     shape=_sparse_shape,
+    rows=rows.first_axes,
     traits=opaque(cost=transcendental(1.5)),
 )
 

@@ -10,6 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, num_elements
 from aioflow.graph.traits import reading, reduction
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import stop_gradient, unchanged
 from aioflow.ops.nn.activations import renamed, unless_zero
@@ -80,6 +81,7 @@ define_op(
     "y: T, batch_mean: T, batch_variance: T, reserve_space_1: T, reserve_space_2: T",
     ["T: {float32}", _EPSILON, _FACTOR, _FORMAT4, _TRAINING],
     shape=_batch_norm_shape,
+    rows=rows.batch_norm,
     traits=reduction(cost=reading(4), keeps_row_major=True),
 )
 define_op(
@@ -88,6 +90,7 @@ define_op(
     "y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U",
     ["T: {float16, bfloat16, float32}", "U: {float32}", _EPSILON, _FACTOR, _FORMAT4, _TRAINING],
     shape=_batch_norm_shape,
+    rows=rows.batch_norm,
     traits=reduction(cost=reading(4), keeps_row_major=True),
 )
 define_op(
@@ -96,6 +99,7 @@ define_op(
     "y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
     ["T: {float16, bfloat16, float32}", "U: {bfloat16, float32}", _EPSILON, _FACTOR, _FORMAT5, _TRAINING],
     shape=_batch_norm_shape,
+    rows=rows.batch_norm,
     traits=reduction(cost=reading(4), keeps_row_major=True),
 )
 define_op(
@@ -440,7 +444,9 @@ def _lrn_grad_shape(ctx: ShapeContext) -> Dims:
     return unchanged(ctx)
 
 
-define_op("LRN", "input: T", "output: T", _LRN, shape=_lrn_shape, traits=reduction(cost=reading(4)))
+define_op(
+    "LRN", "input: T", "output: T", _LRN, shape=_lrn_shape, rows=rows.first_axis, traits=reduction(cost=reading(4))
+)
 define_op(
     "LRNGrad",
     "input_grads: T, input_image: T, output_image: T",

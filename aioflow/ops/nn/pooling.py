@@ -7,6 +7,7 @@ from typing import Any
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import Half, opaque
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.nn.activations import renamed
 from aioflow.ops.nn.windows import (
@@ -42,6 +43,7 @@ define_op(
         "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'",
     ],
     shape=pool_shape("input"),
+    rows=rows.first_axis,
     traits=opaque(half=Half.FOLLOWS, cost=POOLING, row_major=True),
 )
 define_op(
@@ -66,6 +68,7 @@ define_op(
     "output: T",
     [*_WINDOW, *_IMPLICIT, *_FORMAT, "T: {floats}"],
     shape=pool_shape("value"),
+    rows=rows.first_axis,
     traits=opaque(half=Half.FOLLOWS, cost=POOLING, row_major=True),
 )
 define_op(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
 from aioflow.graph.traits import Half, opaque, product
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.nn.activations import renamed
 from aioflow.ops.nn.windows import (
@@ -43,6 +44,7 @@ define_op(
     "output: T",
     _CONV,
     shape=conv_shape,
+    rows=rows.first_axis,
     traits=product(half=Half.GAINS, cost=convolution(2, 1)),
 )
 define_op(
@@ -67,6 +69,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=pool_shape("input"),
+    rows=rows.first_axis,
     traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(
@@ -91,6 +94,7 @@ define_op(
     "output: T",
     [*_POOL, "T: {floats}"],
     shape=pool_shape("input"),
+    rows=rows.first_axis,
     traits=opaque(half=Half.FOLLOWS, cost=POOLING),
 )
 define_op(

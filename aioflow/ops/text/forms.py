@@ -11,6 +11,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import text
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import unchanged
 from aioflow.ops.sparse.tensor import SparseTensor
@@ -55,36 +56,84 @@ def _reduced(ctx: ShapeContext) -> Dims:
 _PARTS = "indices: int64, values: string, shape: int64"
 
 define_op(
-    "StringSplit", "input: string, delimiter: string", _PARTS, ["skip_empty: bool = True"], shape=_split, traits=text()
+    "StringSplit",
+    "input: string, delimiter: string",
+    _PARTS,
+    ["skip_empty: bool = True"],
+    shape=_split,
+    rows=rows.by_values,
+    traits=text(),
 )
-define_op("StringSplitV2", "input: string, sep: string", _PARTS, ["maxsplit: int = -1"], shape=_split, traits=text())
-define_op("StringStrip", "input: string", "output: string", shape=unchanged, traits=text())
-define_op("StringLower", "input: string", "output: string", ["encoding: string = ''"], shape=unchanged, traits=text())
-define_op("StringUpper", "input: string", "output: string", ["encoding: string = ''"], shape=unchanged, traits=text())
+define_op(
+    "StringSplitV2",
+    "input: string, sep: string",
+    _PARTS,
+    ["maxsplit: int = -1"],
+    shape=_split,
+    rows=rows.by_values,
+    traits=text(),
+)
+define_op("StringStrip", "input: string", "output: string", shape=unchanged, rows=rows.each_element, traits=text())
+define_op(
+    "StringLower",
+    "input: string",
+    "output: string",
+    ["encoding: string = ''"],
+    shape=unchanged,
+    rows=rows.each_element,
+    traits=text(),
+)
+define_op(
+    "StringUpper",
+    "input: string",
+    "output: string",
+    ["encoding: string = ''"],
+    shape=unchanged,
+    rows=rows.each_element,
+    traits=text(),
+)
 define_op(
     "RegexReplace",
     "input: string, pattern: string, rewrite: string",
     "output: string",
     ["replace_global: bool = True"],
     shape=_like_input,
+    rows=rows.each_element,
     traits=text(),
 )
-define_op("RegexFullMatch", "input: string, pattern: string", "output: bool", shape=_like_input, traits=text())
+define_op(
+    "RegexFullMatch",
+    "input: string, pattern: string",
+    "output: bool",
+    shape=_like_input,
+    rows=rows.each_element,
+    traits=text(),
+)
 define_op(
     "StaticRegexReplace",
     "input: string",
     "output: string",
     ["pattern: string", "rewrite: string", "replace_global: bool = True"],
     shape=unchanged,
+    rows=rows.each_element,
     traits=text(),
 )
-define_op("StaticRegexFullMatch", "input: string", "output: bool", ["pattern: string"], shape=unchanged, traits=text())
+define_op(
+    "StaticRegexFullMatch",
+    "input: string",
+    "output: bool",
+    ["pattern: string"],
+    shape=unchanged,
+    rows=rows.each_element,
+    traits=text(),
+)
 define_op(
     "StringToHashBucket",
     "string_tensor: string",
     "output: int64",
     ["num_buckets: int >= 1"],
     shape=unchanged,
+    rows=rows.each_element,
     traits=text(),
 )
 define_op(
@@ -93,6 +142,7 @@ define_op(
     "output: int64",
     ["num_buckets: int >= 1"],
     shape=unchanged,
+    rows=rows.each_element,
     traits=text(),
 )
 define_op(
@@ -101,16 +151,26 @@ define_op(
     "output: int64",
     ["num_buckets: int >= 1", "key: list(int)"],
     shape=unchanged,
+    rows=rows.each_element,
     traits=text(),
 )
-define_op("EncodeBase64", "input: string", "output: string", ["pad: bool = False"], shape=unchanged, traits=text())
-define_op("DecodeBase64", "input: string", "output: string", shape=unchanged, traits=text())
+define_op(
+    "EncodeBase64",
+    "input: string",
+    "output: string",
+    ["pad: bool = False"],
+    shape=unchanged,
+    rows=rows.each_element,
+    traits=text(),
+)
+define_op("DecodeBase64", "input: string", "output: string", shape=unchanged, rows=rows.each_element, traits=text())
 define_op(
     "ReduceJoin",
     "inputs: string, reduction_indices: int32",
     "output: string",
     ["keep_dims: bool = False", "separator: string = ''"],
     shape=_reduced,
+    rows=rows.reduced(),
     traits=text(),
 )
 

@@ -9,6 +9,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, broadcast_dims, merge_dims
 from aioflow.graph.traits import text
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, make
 from aioflow.ops.core import unchanged
 
@@ -36,6 +37,7 @@ define_op(
     "output: out_type",
     ["out_type: {float32, float64, int32, int64, uint32, uint64} = float32"],
     shape=unchanged,
+    rows=rows.each_element,
     traits=text(),
 )
 define_op(
@@ -44,10 +46,21 @@ define_op(
     "output: string",
     ["N: int >= 0", "separator: string = ''"],
     shape=_joined,
+    rows=rows.each_element,
     traits=text(),
 )
-define_op("StringLength", "input: string", "output: int32", [_UNIT], shape=unchanged, traits=text())
-define_op("Substr", "input: string, pos: T, len: T", "output: string", ["T: {index}", _UNIT], shape=_cut, traits=text())
+define_op(
+    "StringLength", "input: string", "output: int32", [_UNIT], shape=unchanged, rows=rows.each_element, traits=text()
+)
+define_op(
+    "Substr",
+    "input: string, pos: T, len: T",
+    "output: string",
+    ["T: {index}", _UNIT],
+    shape=_cut,
+    rows=rows.each_element,
+    traits=text(),
+)
 define_op(
     "AsString",
     "input: T",
@@ -61,6 +74,7 @@ define_op(
         "fill: string = ''",
     ],
     shape=unchanged,
+    rows=rows.each_element,
     traits=text(),
 )
 

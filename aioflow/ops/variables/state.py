@@ -17,6 +17,7 @@ from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import WRITING, Effect, Memory, bookkeeping, handle, state_change, state_read
+from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 
 __all__ = [
@@ -256,6 +257,7 @@ define_op(
     "output: dtype",
     ["batch_dims: int = 0", "validate_indices: bool = True", "dtype: type", "Tindices: {index}"],
     shape=_gather_shape,
+    rows=rows.gathered,
     traits=state_read(cost=WRITING),
 )
 define_op(
@@ -264,6 +266,7 @@ define_op(
     "output: dtype",
     ["dtype: type", "Tindices: {index}"],
     shape=_gather_nd_shape,
+    rows=rows.gathered_nd,
     traits=state_read(cost=WRITING),
 )
 for _mode in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final
@@ -25,6 +27,7 @@ from aioflow.work.threads import in_thread
 
 __all__ = ["Batched"]
 
+_LOG: Final = logging.getLogger("aioflow.batching")
 _LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
 _RESERVED: Final = ("timeout", "priority")  # arguments of a call
 
@@ -44,6 +47,10 @@ class Batched(BatchDriver):
         max_concurrent_batches: How many batches may be computed at once.
 
     Calls from several tasks of one event loop share batches; it works on the loop of its first call.
+
+    Attributes:
+        uneven: The error of the first step that gave another number of rows than it was fed; None as long as there is
+            none. From then on no two calls share a step: nobody can tell whose rows they are.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Batched(BatchDriver):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Future[None] | None = None
         self._open = 0  # calls that have not been answered
+        self.uneven: InvalidArgumentError | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(tensor.name for tensor in self._into.tensors)
@@ -233,16 +241,28 @@ class Batched(BatchDriver):
 
     async def _results(self, pieces: list[Piece]) -> list[Any]:
         rows = sum(piece.end - piece.begin for piece in pieces)
+        if self.uneven is not None and (len(pieces) > 1 or rows < pieces[0].request.rows):
+            raise copy.copy(self.uneven)  # and so each call is computed by itself
         padded = self._core.policy.padded(rows)
         if self._into.size(pieces, padded) > _LARGE:
             fed = await in_thread(self._into.join, pieces, padded, effects=False)
         else:
             fed = self._into.join(pieces, padded)
         values = await self._step(*fed)
-        self._out.check(values, padded)
+        try:
+            self._out.check(values, padded)
+        except InvalidArgumentError as error:
+            if self.uneven is None:
+                self.uneven = error
+                _LOG.warning("calls share no more steps, since one gave other rows than it was fed: %s", error)
+            raise
         return values
 
     async def _is_repeatable(self, pieces: list[Piece]) -> bool:
+        return await self.is_repeatable()
+
+    async def is_repeatable(self) -> bool:
+        """Return whether a step may be run again with some of its rows, since it changes nothing."""
         return await self._repeatable()
 
     def _shares(self, results: list[Any], pieces: list[Piece]) -> Iterable[list[Any]]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from aioflow.checks.numbers import check_number, check_whole
 from aioflow.compiler.ir import Plan
+from aioflow.compiler.rows import row_verdict
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph.argument_kinds import check_list
 from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
@@ -50,6 +52,7 @@ class Batching(ABC):
         max_concurrent_batches: int = 1,
         allowed_batch_sizes: Sequence[int] = (),
         pad: Mapping[Any, Any] | None = None,
+        unchecked: bool = False,
     ) -> Batched:
         """An async callable whose concurrent calls become rows of one step.
 
@@ -68,9 +71,12 @@ class Batching(ABC):
             allowed_batch_sizes: Rows that a batch may have, rising to `max_batch_size`; one between is filled up by
                 repeating its last row, so that fewer different steps run.
             pad: By feed, a `Padding` or what to fill up with, for rows that differ in length.
+            unchecked: Whether fetches are taken as they are that are known to mix rows, to give another number of them,
+                or to change something: that callers may share steps is the caller's word.
 
         Raises:
-            InvalidArgumentError, DTypeError: a feed or fetch has no rows, or a setting is out of range.
+            InvalidArgumentError, DTypeError: a feed or fetch has no rows, its rows are not kept apart (with the node
+                that mixes them), or a setting is out of range.
         """
         self._check_open()
         named = isinstance(feeds, Mapping)
@@ -82,6 +88,8 @@ class Batching(ABC):
         policy = BatchPolicy(max_batch_size, float(batch_timeout), max_enqueued_batches, tuple(allowed_batch_sizes))
         into = RowsIn(self.graph, keys, pad)
         out = RowsOut(self.graph, fetches, into.paddings)
+        if not unchecked:
+            _check_apart(into, out)
         step = self.make_callable(out.tensors, into.tensors)
 
         async def repeatable() -> bool:
@@ -97,3 +105,14 @@ class Batching(ABC):
         """
         for each in callables:
             await each.warmup()
+
+
+def _check_apart(into: RowsIn, out: RowsOut) -> None:
+    """Raise InvalidArgumentError where rows are not kept apart."""
+    found = row_verdict(into.tensors, out.tensors)
+    if found.is_refuted and found.op is not None:
+        raise InvalidArgumentError(
+            f"callers cannot share a step: {found.op.name!r} {found.why}",
+            expected="rows that do not depend on one another, or `unchecked=True`",
+            actual=found.op.type,
+        ).at(found.op.name, found.op.type, found.op.source)

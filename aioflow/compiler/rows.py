@@ -1,0 +1,238 @@
+"""Whether callers may share a step as rows of a batch: whether each row of what is fetched is made from one row of what
+is fed, and from nothing else that depends on the batch.
+
+The rules of the ops (`graph.rows`) are applied from the feeds to the fetches, over and over where there are loops,
+until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from aioflow.compiler.ir import Edge
+from aioflow.compiler.prune import needed_operations
+from aioflow.graph.arrays import Array
+from aioflow.graph.calls import resolved
+from aioflow.graph.operation import Operation
+from aioflow.graph.rows import (
+    FIXED,
+    NOTHING,
+    SIZED,
+    Count,
+    Kind,
+    RowContext,
+    RowRule,
+    Rows,
+    each_element,
+    joined,
+    passed,
+)
+from aioflow.graph.tensor import Tensor
+from aioflow.graph.traits import Effect, Role
+
+__all__ = ["RowVerdict", "row_verdict"]
+
+_LONGEST: Final = 4096  # elements of a value that is followed
+_PASSES: Final = 100  # over the nodes, of which a loop in a loop needs a few
+_PASSED: Final = frozenset({Role.ENTER, Role.EXIT, Role.NEXT})
+
+
+@dataclass(frozen=True, slots=True)
+class RowVerdict:
+    """What is known of a batch.
+
+    Attributes:
+        kind: `Kind.ROWS` where it is proven that rows are kept apart, `Kind.REFUTED` where they are not, else
+            `Kind.UNKNOWN`.
+        op: The node that decided it; None where it is proven.
+        why: What that node does.
+    """
+
+    kind: Kind
+    op: Operation | None = None
+    why: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether each row of the fetches follows from one row of the feeds."""
+        return self.kind is Kind.ROWS
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether rows are not kept apart."""
+        return self.kind is Kind.REFUTED
+
+    def __str__(self) -> str:
+        return "proven" if self.op is None else f"{self.op.name!r} ({self.op.type}) {self.why}"
+
+
+def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdict:
+    """Return whether each row of `fetches` is made from the same row of `feeds` alone, all of them along axis 0."""
+    fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(feeds)}
+    sources = [tensor if tensor in fed else resolved(tensor) for tensor in fetches]
+    operations = needed_operations([t.op for t in sources if t not in fed], fed, {t.op for t in feeds})
+    analysis = _Analysis(feeds)
+    for op in operations:
+        if op.op_def.traits.effect is Effect.CHANGES:
+            return RowVerdict(Kind.REFUTED, op, "changes what other steps see, or waits for them")
+    analysis.run(operations)
+    found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]
+    return max(found, key=lambda each: each.kind) if found else RowVerdict(Kind.UNKNOWN)
+
+
+def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
+    """What is known of one fetch."""
+    if state.kind >= Kind.UNKNOWN:
+        return RowVerdict(state.kind, state.op, state.why)
+    if not state.is_rows:
+        return RowVerdict(Kind.UNKNOWN, tensor.op, "gives what does not depend on the rows")
+    if state.axis:
+        return RowVerdict(Kind.REFUTED, tensor.op, f"has its rows along axis {state.axis}")
+    if state.each is None:
+        return RowVerdict(Kind.UNKNOWN, tensor.op, "may give several rows for each one")
+    if state.each != 1:
+        return RowVerdict(Kind.REFUTED, tensor.op, f"gives {state.each} rows for each one")
+    return RowVerdict(Kind.ROWS)
+
+
+class _Analysis:
+    """Where the rows are in every tensor that has been reached, and what is known of the values of small ones."""
+
+    def __init__(self, feeds: Sequence[Tensor]) -> None:
+        self._states: dict[Tensor, Rows] = {}
+        self._values: dict[Tensor, Array | None] = {}
+        self._feeds = frozenset(feeds)
+        for tensor in feeds:
+            known = bool(tensor.dims) and tensor.dims is not None and tensor.dims[0] is None
+            why = "is fed, and its rank is not known" if tensor.dims is None else "is fed, and has no open first size"
+            self._states[tensor] = Rows(Kind.ROWS) if known else Rows(Kind.UNKNOWN, op=tensor.op, why=why)
+
+    def state(self, tensor: Tensor) -> Rows:
+        """Where the rows are in a tensor."""
+        return self._states.get(self._source(tensor), NOTHING)
+
+    def _source(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor in self._feeds else resolved(tensor)
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        """Apply the rules of these, each of which comes after what it reads, until nothing changes."""
+        loops = any(op.op_def.traits.role is Role.NEXT for op in operations)
+        for _ in range(_PASSES):
+            if not (self._pass(operations) and loops):
+                return
+        for op in operations:  # the rules are not monotonous: nothing is known
+            self._states.update((t, Rows(Kind.UNKNOWN, op=op, why="is in a loop")) for t in op.outputs)
+
+    def _pass(self, operations: Sequence[Operation]) -> bool:
+        changed = False
+        for op in operations:
+            for tensor, state in zip(op.outputs, self._outputs(op), strict=True):
+                if tensor not in self._feeds and self._states.get(tensor) != state:
+                    self._states[tensor] = state
+                    changed = True
+        return changed
+
+    def _outputs(self, op: Operation) -> list[Rows]:
+        sources = [self._source(tensor) for tensor in op.inputs]
+        inputs = [self._states.get(tensor, NOTHING) for tensor in sources]
+        count, role = len(op.outputs), op.op_def.traits.role
+        if role in _PASSED:
+            if role is Role.ENTER and op.attrs["is_constant"]:
+                self._values[op.outputs[0]] = self._values.get(sources[0])
+            return inputs[:1]
+        if role is Role.MERGE:
+            return [joined(inputs, op), _decided_by(joined(inputs, op), FIXED)]
+        if role is Role.SWITCH:
+            return [_decided_by(inputs[1], inputs[0])] * count
+        context = RowContext(op, inputs, [self._values.get(tensor) for tensor in sources])
+        rule = _rule_of(op)
+        self._follow_values(context, rule)
+        found = _through(context, rule)
+        return [self._seen(t, state) for t, state in zip(op.outputs, found, strict=True)]
+
+    def _seen(self, tensor: Tensor, state: Rows) -> Rows:
+        """What is known of an output that depends on the number of rows, by its value."""
+        value = self._values.get(tensor)
+        if state.kind is not Kind.SIZED or value is None:
+            return state
+        elements = value.reshape(-1).tolist()
+        return SIZED if any(each is None or isinstance(each, Count) for each in elements) else FIXED
+
+    def _follow_values(self, context: RowContext, rule: RowRule | None) -> None:
+        op = context.op
+        if rule is not None and rule.values is not None:
+            found: Sequence[Array | None] = rule.values(context)
+        else:
+            found = _worked_out(op, [self._values.get(self._source(tensor)) for tensor in op.inputs])
+        self._values.update(zip(op.outputs, found, strict=True))
+
+
+def _worked_out(op: Operation, inputs: Sequence[Array | None]) -> Sequence[Array | None]:
+    """What is known of the values of the outputs, by the rule for values that the op has."""
+    nothing, known = [None] * len(op.outputs), op.op_def.value
+    if known is None:
+        return nothing
+    if not inputs and known.fact is not None:
+        return [_short(known.fact(tensor)) for tensor in op.outputs]
+    given = [value for value in inputs if value is not None]
+    if known.rule is None or len(given) < len(inputs):
+        return nothing
+    try:
+        with np.errstate(all="ignore"):
+            result = known.rule(op, given)
+    except (ValueError, IndexError, TypeError, ArithmeticError):
+        return nothing  # of what is known in part, not everything can be worked out
+    found = result if isinstance(result, list) else [result]
+    return [None if value is None else _short(np.asarray(value)) for value in found]
+
+
+def _short(value: Array | None) -> Array | None:
+    return value if value is not None and value.size <= _LONGEST else None
+
+
+def _decided_by(predicate: Rows, value: Rows) -> Rows:
+    """A value that is there, or not, by a predicate."""
+    if predicate.kind is Kind.REFUTED or (predicate.kind > Kind.FIXED and value.kind < Kind.UNKNOWN):
+        return predicate if predicate.kind >= Kind.UNKNOWN else Rows(Kind.UNKNOWN, op=predicate.op, why=predicate.why)
+    return value
+
+
+def _rule_of(op: Operation) -> RowRule | None:
+    """The rule of an op: its own, or that of its kind."""
+    if op.op_def.rows is not None:
+        return op.op_def.rows
+    return {"elementwise": each_element, "passes_on": passed}.get(op.op_def.traits.kind)
+
+
+def _through(context: RowContext, rule: RowRule | None) -> list[Rows]:
+    """Where the rows are in the outputs of an op."""
+    op, inputs = context.op, context.inputs
+    count, traits = len(op.outputs), op.op_def.traits
+    if traits.draws:
+        return [context.refuted("draws random numbers, others in each step")] * count
+    if rule is not None and rule.always and (rule.values is not None or max(inputs, key=_kind).kind < Kind.UNKNOWN):
+        return _as_list(rule.rule(context), count)
+    worst = max(inputs, key=_kind, default=FIXED)
+    if worst.kind >= Kind.UNKNOWN and rule is not passed:
+        return [worst] * count
+    if any(state.kind is Kind.NOTHING for state in inputs) and rule is not passed:
+        return [NOTHING] * count
+    if worst.kind is Kind.FIXED:
+        return [FIXED] * count
+    if rule is None:
+        return [context.unknown("does not say what becomes of rows")] * count if context.rows else [SIZED] * count
+    if not rule.reads_sizes and rule is not passed and any(state.kind is Kind.SIZED for state in inputs):
+        return [context.unknown("computes with the number of rows")] * count if context.rows else [SIZED] * count
+    return _as_list(rule.rule(context), count)
+
+
+def _kind(state: Rows) -> Kind:
+    return state.kind
+
+
+def _as_list(found: Rows | list[Rows], count: int) -> list[Rows]:
+    return found if isinstance(found, list) else [found] * count

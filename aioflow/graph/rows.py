@@ -1,0 +1,257 @@
+"""How the rows of a batch go through an op: where they are in its outputs, given where they are in its inputs.
+
+A batch joins the rows of several callers along axis 0 of what is fed. Whether each caller may be given his rows of what
+is fetched follows from the ops between: `define_op(rows=...)` states a rule for each, and `compiler.rows` applies them.
+An op without a rule is one of which that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from aioflow.graph.arrays import Array
+    from aioflow.graph.operation import Operation
+    from aioflow.graph.shapes import Dims
+
+__all__ = [
+    "FIXED",
+    "NOTHING",
+    "NO_RANK",
+    "OPEN",
+    "SIZED",
+    "Count",
+    "Kind",
+    "RowContext",
+    "RowRule",
+    "Rows",
+    "Symbol",
+    "aligned",
+    "each_element",
+    "joined",
+    "passed",
+]
+
+
+class Kind(IntEnum):
+    """How a tensor depends on the batch. A greater one follows where several meet."""
+
+    NOTHING = 0  # a list without elements, or a loop variable that is not known yet
+    FIXED = 1  # it is the same for every batch
+    SIZED = 2  # it depends on the number of rows, and on nothing else of them
+    ROWS = 3  # each part along an axis is made from one row
+    UNKNOWN = 4
+    REFUTED = 5  # rows are not kept apart
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the rows of the batch are in a tensor.
+
+    Attributes:
+        axis: The axis along which they are, from the front.
+        each: How many places along that axis each row has; None where that is not known.
+        op: The node that decided it, where rows are not kept apart, or it is not known.
+        why: What that node does.
+    """
+
+    kind: Kind
+    axis: int = 0
+    each: int | None = 1
+    op: Operation | None = field(default=None, compare=False)
+    why: str = field(default="", compare=False)
+
+    @property
+    def is_rows(self) -> bool:
+        """Whether each row has its own part."""
+        return self.kind is Kind.ROWS
+
+
+NOTHING: Final = Rows(Kind.NOTHING)
+FIXED: Final = Rows(Kind.FIXED)
+SIZED: Final = Rows(Kind.SIZED)
+
+
+def joined(states: Iterable[Rows], op: Operation) -> Rows:
+    """What is known of a value that is one of several; `op` chooses between them."""
+    known = {state for state in states if state.kind is not Kind.NOTHING}
+    worst = max(known, key=lambda state: state.kind, default=NOTHING)
+    if len(known) > 1 and worst.is_rows:
+        return Rows(Kind.UNKNOWN, op=op, why="chooses between what has rows and what has none, or has them elsewhere")
+    return worst
+
+
+# ── sizes that are not numbers yet ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Symbol:
+    """An element of a shape that is known in part. What cannot be told of it raises TypeError."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # what is not known is equal to nothing
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError("not known")
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("not known")
+
+
+class _Open(Symbol):
+    """A size that does not depend on the batch."""
+
+    __slots__ = ()
+
+    def _open(self, other: Any) -> Any:
+        return self if isinstance(other, int | np.integer | _Open) else NotImplemented
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _open
+
+    def __neg__(self) -> _Open:
+        return self
+
+
+OPEN: Final = _Open()
+
+
+class Count(Symbol):
+    """The number of rows, times `each`; None where that is not known."""
+
+    __slots__ = ("each",)
+
+    def __init__(self, each: int | None = 1) -> None:
+        self.each = each
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, _Open):
+            return Count(None)
+        if isinstance(other, int | np.integer) and other > 0:
+            return Count(None if self.each is None else self.each * int(other))
+        return NotImplemented
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        if isinstance(other, int | np.integer) and other > 0 and self.each is not None and not self.each % other:
+            return Count(self.each // int(other))
+        if isinstance(other, Count) and self.each and other.each and not self.each % other.each:
+            return self.each // other.each
+        return NotImplemented
+
+
+# ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RowContext:
+    """What a rule may look at.
+
+    Attributes:
+        op: The node.
+        inputs: Where the rows are in each of its inputs.
+        rows: The positions of the inputs that have rows.
+        attrs: Its attributes.
+    """
+
+    __slots__ = ("_values", "attrs", "inputs", "op", "rows")
+
+    def __init__(self, op: Operation, inputs: Sequence[Rows], values: Sequence[Array | None]) -> None:
+        self.op = op
+        self.attrs = op.attrs
+        self.inputs = inputs
+        self.rows = [i for i, state in enumerate(inputs) if state.is_rows]
+        self._values = values
+
+    def dims(self, index: int) -> Dims:
+        """The static shape of an input."""
+        return self.op.inputs[index].dims
+
+    def rank(self, index: int) -> int | None:
+        """The rank of an input; None where it is not known."""
+        dims = self.op.inputs[index].dims
+        return None if dims is None else len(dims)
+
+    def entries(self, index: int) -> list[Any] | None:
+        """The elements of an input: numbers, `Count`, `OPEN`, or None for what is not known; None for all of it."""
+        value = self._values[index]
+        return None if value is None else value.reshape(-1).tolist()
+
+    def ints(self, index: int) -> list[int] | None:
+        """The elements of an input where they are all known."""
+        found = self.entries(index)
+        return found if found is not None and all(isinstance(each, int) for each in found) else None
+
+    def unknown(self, why: str) -> Rows:
+        """What is said where the rule cannot tell."""
+        return Rows(Kind.UNKNOWN, op=self.op, why=why)
+
+    def refuted(self, why: str) -> Rows:
+        """What is said where rows are not kept apart."""
+        return Rows(Kind.REFUTED, op=self.op, why=why)
+
+    def at(self, axis: int, each: int | None = 1) -> Rows:
+        """Rows along an axis."""
+        return Rows(Kind.ROWS, axis, each)
+
+    def alone(self, index: int = 0) -> Rows | None:
+        """Where the rows are in that input, if no other one has rows."""
+        return self.inputs[index] if self.rows == [index] else None
+
+
+Rule: TypeAlias = Callable[[RowContext], "Rows | list[Rows]"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """How rows go through an op: `rule` gives where they are in its output (or in each of several), and is asked where
+    an input has rows.
+
+    Attributes:
+        reads_sizes: The rule is asked, too, where an input depends on the number of rows: it looks at its value.
+        always: It is asked whatever the inputs are.
+        values: What is known of the values of the outputs.
+    """
+
+    rule: Rule
+    reads_sizes: bool = False
+    always: bool = False
+    values: Callable[[RowContext], list[Array | None]] | None = None
+
+
+NO_RANK: Final = "has an input of unknown rank"
+
+
+def _passed(ctx: RowContext) -> list[Rows]:
+    return list(ctx.inputs)
+
+
+def aligned(ctx: RowContext, ends: set[tuple[int, int | None]], rank: int) -> Rows:
+    """Inputs that are broadcast to one rank; `ends` are the axes of rows, counted from the end."""
+    if len({end for end, _ in ends}) > 1:
+        return ctx.refuted("combines each row with every other one")
+    end, each = next(iter(ends))
+    if len(ends) > 1 or (each is None and len(ctx.rows) > 1):
+        return ctx.unknown("has inputs whose rows may be of different lengths")
+    for i in range(len(ctx.inputs)):
+        dims = ctx.dims(i)
+        if i not in ctx.rows and dims is not None and len(dims) >= end and dims[-end] != 1:
+            return ctx.unknown("combines rows with an input that has a size of its own along their axis")
+    return ctx.at(rank - end, each)
+
+
+def _each_element(ctx: RowContext) -> Rows:
+    ranks = [ctx.rank(i) for i in range(len(ctx.inputs))]
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) < len(ranks):
+        return ctx.unknown(NO_RANK)
+    return aligned(ctx, {(known[i] - ctx.inputs[i].axis, ctx.inputs[i].each) for i in ctx.rows}, max(known))
+
+
+passed: Final = RowRule(_passed)  # each output is the input of the same position
+each_element: Final = RowRule(_each_element)

@@ -1,0 +1,639 @@
+"""The rules by which rows go through the ops: see `graph.rows`. A definition names its own, `rows=rows.reduced()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.graph.arrays import Array
+from aioflow.graph.einsum import parse_equation
+from aioflow.graph.rows import (
+    FIXED,
+    NO_RANK,
+    NOTHING,
+    OPEN,
+    SIZED,
+    Count,
+    Kind,
+    RowContext,
+    RowRule,
+    Rows,
+    aligned,
+    each_element,
+    joined,
+    passed,
+)
+from aioflow.graph.strided import spelled_out, strided_index
+
+__all__ = [
+    "apart_from",
+    "batch_norm",
+    "broadcast",
+    "by_values",
+    "chosen",
+    "concatenated",
+    "each_element",
+    "einsum",
+    "element_at",
+    "examples",
+    "expanded",
+    "filled",
+    "first_axes",
+    "first_axis",
+    "fixed",
+    "gathered",
+    "gathered_nd",
+    "last_axes",
+    "list_of_rows",
+    "looked_up",
+    "matrix_product",
+    "matrix_products",
+    "mixed",
+    "new_list",
+    "of_shapes",
+    "of_size",
+    "one_hot",
+    "packed",
+    "padded",
+    "passed",
+    "put_in_list",
+    "reduced",
+    "reshaped",
+    "sliced",
+    "split_along",
+    "squeezed",
+    "stacked_list",
+    "strided",
+    "tiled",
+    "transposed",
+    "unpacked",
+]
+
+_MIXES: Final = "computes with several rows"
+_SEVERAL: Final = "has several inputs with rows"
+_OPEN_AXES: Final = "works along axes that are not known before the step runs"
+
+
+def _first_axis(ctx: RowContext) -> Rows:
+    found = ctx.alone()
+    if found is None:
+        return ctx.unknown("has rows in another input than the first")
+    return ctx.unknown("has rows along another axis than the first") if found.axis else found
+
+
+def _first_axes(ctx: RowContext) -> Rows:
+    found = ctx.inputs[0]
+    same = all(state == found for state in ctx.inputs) and found.is_rows and not found.axis and found.each is not None
+    return found if same else ctx.unknown("does not have the rows of all its inputs along their first axis")
+
+
+def _fixed(ctx: RowContext) -> Rows:
+    return FIXED
+
+
+def _mixed(ctx: RowContext) -> Rows:
+    return ctx.refuted(_MIXES)
+
+
+def _by_values(ctx: RowContext) -> Rows:
+    return ctx.refuted("gives a result whose size depends on values")
+
+
+def _chosen(ctx: RowContext) -> Rows | list[Rows]:
+    """Select: its condition may be a vector, one element for each row."""
+    if len(ctx.rows) == len(ctx.inputs) and all(ctx.inputs[i] == ctx.inputs[0] for i in ctx.rows):
+        return ctx.inputs[0]
+    if ctx.rank(0) == ctx.rank(1):
+        return each_element.rule(ctx)
+    return ctx.unknown("chooses by a condition of another rank")
+
+
+def _batch_norm(ctx: RowContext) -> list[Rows]:
+    """FusedBatchNorm: by statistics of the batch in training, and of the whole training else."""
+    found = ctx.refuted("is in training, and takes the mean of the batch")
+    if not ctx.attrs["is_training"]:
+        found = _first_axis(ctx)
+    return [found, *[FIXED if found.is_rows else found] * (len(ctx.op.outputs) - 1)]
+
+
+def _looked_up(ctx: RowContext) -> Rows:
+    """Keys looked up in a table."""
+    return ctx.alone(1) or ctx.unknown(_SEVERAL)
+
+
+def _examples(ctx: RowContext) -> list[Rows]:
+    """ParseExample: what is sparse is as wide as the widest example."""
+    found = ctx.alone() or ctx.unknown(_SEVERAL)
+    shapes = ctx.attrs["dense_shapes"]
+    wide = ctx.unknown("makes rows as wide as the widest of the batch")
+    dense = [wide if dims is None or None in dims else found for dims in shapes]
+    return [wide] * (len(ctx.op.outputs) - len(dense)) + dense
+
+
+first_axis: Final = RowRule(_first_axis)  # rows of the first input along axis 0 are rows of each output
+first_axes: Final = RowRule(_first_axes)  # likewise, with rows in all inputs
+chosen: Final = RowRule(_chosen)
+fixed: Final = RowRule(_fixed, always=True)  # its result does not depend on what the rows are
+mixed: Final = RowRule(_mixed)
+batch_norm: Final = RowRule(_batch_norm)
+looked_up: Final = RowRule(_looked_up)
+examples: Final = RowRule(_examples)
+by_values: Final = RowRule(_by_values)
+
+
+def apart_from(axes: Callable[[RowContext], Sequence[int] | None], index: int = 0, refuses: bool = True) -> RowRule:
+    """The rule of ops that work along some axes of one input, and keep its rank: others keep their rows.
+
+    Args:
+        axes: They; None where they are not known.
+        index: The position of the input.
+        refuses: Whether rows along these axes are mixed; if not, that is not known.
+    """
+
+    def rule(ctx: RowContext) -> Rows:
+        state, rank, along = ctx.alone(index), ctx.rank(index), axes(ctx)
+        if state is None:
+            return ctx.unknown(_SEVERAL)
+        if along is None or rank is None:
+            return ctx.unknown(_OPEN_AXES)
+        if state.axis not in [axis % rank for axis in along if -rank <= axis < rank]:
+            return state
+        return ctx.refuted(_MIXES) if refuses else ctx.unknown("works along the axis of the rows")
+
+    return RowRule(rule)
+
+
+def last_axes(count: int) -> RowRule:
+    """`apart_from` the last few axes."""
+    return apart_from(lambda ctx: range(-count, 0))
+
+
+def split_along(value: int, axis: int) -> RowRule:
+    """Split: the positions of what is split, and of the axis."""
+    return apart_from(lambda ctx: ctx.ints(axis), value, refuses=False)
+
+
+def reduced(keep: str = "keep_dims") -> RowRule:
+    """A reduction along the axes that the second input gives; the attribute that keeps them, or "" if there is none."""
+
+    def rule(ctx: RowContext) -> Rows:
+        state, rank, axes = ctx.alone(), ctx.rank(0), ctx.ints(1)
+        if state is None or rank is None or axes is None:
+            return ctx.unknown(_OPEN_AXES)
+        gone = {axis % rank for axis in axes if -rank <= axis < rank}
+        if state.axis in gone:
+            return ctx.refuted(_MIXES)
+        before = 0 if keep and ctx.attrs[keep] else sum(axis < state.axis for axis in gone)
+        return ctx.at(state.axis - before, state.each)
+
+    return RowRule(rule)
+
+
+# ── shapes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _shape_entries(ctx: RowContext, index: int) -> list[Any] | None:
+    """The shape of an input as elements of a value."""
+    state, dims = ctx.inputs[index], ctx.dims(index)
+    if dims is None:
+        return None
+    if state.kind in (Kind.FIXED, Kind.NOTHING):
+        return [OPEN if size is None else size for size in dims]
+    if not state.is_rows:
+        return list(dims)
+    found: list[Any] = [OPEN if size is None else size for size in dims]
+    found[state.axis] = Count(state.each)
+    return found
+
+
+def _as_value(entries: list[Any] | None) -> Array | None:
+    if entries is None:
+        return None
+    value = np.empty(len(entries), object)
+    value[:] = entries
+    return value
+
+
+def _shapes(ctx: RowContext) -> list[Array | None]:
+    return [_as_value(_shape_entries(ctx, i)) for i in range(len(ctx.inputs))]
+
+
+def _sizes(ctx: RowContext) -> list[Array | None]:
+    entries, value = _shape_entries(ctx, 0), np.empty((), object)
+    if entries is None or any(each is None for each in entries):
+        return [None]
+    try:
+        value[()] = prod(entries)
+    except TypeError:  # of that, too, nothing is known
+        return [None]
+    return [value]
+
+
+def _of_shape(ctx: RowContext) -> list[Rows]:
+    states = ctx.inputs if len(ctx.op.outputs) == len(ctx.inputs) else ctx.inputs[:1]
+    found = []
+    for i, state in enumerate(states):
+        dims = ctx.dims(i)
+        if state.kind <= Kind.FIXED or (dims is not None and None not in dims):
+            found.append(FIXED)
+        else:
+            found.append(SIZED if state.kind <= Kind.ROWS else state)
+    return found
+
+
+of_shapes: Final = RowRule(_of_shape, always=True, values=_shapes)
+of_size: Final = RowRule(_of_shape, always=True, values=_sizes)
+
+
+def _reshaped(ctx: RowContext) -> Rows:
+    state, dims, target = ctx.inputs[0], ctx.dims(0), ctx.entries(1)
+    if not state.is_rows:
+        return SIZED if state.kind is Kind.FIXED else state  # what is fixed has but one shape
+    if dims is None or target is None:
+        return ctx.unknown("gives its input a shape that is not known before the step runs")
+    target = list(target)
+    axis, place = state.axis, 0
+    ahead: list[Any] = list(dims[:axis])
+    while ahead and place < len(target) and isinstance(target[place], int) and target[place] == ahead[0]:
+        ahead.pop(0)
+        place += 1
+    while place < len(target) and isinstance(target[place], int) and target[place] == 1:
+        place += 1
+    if any(size != 1 for size in ahead) or place == len(target):
+        return ctx.unknown("gives its input a shape in which rows may lie apart")
+    head, rest = target[place], target[place + 1 :]
+    if isinstance(head, Count):
+        return ctx.at(place, head.each)
+    if not isinstance(head, int) or head != -1:
+        return ctx.unknown("gives its input a shape in which rows may lie apart")
+    inner = dims[axis + 1 :]
+    if not all(isinstance(size, int) for size in rest):
+        return ctx.unknown("gives its input a shape that is not known before the step runs")
+    known = prod(size for size in inner if size is not None) * (state.each or 1)
+    size = prod(rest)
+    if not size or known % size:
+        return ctx.unknown("gives its input a shape in which rows may lie apart")
+    return ctx.at(place, None if state.each is None or None in inner else known // size)
+
+
+reshaped: Final = RowRule(_reshaped, reads_sizes=True)
+
+
+def _expanded(ctx: RowContext) -> Rows:
+    state, rank, place = ctx.alone(), ctx.rank(0), ctx.ints(1)
+    if state is None or rank is None or place is None:
+        return ctx.unknown(_OPEN_AXES)
+    return ctx.at(state.axis + (place[0] % (rank + 1) <= state.axis), state.each)
+
+
+def _squeezed(ctx: RowContext) -> Rows:
+    state, rank, axes = ctx.inputs[0], ctx.rank(0), ctx.attrs["squeeze_dims"]
+    if rank is None:
+        return ctx.unknown(NO_RANK)
+    if not axes:
+        return ctx.refuted("takes away every axis of size 1, and so that of a batch of one row")
+    gone = {axis % rank for axis in axes}
+    if state.axis in gone:
+        return ctx.refuted("takes away the axis of the rows")
+    return ctx.at(state.axis - sum(axis < state.axis for axis in gone), state.each)
+
+
+def _transposed(ctx: RowContext) -> Rows:
+    state, order = ctx.alone(), ctx.ints(1)
+    if state is None or order is None:
+        return ctx.unknown(_OPEN_AXES)
+    rank = len(order)
+    return ctx.at([axis % rank for axis in order].index(state.axis), state.each)
+
+
+expanded: Final = RowRule(_expanded)
+squeezed: Final = RowRule(_squeezed)
+transposed: Final = RowRule(_transposed)
+
+
+# ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_FAR: Final = 2**31 - 1  # an end that no tensor reaches
+_PICKS: Final = "picks some of the rows"
+
+
+def _is_all(begin: Any, end: Any, state: Rows) -> bool:
+    """Whether a slice takes all of the axis of the rows."""
+    whole = end is None or (isinstance(end, Count) and end.each == state.each and end.each is not None)
+    return (begin is None or (isinstance(begin, int) and not begin)) and (
+        whole or (isinstance(end, int) and end >= _FAR)
+    )
+
+
+def _sliced(ctx: RowContext) -> Rows:
+    state, begin, size = ctx.inputs[0], ctx.entries(1), ctx.entries(2)
+    if not state.is_rows:
+        return SIZED
+    if begin is None or size is None:
+        return ctx.unknown("takes a part that is not known before the step runs")
+    first, count = begin[state.axis], size[state.axis]
+    if isinstance(count, int) and count == -1:
+        count = None
+    return state if _is_all(first, count, state) else ctx.refuted(_PICKS)
+
+
+def _strided(ctx: RowContext) -> Rows:
+    state, rank, strides = ctx.inputs[0], ctx.rank(0), ctx.ints(3)
+    if not state.is_rows:
+        return SIZED
+    if rank is None or strides is None:
+        return ctx.unknown("takes a part that is not known before the step runs")
+    begin, end = (ctx.entries(i) or [None] * len(strides) for i in (1, 2))
+    items = spelled_out(strided_index(begin, end, strides, ctx.attrs), rank, ctx.dims(0))
+    axis = place = 0
+    for item in items:
+        if item is None and ctx.attrs["new_axis_mask"] and not isinstance(item, slice):
+            place += 1
+            continue
+        if axis == state.axis:
+            if isinstance(item, slice) and item.step in (None, 1) and _is_all(item.start, item.stop, state):
+                return ctx.at(place, state.each)
+            return ctx.refuted(_PICKS)
+        axis += 1
+        place += isinstance(item, slice)
+    return ctx.unknown(_OPEN_AXES)
+
+
+sliced: Final = RowRule(_sliced, reads_sizes=True)
+strided: Final = RowRule(_strided, reads_sizes=True)
+
+
+def _unpacked(ctx: RowContext) -> Rows:
+    state, rank = ctx.inputs[0], ctx.rank(0)
+    if rank is None:
+        return ctx.unknown(NO_RANK)
+    axis = ctx.attrs["axis"] % rank
+    if axis == state.axis:
+        return ctx.refuted("makes a tensor of each row")
+    return ctx.at(state.axis - (axis < state.axis), state.each)
+
+
+def _alike(ctx: RowContext, states: Sequence[Rows]) -> Rows:
+    """The rows that all of these have along one axis."""
+    if not all(state == states[0] for state in states) or (states[0].each is None and len(states) > 1):
+        return ctx.unknown("joins what has rows and what has none, or has them elsewhere")
+    return states[0]
+
+
+def _packed(ctx: RowContext) -> Rows:
+    state, rank = _alike(ctx, ctx.inputs), ctx.rank(0)
+    if not state.is_rows or rank is None:
+        return state if rank is not None else ctx.unknown(NO_RANK)
+    return ctx.at(state.axis + (ctx.attrs["axis"] % (rank + 1) <= state.axis), state.each)
+
+
+unpacked: Final = RowRule(_unpacked)
+packed: Final = RowRule(_packed)
+
+
+def concatenated(axis: int) -> RowRule:
+    """Concatenation; the position of the axis among the inputs: 0, or -1."""
+
+    def rule(ctx: RowContext) -> Rows:
+        states = ctx.inputs[1:] if axis == 0 else ctx.inputs[:-1]
+        state, found = _alike(ctx, states), ctx.ints(axis)
+        rank = ctx.rank(1 if axis == 0 else 0)
+        if found is None or rank is None or not state.is_rows:
+            return ctx.unknown(_OPEN_AXES) if state.is_rows else state
+        return ctx.unknown("puts rows behind one another") if found[0] % rank == state.axis else state
+
+    return RowRule(rule)
+
+
+def _padded(ctx: RowContext) -> Rows:
+    state, sizes = ctx.alone(), ctx.entries(1)
+    if state is None or sizes is None:
+        return ctx.unknown(_OPEN_AXES)
+    around = sizes[2 * state.axis : 2 * state.axis + 2]
+    if not all(isinstance(size, int) for size in around):
+        return ctx.unknown(_OPEN_AXES)
+    return ctx.refuted("adds rows") if any(around) else state
+
+
+padded: Final = RowRule(_padded)
+
+
+def _gathered(ctx: RowContext) -> Rows:
+    """GatherV2, Gather, ResourceGather: of parameters, by indices."""
+    params, indices = ctx.inputs[:2]
+    ranks = ctx.rank(0), ctx.rank(1)
+    batch, axes = ctx.attrs.get("batch_dims", 0), ctx.ints(2) if len(ctx.inputs) > 2 else [0]
+    if axes is None or ranks[1] is None:
+        return ctx.unknown(_OPEN_AXES)
+    axis = axes[0]
+    if not params.is_rows:
+        if batch or (axis and ranks[0] is None):
+            return ctx.unknown(_OPEN_AXES)
+        return ctx.at(indices.axis + (axis % ranks[0] if ranks[0] else 0), indices.each)
+    if ranks[0] is None:
+        return ctx.unknown(NO_RANK)
+    axis %= ranks[0]
+    if indices.is_rows:
+        together = params == indices and params.axis < batch % (ranks[1] + 1) and params.each is not None
+        return params if together else ctx.unknown("looks rows up among rows")
+    if params.axis == axis:
+        return ctx.refuted(_PICKS)
+    if batch:
+        return ctx.unknown(_OPEN_AXES)
+    return ctx.at(params.axis if params.axis < axis else params.axis + ranks[1] - 1, params.each)
+
+
+def _gathered_nd(ctx: RowContext) -> Rows:
+    """GatherNd of what has no rows, by indices that do."""
+    state, rank = ctx.alone(1), ctx.rank(1)
+    if state is None or rank is None or state.axis == rank - 1:
+        return ctx.unknown("looks up among rows")
+    return state
+
+
+def _one_hot(ctx: RowContext) -> Rows:
+    state, rank = ctx.alone(), ctx.rank(0)
+    if state is None or rank is None:
+        return ctx.unknown(_SEVERAL)
+    axis = ctx.attrs["axis"]
+    return ctx.at(state.axis + (0 <= axis <= state.axis), state.each)
+
+
+gathered: Final = RowRule(_gathered)
+gathered_nd: Final = RowRule(_gathered_nd)
+one_hot: Final = RowRule(_one_hot)
+
+
+# ── as many as there are rows ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _only_count(ctx: RowContext, index: int) -> int | Rows:
+    """The place of the one element that is the number of rows, in a vector of sizes."""
+    entries = ctx.entries(index)
+    if entries is None:
+        return ctx.unknown("makes an array whose shape is not known before the step runs")
+    counts = [i for i, each in enumerate(entries) if isinstance(each, Count)]
+    if any(each is None for each in entries) or len(counts) > 1:
+        return ctx.unknown("makes an array whose shape is not known before the step runs")
+    return counts[0] if counts else -1
+
+
+def _filled(ctx: RowContext) -> Rows:
+    place = _only_count(ctx, 0)
+    if isinstance(place, Rows):
+        return place
+    entries = ctx.entries(0) or []
+    return ctx.inputs[1] if place < 0 else ctx.at(place, entries[place].each)
+
+
+def _tiled(ctx: RowContext) -> Rows:
+    state, dims, place = ctx.inputs[0], ctx.dims(0), _only_count(ctx, 1)
+    entries = ctx.entries(1) or []
+    if isinstance(place, Rows) or dims is None or state.kind is Kind.SIZED:
+        return place if isinstance(place, Rows) else ctx.unknown(NO_RANK)
+    if state.is_rows:
+        once = place < 0 and isinstance(entries[state.axis], int) and entries[state.axis] == 1
+        return state if once else ctx.unknown("repeats rows")
+    if place < 0:
+        return state
+    size, each = dims[place], entries[place].each
+    return ctx.at(place, None if size is None or each is None else size * each)
+
+
+def _broadcast(ctx: RowContext) -> Rows:
+    state, dims, place = ctx.inputs[0], ctx.dims(0), _only_count(ctx, 1)
+    rank = len(ctx.entries(1) or [])
+    if isinstance(place, Rows) or dims is None or state.kind is Kind.SIZED:
+        return place if isinstance(place, Rows) else ctx.unknown(NO_RANK)
+    entries = ctx.entries(1) or []
+    if state.is_rows:
+        axis = rank - len(dims) + state.axis
+        same = place == axis and entries[place].each == state.each and state.each is not None
+        return ctx.at(axis, state.each) if same else ctx.unknown("gives rows a shape that may be another one")
+    if place < 0:
+        return state
+    end = rank - place
+    own = len(dims) >= end and dims[-end] != 1
+    return ctx.unknown("gives rows a shape that may be another one") if own else ctx.at(place, entries[place].each)
+
+
+filled: Final = RowRule(_filled, reads_sizes=True)
+tiled: Final = RowRule(_tiled, reads_sizes=True)
+broadcast: Final = RowRule(_broadcast, reads_sizes=True)
+
+
+# ── products ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> Rows:
+    """A product of two matrices (or of stacks of them), of which one has rows in its last two axes."""
+    if len(ctx.rows) > 1:
+        return ctx.refuted("multiplies rows by one another")
+    side = ctx.rows[0]
+    state = ctx.inputs[side]
+    from_end = ranks[side] - state.axis  # 2 for the rows of a matrix, 1 for its columns
+    if turned[side]:
+        from_end = 3 - from_end
+    kept = 2 if side == 0 else 1
+    return ctx.at(max(ranks) - kept, state.each) if from_end == kept else ctx.refuted("adds up rows")
+
+
+def _matrix_product(ctx: RowContext) -> Rows:
+    return _product(ctx, (2, 2), (ctx.attrs["transpose_a"], ctx.attrs["transpose_b"]))
+
+
+def _matrix_products(ctx: RowContext) -> Rows:
+    ranks = [rank for rank in (ctx.rank(0), ctx.rank(1)) if rank is not None]
+    if len(ranks) < 2:
+        return ctx.unknown(NO_RANK)
+    ends = {(ranks[i] - ctx.inputs[i].axis, ctx.inputs[i].each) for i in ctx.rows}
+    if all(end > 2 for end, _ in ends):
+        return aligned(ctx, ends, max(ranks))
+    return _product(ctx, ranks, (ctx.attrs["adj_x"], ctx.attrs["adj_y"]))
+
+
+def _einsum(ctx: RowContext) -> Rows:
+    equation = parse_equation(ctx.attrs["equation"], len(ctx.inputs))
+    labels = [each for each in equation.labels(tuple(ctx.rank(i) for i in range(len(ctx.inputs)))) if each is not None]
+    if len(labels) < len(ctx.inputs):
+        return ctx.unknown(NO_RANK)
+    found = {(labels[i][ctx.inputs[i].axis], ctx.inputs[i].each) for i in ctx.rows}
+    if len({label for label, _ in found}) > 1:
+        return ctx.refuted("multiplies rows by one another")
+    label, each = next(iter(found))
+    output = equation.output_labels(labels)
+    if label not in output:
+        return ctx.refuted("adds up rows")
+    others = [i for i in range(len(labels)) if i not in ctx.rows and label in labels[i]]
+    once = all(labels[i].count(label) == 1 for i in ctx.rows) and output.count(label) == 1
+    if others or not once or len(found) > 1 or (each is None and len(ctx.rows) > 1):
+        return ctx.unknown("combines rows with an input that has a size of its own along their axis")
+    return ctx.at(output.index(label), each)
+
+
+matrix_product: Final = RowRule(_matrix_product)
+matrix_products: Final = RowRule(_matrix_products)
+einsum: Final = RowRule(_einsum)
+
+
+# ── lists of tensors: what is known of one is what is known of its elements ──────────────────────────────────────────
+
+
+def _new_list(ctx: RowContext) -> list[Rows]:
+    """A list without elements: its last output (of a tensor array, the flow) stands for them."""
+    if any(state.kind > Kind.FIXED for state in ctx.inputs):
+        found = ctx.unknown("makes a list whose length depends on the rows")
+        return [found] * len(ctx.op.outputs)
+    return [FIXED] * (len(ctx.op.outputs) - 1) + [NOTHING]
+
+
+new_list: Final = RowRule(_new_list, always=True)
+
+
+def _element_of(ctx: RowContext, items: int, moved: int) -> Rows:
+    """An element of the list at that position, or elements whose axes have moved by so many."""
+    state = ctx.inputs[items]
+    if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i != items):
+        return ctx.unknown("looks a list up by rows")
+    return ctx.at(state.axis + moved, state.each) if state.is_rows else state
+
+
+def element_at(items: int) -> RowRule:
+    """Reads an element: the position of the list."""
+
+    def rule(ctx: RowContext) -> list[Rows]:
+        found = _element_of(ctx, items, 0)
+        return [ctx.inputs[items]] * (len(ctx.op.outputs) - 1) + [found]
+
+    return RowRule(rule, always=True)
+
+
+def stacked_list(items: int) -> RowRule:
+    """Reads several elements as one tensor: the position of the list."""
+    return RowRule(lambda ctx: _element_of(ctx, items, 1), always=True)
+
+
+def put_in_list(items: int, value: int) -> RowRule:
+    """Puts an element into a list: the positions of both."""
+
+    def rule(ctx: RowContext) -> Rows:
+        if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i not in (items, value)):
+            return ctx.unknown("looks a list up by rows")
+        return joined([ctx.inputs[items], ctx.inputs[value]], ctx.op)
+
+    return RowRule(rule, always=True)
+
+
+def list_of_rows(value: int, items: int | None = None) -> RowRule:
+    """Makes a list of the parts of a tensor along its first axis: its position, and that of a list for them."""
+
+    def rule(ctx: RowContext) -> Rows:
+        state = ctx.inputs[value]
+        if state.is_rows:
+            state = ctx.at(state.axis - 1, state.each) if state.axis else ctx.unknown("makes an element of each row")
+        return state if items is None else joined([ctx.inputs[items], state], ctx.op)
+
+    return RowRule(rule, always=True)

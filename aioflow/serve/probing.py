@@ -1,0 +1,82 @@
+"""Whether rows depend on one another, as steps show: random ones, together and each alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.errors import OpError
+from aioflow.graph import dtypes
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.model import Signature
+from aioflow.session.session import Session
+
+__all__ = ["keeps_rows_apart"]
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+_ROWS: Final = 3
+_SIZES: Final = (5, 1)  # what open sizes but the first are taken to be: 1 where a model refuses the other
+_ROUNDING: Final = 1e-3  # of the largest value: products of matrices of other sizes are rounded otherwise
+_COARSE: Final = 3e-2  # of a dtype of 16 bits
+
+Step = Callable[..., Awaitable[list[Any]]]
+
+
+async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
+    """Return whether steps of two and three rows give what steps of each of them give; False where they fail."""
+    inputs = list(signature.inputs.values())
+    step = session.make_callable(list(signature.outputs.values()), inputs)
+    failure: OpError | None = None
+    for size in _SIZES:
+        fed = [_random_rows(tensor, size) for tensor in inputs]
+        try:
+            alone = [await step(*(each[row : row + 1] for each in fed)) for row in range(_ROWS)]
+            together = [await step(*(each[:rows] for each in fed)) for rows in range(2, _ROWS + 1)]
+        except OpError as error:
+            failure = error
+            continue
+        apart = all(_agree(values, alone[:rows]) for rows, values in enumerate(together, 2))
+        if not apart:
+            _LOG.info("requests share no steps: rows that are computed together give something else than alone")
+        return apart
+    _LOG.info("requests share no steps, since those with random rows failed: %s", failure)
+    return False
+
+
+def _random_rows(tensor: Tensor, size: int) -> Any:
+    """Rows of values that are not 0: one of positive, one of negative, one of both; of integers, small ones."""
+    dims = tensor.dims or (None,)
+    shape = (_ROWS, *(size if each is None else each for each in dims[1:]))
+    rng, dtype = np.random.default_rng(0), tensor.dtype
+    if dtype is dtypes.string:
+        return rng.choice(np.array([b"1", b"2", b"3"], object), shape)
+    if dtype.is_bool:
+        return rng.random(shape) < 0.5
+    if dtype.is_integer:
+        return rng.integers(1, 3, shape).astype(dtype.np_dtype)
+    made = rng.uniform(0.1, 1.0, shape)
+    made[1] *= -1
+    made[2] *= rng.choice([-1, 1], shape[1:])
+    return made.astype(dtype.np_dtype)
+
+
+def _agree(together: Sequence[Any], alone: Sequence[Sequence[Any]]) -> bool:
+    """Whether each output of a step is made of those of its rows, along axis 0."""
+    parts = zip(*alone, strict=True)
+    return all(_is_joined(np.asarray(v), list(map(np.asarray, each))) for v, each in zip(together, parts, strict=True))
+
+
+def _is_joined(value: Any, parts: Sequence[Any]) -> bool:
+    if any(not part.shape or part.shape != (1, *value.shape[1:]) for part in parts) or len(value) != len(parts):
+        return False
+    wanted = np.concatenate(parts)
+    if value.dtype.kind not in "fcV":
+        return bool(np.array_equal(value, wanted))
+    rounding = _ROUNDING if value.dtype.itemsize > 2 else _COARSE
+    kind = np.complex128 if value.dtype.kind == "c" else np.float64
+    value, wanted = value.astype(kind), wanted.astype(kind)
+    largest = np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))
+    return bool(np.allclose(value, wanted, rtol=rounding, atol=rounding * largest, equal_nan=True))

@@ -1,0 +1,246 @@
+"""What is proven and refuted of batches, and that what is proven holds: rows together give what they give alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aioflow as af
+from aioflow.compiler.rows import row_verdict
+from aioflow.graph.rows import Kind
+
+Build = Callable[[Any], Any]
+RNG = np.random.default_rng(0)
+
+
+def weights(*shape: int) -> Any:
+    return af.constant(RNG.standard_normal(shape).astype(np.float32))
+
+
+def batch_size(x: Any) -> Any:
+    return af.shape(x)[0]
+
+
+def attention(x: Any) -> Any:
+    """Of [rows, 6, 8], by two heads, whose sizes follow from the shape."""
+    size, length = batch_size(x), af.shape(x)[1]
+    parts = [
+        af.transpose(af.reshape(af.tensordot(x, weights(8, 8), 1), [size, length, 2, 4]), [0, 2, 1, 3]) for _ in "qkv"
+    ]
+    scores = af.nn.softmax(af.matmul(parts[0], parts[1], transpose_b=True) * 0.5)
+    together = af.transpose(af.matmul(scores, parts[2]), [0, 2, 1, 3])
+    return x + af.reshape(together, [size, length, 8])
+
+
+def recurrent(x: Any) -> Any:
+    """The last state of a loop over the axis of time."""
+    steps = af.TensorArray(af.float32, 6).unstack(af.transpose(x, [1, 0, 2]))
+    begin = af.zeros([batch_size(x), 8])
+
+    def body(i: Any, state: Any, found: Any) -> Any:
+        state = af.tanh(af.matmul(state, weights(8, 8)) + steps.read(i))
+        return i + 1, state, found.write(i, state)
+
+    _, last, found = af.while_loop(
+        lambda i, *_: i < 6, body, [0, begin, af.TensorArray(af.float32, 6)], shape_invariants=[[], [None, 8], None]
+    )
+    return last + af.reduce_sum(af.transpose(found.stack(), [1, 0, 2]), 1)
+
+
+def normalized(x: Any, training: bool) -> Any:
+    image = af.expand_dims(x, 3)
+    return af.nn.fused_batch_norm(
+        image, weights(1), weights(1), mean=weights(1), variance=af.abs(weights(1)), is_training=training
+    )[0]
+
+
+# Of a float32 tensor [rows, 6, 8].
+PROVEN: dict[str, Build] = {
+    "elementwise": lambda x: af.tanh(x * 2.0 + weights(6, 8)) - x,
+    "a dense layer": lambda x: af.nn.softmax(af.matmul(af.reshape(x, [-1, 48]), weights(48, 3)) + weights(3)),
+    "a dense layer of each place": lambda x: af.tensordot(x, weights(8, 3), 1),
+    "a mean over the rest": lambda x: af.reduce_mean(x, [1, 2]),
+    "a convolution": lambda x: af.nn.relu(af.nn.conv2d(af.expand_dims(x, 3), weights(3, 3, 1, 2), 1, "SAME")),
+    "inference by batch normalization": lambda x: normalized(x, training=False),
+    "attention": attention,
+    "a loop over time": recurrent,
+    "einsum": lambda x: af.einsum("bij,jk->kbi", x, weights(8, 5)) [0],
+    "a look-up": lambda x: af.gather(weights(5, 3), af.cast(af.abs(x[:, 0, 0]), af.int32) % 5),
+    "one hot": lambda x: af.one_hot(af.argmax(x, 2), 8),
+    "a token in front of each": lambda x: af.concat([af.tile(weights(1, 1, 8), [batch_size(x), 1, 1]), x], 1),
+    "filled": lambda x: x + af.fill([batch_size(x), 6, 1], 2.0),
+    "parts": lambda x: af.concat(af.split(x[..., ::-1], 2, axis=2), 1),
+    "stacked and unstacked": lambda x: af.stack(af.unstack(x, axis=1), axis=2),
+    "the largest": lambda x: af.nn.top_k(x, 2)[0],
+    "a sum along each": lambda x: af.cumsum(x, 1),
+    "a choice": lambda x: af.where(af.reduce_sum(x, [1, 2]) > 0, x[:, 0, 0], -x[:, 0, 1]),
+    "padding": lambda x: af.pad(x, [[0, 0], [1, 1], [0, 2]]),
+    "squeezed": lambda x: af.squeeze(af.expand_dims(x, 1), [1]),
+    "a branch by what is fixed": lambda x: af.cond(af.placeholder_with_default(True, []), lambda: x, lambda: -x),
+}  # fmt: skip
+REFUTED: dict[str, tuple[Build, str]] = {
+    "the mean of the batch": (lambda x: x - af.reduce_mean(x, 0), "several rows"),
+    "training by batch normalization": (lambda x: normalized(x, training=True), "mean of the batch"),
+    "a softmax over the batch": (lambda x: af.nn.softmax(x, axis=0), "several rows"),
+    "a sum along the batch": (lambda x: af.cumsum(x, 0), "several rows"),
+    "every row with every other": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_b=True), "by one another"),
+    "rows added up": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_a=True), "by one another"),
+    "another order": (lambda x: af.reverse(x, [0]), "several rows"),
+    "the first row": (lambda x: x + x[:1], "picks"),
+    "the last row": (lambda x: x - x[-1], "picks"),
+    "as many as a value says": (lambda x: af.boolean_mask(x, x[:, 0, 0] >= 0), "depends on values"),
+    "repeated": (lambda x: af.repeat(x, 1 + af.cast(af.sign(x[:, 0, 0]), af.int32), axis=0), "several rows"),
+    "dropout": (lambda x: af.nn.dropout(x, rate=0.5), "random"),
+    "rows along axis 1": (lambda x: af.transpose(x, [1, 0, 2]), "along axis 1"),
+    "rows that are cut up": (lambda x: af.reshape(x, [-1, 8]), "6 rows"),
+    "squeezed by what is there": (lambda x: af.squeeze(af.expand_dims(x, 1)), "size 1"),
+    "a loop until all are done": (
+        lambda x: af.while_loop(lambda y: af.reduce_any(y < 9.0), lambda y: y + 1.0, [x]), "several rows"
+    ),
+}  # fmt: skip
+UNKNOWN: dict[str, Build] = {
+    "what does not depend on it": lambda x: weights(2, 3),
+    "the number of rows": lambda x: x / af.cast(batch_size(x), af.float32),
+    "rows behind one another": lambda x: af.split(af.concat([x, -x], 0), 2)[0],
+    "a function of Python": lambda x: af.py_func(lambda v: v, [x], af.float32, stateful=False),
+    "a constant with a size of its own": lambda x: x + weights(3, 6, 8),
+    "a shape that is fed": lambda x: af.reshape(x, af.placeholder_with_default([1, 48], [2])),
+    "rows in groups": lambda x: af.reshape(x, [-1, 96]),
+}
+
+
+def verdict(build: Build) -> Any:
+    x = af.placeholder("float32", [None, 6, 8])
+    return row_verdict([x], [build(x)])
+
+
+@pytest.mark.parametrize("build", PROVEN.values(), ids=PROVEN)
+async def test_batch_that_is_proven_is_what_its_rows_are_alone(build: Build) -> None:
+    x = af.placeholder("float32", [None, 6, 8])
+    y = build(x)
+    found = row_verdict([x], [y])
+    assert found.is_proven, found
+    values = np.random.default_rng(1).standard_normal((3, 6, 8)).astype(np.float32)
+    async with af.Session() as session:
+        together = await session.run(y, {x: values})
+        alone = [await session.run(y, {x: values[i : i + 1]}) for i in range(3)]
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("build", "why"), REFUTED.values(), ids=REFUTED)
+def test_batch_that_mixes_rows_is_refuted_with_the_node(build: Build, why: str) -> None:
+    found = verdict(build)
+    assert found.is_refuted, found
+    assert why in str(found)
+    assert found.op is not None
+    assert found.op.source is not None
+    assert "test_rows" in str(found.op.source)
+
+
+@pytest.mark.parametrize("build", UNKNOWN.values(), ids=UNKNOWN)
+def test_batch_of_which_nothing_is_known(build: Build) -> None:
+    assert verdict(build).kind is Kind.UNKNOWN
+
+
+# ── random graphs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _axis(x: Any, rng: np.random.Generator) -> int:
+    return int(rng.integers(len(x.shape)))
+
+
+def _order(x: Any, rng: np.random.Generator) -> list[int]:
+    return [int(i) for i in rng.permutation(len(x.shape))]
+
+
+def _merged(x: Any, rng: np.random.Generator) -> Any:
+    """Some neighbouring axes made one."""
+    sizes, axis = x.shape.as_list(), _axis(x, rng)
+    around = sizes[axis : axis + 2]
+    size = -1 if None in around else int(np.prod(around))
+    rest = [batch_size(x) if d is None and size != -1 else -1 if d is None else d for d in sizes]
+    return af.reshape(x, [*rest[:axis], size, *rest[axis + 2 :]])
+
+
+def _parted(x: Any, rng: np.random.Generator) -> Any:
+    """An axis made two."""
+    sizes, axis = x.shape.as_list(), _axis(x, rng)
+    rest = [-1 if d is None else d for d in sizes]
+    return af.reshape(x, [*rest[:axis], *((2, -1) if None not in sizes else (2, rest[axis] // 2)), *rest[axis + 1 :]])
+
+
+def _some(x: Any, rng: np.random.Generator) -> Any:
+    items: list[Any] = [slice(None)] * len(x.shape)
+    items[_axis(x, rng)] = [slice(1, None), 0, slice(None, None, -1), slice(0, None)][int(rng.integers(4))]
+    return x[tuple(items)]
+
+
+STEPS: list[Callable[[Any, np.random.Generator], Any]] = [
+    lambda x, rng: af.tanh(x),
+    lambda x, rng: x + af.reduce_sum(x, _axis(x, rng), keepdims=True),
+    lambda x, rng: af.reduce_mean(x, _axis(x, rng)),
+    lambda x, rng: af.cumsum(x, _axis(x, rng)),
+    lambda x, rng: af.transpose(x, _order(x, rng)),
+    lambda x, rng: af.expand_dims(x, _axis(x, rng)),
+    lambda x, rng: af.concat([x, -x], _axis(x, rng)),
+    lambda x, rng: af.split(x, 2, _axis(x, rng))[1],
+    lambda x, rng: af.stack([x, x * 2.0], _axis(x, rng)),
+    lambda x, rng: af.gather(x, [1, 0, 1], axis=_axis(x, rng)),
+    lambda x, rng: af.reverse(x, [_axis(x, rng)]),
+    lambda x, rng: af.argmax(x, _axis(x, rng), output_type=af.int32) * 1.0,
+    lambda x, rng: af.nn.softmax(x, axis=_axis(x, rng)),
+    lambda x, rng: af.matmul(x, x, transpose_b=True),
+    lambda x, rng: af.matmul(x, x, transpose_a=True),
+    lambda x, rng: af.tensordot(x, weights(x.shape.as_list()[-1], 3), 1),
+    lambda x, rng: af.tile(x, [1 + (i == _axis(x, rng)) for i in range(len(x.shape))]),
+    lambda x, rng: x + af.transpose(x, _order(x, rng)),
+    lambda x, rng: af.nn.top_k(x, 2)[0],
+    _merged,
+    _parted,
+    _some,
+]
+
+
+def random_graph(x: Any, rng: np.random.Generator) -> Any:
+    """A few steps, each of what an earlier one gave; one that cannot be built is left out."""
+    made = [x]
+    for _ in range(int(rng.integers(1, 7))):
+        source = made[-1] if rng.random() < 0.8 else made[int(rng.integers(len(made)))]
+        try:
+            made.append(STEPS[int(rng.integers(len(STEPS)))](source, rng))
+        except (af.OpError, TypeError, ValueError, IndexError):
+            continue
+    return made[-1]
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_random_batch_that_is_proven_is_what_its_rows_are_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None, 4, 2])
+        y = random_graph(x, rng)
+        if not row_verdict([x], [y]).is_proven:
+            return
+    values = rng.standard_normal((3, 4, 2)).astype(np.float32)
+    with af.Session(graph=graph) as session:
+        try:
+            alone = [session.run_sync(y, {x: values[i : i + 1]}) for i in range(3)]
+        except af.OpError:
+            return  # such as a reshape to a size that no batch has
+        together = session.run_sync(y, {x: values})
+    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-4, atol=1e-4)
+
+
+def test_many_random_batches_are_proven() -> None:
+    """Else the test above shows nothing."""
+    found = []
+    for seed in range(200):
+        with af.Graph().as_default():
+            x = af.placeholder("float32", [None, 4, 2])
+            found.append(row_verdict([x], [random_graph(x, np.random.default_rng(seed))]).kind)
+    assert min(found.count(kind) for kind in (Kind.ROWS, Kind.REFUTED, Kind.UNKNOWN)) >= 10

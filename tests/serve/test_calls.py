@@ -1,0 +1,132 @@
+"""Which models are batched, and that no request is answered with rows of another one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError
+from aioflow.interop.model import Signature
+from aioflow.serve.calls import Call, open_call
+from aioflow.serve.options import ModelOptions
+
+Build = Callable[[Any], Any]
+
+
+def repeated(x: Any) -> Any:
+    """Each row twice where its first number is positive, and left out where it is negative."""
+    return af.repeat(x, 1 + af.cast(af.sign(x[:, 0]), af.int32), axis=0)
+
+
+def selected(x: Any) -> Any:
+    """The rows whose first number is not negative."""
+    return af.boolean_mask(x, x[:, 0] >= 0)
+
+
+def hidden(function: Callable[[Any], Any]) -> Build:
+    """A Python function without effects, of which the ops say nothing."""
+    return lambda x: af.py_func(function, [x], af.float32, stateful=False)
+
+
+def _refused(x: Any) -> Any:
+    raise ValueError("no rows like these")
+
+
+async def opened(session: af.Session, build: Build, **options: Any) -> Call:
+    x = af.placeholder("float32", [None, 2], name="x")
+    y = build(x)
+    y.set_shape([None, 2])
+    return await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions(**options))
+
+
+async def answers(call: Call, *sent: Any) -> list[Any]:
+    """The output of each of these requests, or its error, which come at once."""
+    calls = [call([np.array(each, np.float32)], 60.0, 0) for each in sent]
+    found: Sequence[Any] = await asyncio.gather(*calls, return_exceptions=True)
+    return [each["y"].tolist() if isinstance(each, dict) else each for each in found]
+
+
+@pytest.mark.parametrize("how", ["auto", "proven", "always", "never"])
+async def test_no_request_is_answered_with_rows_of_another(how: str) -> None:
+    """The rows of two answers are together as many as those of the requests, and belong to one of them."""
+    async with af.Session() as session:
+        call = await opened(session, repeated, batch=how)
+        assert call.is_batched == (how == "always")
+        assert await answers(call, [[3, 1]], [[7, 777]], [[-3, 333]]) == [[[3, 1]] * 2, [[7, 777]] * 2, []]
+        assert not call.is_batched
+
+
+async def test_batching_ends_with_the_first_wrong_total(caplog: pytest.LogCaptureFixture) -> None:
+    async with af.Session() as session:
+        call = await opened(session, selected, batch="always")
+        assert await answers(call, [[1, 2]], [[3, 4]]) == [[[1, 2]], [[3, 4]]]
+        assert call.is_batched
+        assert await answers(call, [[1, 2], [-1, 5]]) == [[[1, 2]]]
+        assert "share no more steps" in caplog.text
+        assert await answers(call, [[1, 2], [-1, 5]], [[-3, 4]], [[3, 4]]) == [[[1, 2]], [], [[3, 4]]]
+        found = call.statistics()
+        assert (found.answered, found.failed) == (6, 1)
+
+
+async def test_request_to_a_model_with_effects_is_not_run_again() -> None:
+    async with af.Session() as session:
+        count = af.Variable(0)
+        await session.run(count.initializer)
+
+        def counting(x: Any) -> Any:
+            with af.control_dependencies([af.assign_add(count, 1)]):
+                return selected(af.identity(x))
+
+        call = await opened(session, counting, batch="always")
+        (error,) = await answers(call, [[-1, 5]])
+        assert isinstance(error, InvalidArgumentError)
+        assert await session.run(count) == 1
+        assert await answers(call, [[-1, 5]]) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("function", "is_batched"),
+    [
+        (lambda x: x * 2, True),
+        (lambda x: x / (1 + np.abs(x).sum(1, keepdims=True)), True),
+        (lambda x: x - x.mean(0), False),
+        (lambda x: x[x[:, 0] >= 0], False),
+        (lambda x: x[::-1].copy(), False),
+        (lambda x: x * len(x), False),
+        (lambda x: x + np.float32(len(x) > 2), False),
+        (_refused, False),
+    ],
+)
+async def test_what_is_not_known_is_tried(function: Callable[[Any], Any], is_batched: bool) -> None:
+    async with af.Session() as session:
+        assert (await opened(session, hidden(function))).is_batched == is_batched
+        for options in ({"batch": "proven"}, {"warmup": False}, {"batch": "never"}):
+            assert not (await opened(session, hidden(function), **options)).is_batched
+        assert (await opened(session, hidden(function), batch="always")).is_batched
+
+
+async def test_proven_model_is_batched_without_a_step() -> None:
+    async with af.Session() as session:
+        call = await opened(session, lambda x: af.nn.softmax(af.tanh(x) * 2.0), warmup=False)
+        assert call.is_batched
+        assert call.statistics().batches == 0
+
+
+async def test_log_says_why_requests_share_no_steps(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aioflow.serve")
+    async with af.Session() as session:
+        await opened(session, lambda x: x - af.reduce_mean(x, 0, name="of_all"))
+        assert "'of_all' (Mean) computes with several rows" in caplog.text
+        await opened(session, hidden(_refused))
+        assert "no rows like these" in caplog.text
+
+
+def test_unknown_way_of_batching_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="batch"):
+        ModelOptions(batch=True)  # type: ignore[arg-type]  # the type that it had
