@@ -15,6 +15,7 @@ import numpy as np
 
 from aioflow.compiler.ir import Edge
 from aioflow.compiler.prune import needed_operations
+from aioflow.errors import InvalidArgumentError
 from aioflow.graph.arrays import Array
 from aioflow.graph.calls import resolved
 from aioflow.graph.operation import Operation
@@ -145,14 +146,18 @@ class _Analysis:
                 self._values[op.outputs[0]] = self._values.get(sources[0])
             return inputs[:1]
         if role is Role.MERGE:
-            return [joined(inputs, op), _decided_by(joined(inputs, op), FIXED)]
+            found = joined(inputs, op)
+            return [found, found if found.kind >= Kind.UNKNOWN else FIXED]
         if role is Role.SWITCH:
-            return [_decided_by(inputs[1], inputs[0])] * count
+            return [_decided_by(op, inputs[1], inputs[0])] * count
         context = RowContext(op, inputs, [self._values.get(tensor) for tensor in sources])
         rule = _rule_of(op)
         self._follow_values(context, rule)
-        found = _through(context, rule)
-        return [self._seen(t, state) for t, state in zip(op.outputs, found, strict=True)]
+        try:
+            states = _through(context, rule)
+        except (InvalidArgumentError, IndexError, ValueError):  # what is wrong with it, the step says
+            states = [context.unknown("has inputs that do not fit")] * count
+        return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:
         """What is known of an output that depends on the number of rows, by its value."""
@@ -164,10 +169,9 @@ class _Analysis:
 
     def _follow_values(self, context: RowContext, rule: RowRule | None) -> None:
         op = context.op
-        if rule is not None and rule.values is not None:
-            found: Sequence[Array | None] = rule.values(context)
-        else:
-            found = _worked_out(op, [self._values.get(self._source(tensor)) for tensor in op.inputs])
+        found = _worked_out(op, [context.value(i) for i in range(len(op.inputs))])
+        if rule is not None and rule.values is not None and all(value is None for value in found):
+            found = rule.values(context)
         self._values.update(zip(op.outputs, found, strict=True))
 
 
@@ -194,11 +198,13 @@ def _short(value: Array | None) -> Array | None:
     return value if value is not None and value.size <= _LONGEST else None
 
 
-def _decided_by(predicate: Rows, value: Rows) -> Rows:
+def _decided_by(op: Operation, predicate: Rows, value: Rows) -> Rows:
     """A value that is there, or not, by a predicate."""
-    if predicate.kind is Kind.REFUTED or (predicate.kind > Kind.FIXED and value.kind < Kind.UNKNOWN):
-        return predicate if predicate.kind >= Kind.UNKNOWN else Rows(Kind.UNKNOWN, op=predicate.op, why=predicate.why)
-    return value
+    if predicate.kind <= Kind.FIXED or value.kind >= max(predicate.kind, Kind.UNKNOWN):
+        return value
+    if predicate.kind >= Kind.UNKNOWN:
+        return predicate
+    return Rows(Kind.UNKNOWN, op=op, why="is taken, or not, by the number of rows")
 
 
 def _rule_of(op: Operation) -> RowRule | None:

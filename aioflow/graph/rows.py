@@ -93,6 +93,7 @@ class Symbol:
     """An element of a shape that is known in part. What cannot be told of it raises TypeError."""
 
     __slots__ = ()
+    least = 0  # that it may be
     __hash__ = None  # type: ignore[assignment]  # what is not known is equal to nothing
 
     def __eq__(self, other: object) -> NoReturn:
@@ -125,6 +126,7 @@ class Count(Symbol):
     """The number of rows, times `each`; None where that is not known."""
 
     __slots__ = ("each",)
+    least = 1
 
     def __init__(self, each: int | None = 1) -> None:
         self.each = each
@@ -177,6 +179,10 @@ class RowContext:
         dims = self.op.inputs[index].dims
         return None if dims is None else len(dims)
 
+    def value(self, index: int) -> Array | None:
+        """What is known of the value of an input; its elements are as those of `entries`."""
+        return self._values[index]
+
     def entries(self, index: int) -> list[Any] | None:
         """The elements of an input: numbers, `Count`, `OPEN`, or None for what is not known; None for all of it."""
         value = self._values[index]
@@ -215,7 +221,7 @@ class RowRule:
     Attributes:
         reads_sizes: The rule is asked, too, where an input depends on the number of rows: it looks at its value.
         always: It is asked whatever the inputs are.
-        values: What is known of the values of the outputs.
+        values: What is known of the values of the outputs, beside what `OpDef.value` says.
     """
 
     rule: Rule

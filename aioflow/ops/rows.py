@@ -21,6 +21,7 @@ from aioflow.graph.rows import (
     RowContext,
     RowRule,
     Rows,
+    Symbol,
     aligned,
     each_element,
     joined,
@@ -34,7 +35,10 @@ __all__ = [
     "broadcast",
     "by_values",
     "chosen",
+    "common_shape",
+    "compared",
     "concatenated",
+    "converted",
     "each_element",
     "einsum",
     "element_at",
@@ -62,6 +66,8 @@ __all__ = [
     "put_in_list",
     "reduced",
     "reshaped",
+    "reversed_parts",
+    "selected",
     "sliced",
     "split_along",
     "squeezed",
@@ -248,6 +254,92 @@ of_shapes: Final = RowRule(_of_shape, always=True, values=_shapes)
 of_size: Final = RowRule(_of_shape, always=True, values=_sizes)
 
 
+def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array | None]]:
+    """The value of an output whose elements follow from those at the same place, with broadcasting."""
+
+    def values(ctx: RowContext) -> list[Array | None]:
+        found = [ctx.value(i) for i in range(len(ctx.inputs))]
+        given = [value for value in found if value is not None]
+        if len(given) < len(found):
+            return [None]
+        try:
+            return [np.frompyfunc(place, len(given), 1)(*given).astype(object)]
+        except (ValueError, AttributeError):  # shapes that do not fit; a single element is no array
+            return [None]
+
+    return values
+
+
+def _plain(each: Any) -> Any:
+    return each.item() if isinstance(each, np.generic) else each
+
+
+def _together(*elements: Any) -> Any:
+    """An unknown element that follows from these: it may depend on the batch if they do."""
+    return OPEN if all(isinstance(each, int | type(OPEN)) for each in map(_plain, elements)) else None
+
+
+def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
+    """A comparison, whose result is known where a number is below all that a size may be."""
+
+    def place(left: Any, right: Any) -> Any:
+        left, right = _plain(left), _plain(right)
+        if isinstance(left, int) and isinstance(right, int):
+            return bool(compare(left, right))
+        if isinstance(left, Symbol) and isinstance(right, int) and right < left.least:
+            return bool(compare(left.least, right))
+        if isinstance(right, Symbol) and isinstance(left, int) and left < right.least:
+            return bool(compare(left, right.least))
+        return _together(left, right)
+
+    def rule(ctx: RowContext) -> Rows | list[Rows]:
+        if not ctx.attrs.get("incompatible_shape_error", True):
+            return ctx.unknown("gives False for shapes that do not fit")
+        return each_element.rule(ctx)
+
+    return RowRule(rule, values=_by_places(place))
+
+
+def _one_of(condition: Any, left: Any, right: Any) -> Any:
+    condition = _plain(condition)
+    if isinstance(condition, bool):
+        return _plain(left if condition else right)
+    return _together(condition, left, right)
+
+
+def _common_size(left: Any, right: Any) -> Any:
+    left, right = _plain(left), _plain(right)
+    if isinstance(left, int) and (left == 1 or not isinstance(right, int)):
+        left, right = right, left
+    if isinstance(right, int):
+        if right == 1 or isinstance(left, int):
+            return left  # sizes that do not fit fail when the step runs
+        return right if left is OPEN else None
+    if isinstance(left, Count) and isinstance(right, Count) and left.each is not None and left.each == right.each:
+        return left
+    return OPEN if left is OPEN and right is OPEN else None
+
+
+def _common_shape(ctx: RowContext) -> list[Array | None]:
+    both = [ctx.entries(0), ctx.entries(1)]
+    if both[0] is None or both[1] is None:
+        return [None]
+    rank = max(len(both[0]), len(both[1]))
+    left, right = ([1] * (rank - len(each)) + each for each in (both[0], both[1]))
+    return [_as_value([_common_size(a, b) for a, b in zip(left, right, strict=True)])]
+
+
+def _converted(ctx: RowContext) -> list[Array | None]:
+    """Cast of integers to integers."""
+    whole = ctx.op.inputs[0].dtype.is_integer and ctx.op.outputs[0].dtype.is_integer
+    return [ctx.value(0) if whole else None]
+
+
+selected: Final = RowRule(each_element.rule, values=_by_places(_one_of))
+common_shape: Final = RowRule(lambda ctx: ctx.unknown("computes with rows as with sizes"), values=_common_shape)
+converted: Final = RowRule(each_element.rule, values=_converted)
+
+
 def _reshaped(ctx: RowContext) -> Rows:
     state, dims, target = ctx.inputs[0], ctx.dims(0), ctx.entries(1)
     if not state.is_rows:
@@ -316,28 +408,35 @@ transposed: Final = RowRule(_transposed)
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_FAR: Final = 2**31 - 1  # an end that no tensor reaches
-_PICKS: Final = "picks some of the rows"
+_FAR: Final = 10**9  # an end that no batch reaches
 
 
-def _is_all(begin: Any, end: Any, state: Rows) -> bool:
-    """Whether a slice takes all of the axis of the rows."""
-    whole = end is None or (isinstance(end, Count) and end.each == state.each and end.each is not None)
-    return (begin is None or (isinstance(begin, int) and not begin)) and (
-        whole or (isinstance(end, int) and end >= _FAR)
-    )
+_OPEN_PART: Final = "takes a part that is not known before the step runs"
+
+
+def _part(ctx: RowContext, found: Rows, begin: Any, end: Any) -> Rows:
+    """What is left by a slice along the axis of the rows: `found`, if that is all of it. None stands for no bound."""
+    state = ctx.inputs[0]
+    if (isinstance(begin, int) and begin) or (isinstance(end, int) and end < _FAR):
+        return ctx.refuted("picks some of the rows")
+    same = isinstance(end, Count) and end.each == state.each and end.each is not None
+    is_all = (begin is None or isinstance(begin, int)) and (end is None or isinstance(end, int) or same)
+    return found if is_all else ctx.unknown(_OPEN_PART)
+
+
+def _known_or_open(entries: list[Any] | None, count: int) -> list[Any]:
+    """The elements, with `OPEN` for what is not known: None means something else of a slice."""
+    return [OPEN] * count if entries is None else [OPEN if each is None else each for each in entries]
 
 
 def _sliced(ctx: RowContext) -> Rows:
-    state, begin, size = ctx.inputs[0], ctx.entries(1), ctx.entries(2)
+    state, rank = ctx.inputs[0], ctx.rank(0)
     if not state.is_rows:
         return SIZED
-    if begin is None or size is None:
-        return ctx.unknown("takes a part that is not known before the step runs")
-    first, count = begin[state.axis], size[state.axis]
-    if isinstance(count, int) and count == -1:
-        count = None
-    return state if _is_all(first, count, state) else ctx.refuted(_PICKS)
+    if rank is None:
+        return ctx.unknown(NO_RANK)
+    begin, size = (_known_or_open(ctx.entries(i), rank)[state.axis] for i in (1, 2))
+    return _part(ctx, state, begin, None if isinstance(size, int) and size == -1 else size)
 
 
 def _strided(ctx: RowContext) -> Rows:
@@ -345,23 +444,33 @@ def _strided(ctx: RowContext) -> Rows:
     if not state.is_rows:
         return SIZED
     if rank is None or strides is None:
-        return ctx.unknown("takes a part that is not known before the step runs")
-    begin, end = (ctx.entries(i) or [None] * len(strides) for i in (1, 2))
-    items = spelled_out(strided_index(begin, end, strides, ctx.attrs), rank, ctx.dims(0))
+        return ctx.unknown(_OPEN_PART)
+    begin, end = (_known_or_open(ctx.entries(i), len(strides)) for i in (1, 2))
     axis = place = 0
-    for item in items:
-        if item is None and ctx.attrs["new_axis_mask"] and not isinstance(item, slice):
+    for item in spelled_out(strided_index(begin, end, strides, ctx.attrs), rank, ctx.dims(0)):
+        if item is None:  # a new axis
             place += 1
             continue
         if axis == state.axis:
-            if isinstance(item, slice) and item.step in (None, 1) and _is_all(item.start, item.stop, state):
-                return ctx.at(place, state.each)
-            return ctx.refuted(_PICKS)
+            if isinstance(item, slice) and item.step in (None, 1):
+                return _part(ctx, ctx.at(place, state.each), item.start, item.stop)
+            return ctx.refuted("picks some of the rows")
         axis += 1
         place += isinstance(item, slice)
-    return ctx.unknown(_OPEN_AXES)
+    return ctx.unknown(_OPEN_PART)
 
 
+def _reversed_parts(ctx: RowContext) -> Rows:
+    """ReverseSequence: the first elements of each row, as many as its length says, in reverse order."""
+    state = ctx.inputs[0]
+    if not state.is_rows or state.axis == ctx.attrs["seq_dim"]:
+        return ctx.refuted(_MIXES) if state.is_rows else ctx.unknown("has rows in its lengths alone")
+    of_rows = ctx.rows == [0, 1] and state.axis == ctx.attrs["batch_dim"] and not ctx.inputs[1].axis
+    same = of_rows and state.each == ctx.inputs[1].each and state.each is not None
+    return state if same else ctx.unknown("has lengths of its own for each row")
+
+
+reversed_parts: Final = RowRule(_reversed_parts)
 sliced: Final = RowRule(_sliced, reads_sizes=True)
 strided: Final = RowRule(_strided, reads_sizes=True)
 
@@ -440,7 +549,7 @@ def _gathered(ctx: RowContext) -> Rows:
         together = params == indices and params.axis < batch % (ranks[1] + 1) and params.each is not None
         return params if together else ctx.unknown("looks rows up among rows")
     if params.axis == axis:
-        return ctx.refuted(_PICKS)
+        return ctx.refuted("picks some of the rows")
     if batch:
         return ctx.unknown(_OPEN_AXES)
     return ctx.at(params.axis if params.axis < axis else params.axis + ranks[1] - 1, params.each)

@@ -80,6 +80,11 @@ PROVEN: dict[str, Build] = {
     "a sum along each": lambda x: af.cumsum(x, 1),
     "a choice": lambda x: af.where(af.reduce_sum(x, [1, 2]) > 0, x[:, 0, 0], -x[:, 0, 1]),
     "padding": lambda x: af.pad(x, [[0, 0], [1, 1], [0, 2]]),
+    "a part up to where no batch ends": lambda x: x[: 10**9, 1:],
+    "reversed up to its length": lambda x: af.reverse_sequence(x, af.cast(af.abs(x[:, 0, 0]), af.int32) % 6, 1, 0),
+    "a shape that copies sizes of 0": lambda x: af.reshape(
+        x, af.where_v2(af.equal(af.stack([batch_size(x), 0]), 0), af.shape(x)[:2] * 8, af.stack([batch_size(x), 1]))
+    ),
     "squeezed": lambda x: af.squeeze(af.expand_dims(x, 1), [1]),
     "a branch by what is fixed": lambda x: af.cond(af.placeholder_with_default(True, []), lambda: x, lambda: -x),
 }  # fmt: skip
@@ -110,6 +115,8 @@ UNKNOWN: dict[str, Build] = {
     "a function of Python": lambda x: af.py_func(lambda v: v, [x], af.float32, stateful=False),
     "a constant with a size of its own": lambda x: x + weights(3, 6, 8),
     "a shape that is fed": lambda x: af.reshape(x, af.placeholder_with_default([1, 48], [2])),
+    "a part that is fed": lambda x: x[af.placeholder_with_default(0, []) :],
+    "a part that is fed, as sizes": lambda x: af.slice(x, [0, 0, 0], af.placeholder_with_default([1, 6, 8], [3])),
     "rows in groups": lambda x: af.reshape(x, [-1, 96]),
 }
 

@@ -116,6 +116,7 @@ define_op(
     "output: T",
     ["seq_dim: int", "batch_dim: int = 0", "T: type", "Tlen: {int32, int64} = int64"],
     shape=_reverse_sequence_shape,
+    rows=rows.reversed_parts,
     traits=movement(),
 )
 

@@ -68,6 +68,7 @@ define_op(
     ["T: type"],
     shape=lambda ctx: broadcast_dims([t.dims for t in ctx.tensors]),
     value=known_by(np.where),
+    rows=rows.selected,
     traits=elementwise(fuses=ANY),
 )
 
