@@ -503,6 +503,7 @@ _ROWS += [
     Slow("MatrixSolve", lambda: [floats(4000, 4000), floats(4000, 4000)], left=LEFT),
     Slow("MatrixTriangularSolve", lambda: [np.eye(5000, dtype=np.float32), floats(5000, 5000)], left=LEFT),
     Slow("MatrixDeterminant", lambda: [floats(5000, 5000)], left=LEFT),
+    Slow("LogMatrixDeterminant", lambda: [floats(5000, 5000)], left=LEFT),
     Slow("LogMatrixDeterminant", lambda: [floats(40_000, 30, 30)], note="batch"),
     Slow(
         "Conv2D", lambda: [floats(8, 256, 256, 32), floats(5, 5, 32, 64)], {"strides": [1, 1, 1, 1], "padding": "SAME"}

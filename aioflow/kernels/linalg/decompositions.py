@@ -19,6 +19,7 @@ from aioflow.work.stopping import blocks
 
 __all__: list[str] = []
 
+_LARGE: Final = 400  # rows of a matrix whose factors take some milliseconds
 _SINGULAR: Final = "Input is not invertible."
 _WORK: Final = 1 << 24  # multiply-adds of a product of their size that a call may take
 _BLOCK: Final = 64  # below this size a triangular system is solved as a general one
@@ -78,16 +79,47 @@ def matrix_inverse(xp: Any, input: Any, *, adjoint: bool) -> Any:
         raise _singular(error) from error
 
 
+def _holds_the_interpreter(x: Any) -> bool:
+    """Whether NumPy would keep the interpreter's lock for long, and so the event loop: its `det` and `slogdet` do."""
+    return isinstance(x, np.ndarray) and x.shape[-1] > _LARGE
+
+
+def _factored(xp: Any, x: Any) -> tuple[Any, Any]:
+    """The diagonal of R in x = QR, and the determinant of Q. The diagonal is 0 where x has a row of zeros: rounding would
+    leave something there.
+    """
+    reflectors, scales = xp.linalg.qr(x, mode="raw")  # transposed: below the diagonal of R is what it is reflected at
+    diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * x.any(axis=-1).all(axis=-1)[..., None]
+    if x.dtype.kind != "c":
+        return diagonal, 1 - 2 * (np.count_nonzero(scales, axis=-1) % 2).astype(x.dtype)
+    squares = 1 + np.sum(np.abs(np.triu(reflectors, 1)) ** 2, axis=-1)
+    return diagonal, np.prod(1 - scales * squares, axis=-1)
+
+
+def _det_by_qr(xp: Any, x: Any) -> Any:
+    diagonal, turned = _factored(xp, x)
+    return np.prod(diagonal, axis=-1) * turned
+
+
+def _slogdet_by_qr(xp: Any, x: Any) -> tuple[Any, Any]:
+    diagonal, turned = _factored(xp, x)
+    sizes = np.abs(diagonal)
+    signs = diagonal / np.where(sizes == 0, 1, sizes)
+    return np.prod(signs, axis=-1) * turned, np.sum(np.log(sizes), axis=-1)
+
+
 @kernel("MatrixDeterminant", fresh=True)
 def matrix_determinant(xp: Any, input: Any) -> Any:
     _require_square(input)
-    return _in_batches(xp, xp.linalg.det, _computable(xp, input)).astype(input.dtype)
+    det = partial(_det_by_qr, xp) if _holds_the_interpreter(input) else xp.linalg.det
+    return _in_batches(xp, det, _computable(xp, input)).astype(input.dtype)
 
 
 @kernel("LogMatrixDeterminant", fresh=True)
 def log_matrix_determinant(xp: Any, input: Any) -> tuple[Any, Any]:
     _require_square(input)
-    sign, log = _in_batches(xp, xp.linalg.slogdet, _computable(xp, input))
+    slogdet = partial(_slogdet_by_qr, xp) if _holds_the_interpreter(input) else xp.linalg.slogdet
+    sign, log = _in_batches(xp, slogdet, _computable(xp, input))
     return sign.astype(input.dtype), log.astype(input.dtype)
 
 
