@@ -26,9 +26,28 @@ def _boxes_without_an_image() -> Any:
     )
 
 
+def _gradients_of_other_images() -> Any:
+    image = af.placeholder_with_default(np.zeros((2, 2, 2, 1), np.float32), None)
+    return [
+        make(op, af.zeros([1, 4, 4, 1]), image, align_corners=False)
+        for op in ("ResizeBilinearGrad", "ResizeBicubicGrad")
+    ]
+
+
+def _initial_value_of_another_shape() -> Any:
+    handle = af.Variable(af.zeros([2, 2])).handle
+    return make("_InitializedValue", handle, af.placeholder_with_default(np.float32(1.0), None))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
-    [(_table_without_a_key, "empty_key has no elements"), (_boxes_without_an_image, "images have four dimensions")],
+    [
+        (_table_without_a_key, "empty_key has no elements"),
+        (_boxes_without_an_image, "images have four dimensions"),
+        (lambda: _gradients_of_other_images()[0], "do not fit the images"),
+        (lambda: _gradients_of_other_images()[1], "do not fit the images"),
+        (_initial_value_of_another_shape, "does not have the shape"),
+    ],
 )
 async def test_refused(build: Callable[[], Any], message: str) -> None:
     node = build()

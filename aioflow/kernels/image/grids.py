@@ -12,7 +12,7 @@ from aioflow.kernels.blockwise import BLOCK, on_host
 from aioflow.kernels.registry import Binding
 from aioflow.work.stopping import blocks
 
-__all__ = ["checked_size", "positions", "scale_of", "scaling_flags", "some_lines"]
+__all__ = ["checked_size", "original_size", "positions", "scale_of", "scaling_flags", "some_lines"]
 
 
 def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
@@ -22,6 +22,17 @@ def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
     if min(size) <= 0 or min(images.shape[1:3]) <= 0:
         raise InvalidArgumentError("a size must be positive", expected="> 0", actual=(images.shape[1:3], size))
     return size[0], size[1]
+
+
+def original_size(grads: Any, image: Any) -> tuple[int, int]:
+    """Height and width of the images that were resized. Raises InvalidArgumentError: the gradients are not of them."""
+    if np.ndim(image) != 4 or (len(image), image.shape[3]) != (len(grads), grads.shape[3]):
+        raise InvalidArgumentError(
+            "the gradients do not fit the images that were resized",
+            expected=f"(batch, h, w, channels) of {grads.shape}",
+            actual=np.shape(image),
+        )
+    return checked_size(grads, image.shape[1:3])
 
 
 def scale_of(old: int, new: int, corners: bool) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints
-from aioflow.kernels.image.grids import checked_size, positions, scale_of, scaling_flags, some_lines
+from aioflow.kernels.image.grids import checked_size, original_size, positions, scale_of, scaling_flags, some_lines
 from aioflow.kernels.registry import Binding, binder, kernel
 
 __all__: list[str] = []
@@ -68,7 +68,7 @@ def resize_bilinear_grad(binding: Binding) -> Callable[[Any, Any], Any]:
     xp, flags = binding.xp, scaling_flags(binding)
 
     def back(grads: Any, image: Any) -> Any:
-        height, width = checked_size(grads, image.shape[1:3])
+        height, width = original_size(grads, image)
         rows = xp.asarray(_weights(height, grads.shape[1], flags))
         columns = xp.asarray(_weights(width, grads.shape[2], flags))
         return _transposed(xp, grads, rows, columns).astype(image.dtype)

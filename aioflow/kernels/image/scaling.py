@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_array, as_ints
-from aioflow.kernels.image.grids import checked_size, positions, scale_of, scaling_flags
+from aioflow.kernels.image.grids import checked_size, original_size, positions, scale_of, scaling_flags
 from aioflow.kernels.image.taps import Taps, resampled, spans, transposed
 from aioflow.kernels.registry import Binding, binder
 
@@ -78,7 +78,7 @@ def resize_bicubic_grad(binding: Binding) -> Callable[[Any, Any], Any]:
     xp, flags = binding.xp, scaling_flags(binding)
 
     def back(grads: Any, image: Any) -> Any:
-        height, width = checked_size(grads, image.shape[1:3])
+        height, width = original_size(grads, image)
         rows, columns = _cubic(height, grads.shape[1], flags), _cubic(width, grads.shape[2], flags)
         made = resampled(xp, grads, transposed(rows, height), transposed(columns, width))
         return made.astype(image.dtype, copy=False)
@@ -229,7 +229,7 @@ def scale_and_translate_grad(binding: Binding) -> Callable[..., Any]:
     xp, filtering = binding.xp, _Filter(binding)
 
     def back(grads: Any, image: Any, scale: tuple[Any, Any], moved: tuple[Any, Any]) -> Any:
-        height, width = checked_size(grads, image.shape[1:3])
+        height, width = original_size(grads, image)
         rows = filtering.taps(height, grads.shape[1], scale[0], moved[0])
         columns = filtering.taps(width, grads.shape[2], scale[1], moved[1])
         return resampled(xp, grads, transposed(rows, height), transposed(columns, width))

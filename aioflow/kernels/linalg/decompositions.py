@@ -85,8 +85,8 @@ def _holds_the_interpreter(x: Any) -> bool:
 
 
 def _factored(xp: Any, x: Any) -> tuple[Any, Any]:
-    """The diagonal of R in x = QR, and the determinant of Q. The diagonal is 0 where x has a row of zeros: rounding would
-    leave something there.
+    """The diagonal of R in x = QR, and the determinant of Q. Of a matrix with a row of zeros the diagonal is 0, which
+    rounding would hide.
     """
     reflectors, scales = xp.linalg.qr(x, mode="raw")  # transposed: below the diagonal of R is what it is reflected at
     diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * x.any(axis=-1).all(axis=-1)[..., None]

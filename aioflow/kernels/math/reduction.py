@@ -73,7 +73,7 @@ def _adder(xp: Any, dtype: DType) -> Reduce:
     wide, own = _wide(dtype), dtype.np_dtype
     if wide != own:
         return lambda x, axes, keep: add(x, axis=axes, dtype=wide, keepdims=keep).astype(own)
-    if dtype.is_integer:
+    if own.kind in "iu":  # quantized ones, too
         return lambda x, axes, keep: add(x, axis=axes, dtype=own, keepdims=keep)
     return lambda x, axes, keep: add(x, axis=axes, keepdims=keep)
 

@@ -12,6 +12,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
 from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
+from aioflow.kernels.convert import check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import Reach, VariableResource
 from aioflow.work.frozen import is_frozen
@@ -85,9 +86,16 @@ def snapshot_variable(resource: Any) -> Any:
     return resource.snapshot()
 
 
-@kernel("_InitializedValue", takes=VariableResource)
-def initialized_value(resource: Any, initial: Any) -> Any:
-    return resource.read() if resource.is_initialized else initial
+@binder("_InitializedValue", takes=VariableResource)
+def initialized_value(binding: Binding) -> Callable[[Any, Any], Any]:
+    dims = binding.output_dims[0]
+
+    def read(resource: Any, initial: Any) -> Any:
+        value = resource.read() if resource.is_initialized else initial
+        check_shape(value, dims)
+        return value
+
+    return read
 
 
 @kernel("AssignVariableOp", retains=True, takes=VariableResource)
