@@ -36,7 +36,8 @@ def _gradients_of_other_images() -> Any:
 
 def _initial_value_of_another_shape() -> Any:
     handle = af.Variable(af.zeros([2, 2])).handle
-    return make("_InitializedValue", handle, af.placeholder_with_default(np.float32(1.0), None))
+    initial = af.placeholder_with_default(np.float32(1.0), None)
+    return make("_InitializedValue", handle, initial, name="value")
 
 
 @pytest.mark.parametrize(
