@@ -1,4 +1,8 @@
-"""Weights beside the model: files in its folder, mapped into memory and never read as a whole."""
+"""Weights beside the model: files in its folder, mapped into memory and never read as a whole.
+
+In Hugging Face's cache a model is a link, `snapshots/REVISION/model.onnx`, into `blobs/`, and so are its weights. A
+file may therefore also be in the folder of the file that the path links to, as in onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,14 @@ __all__ = ["ExternalFiles"]
 
 
 class ExternalFiles:
-    """The files of one folder that the tensors of a model name.
+    """The files that the tensors of a model name.
 
     Args:
-        folder: The model's; None for a model that has none, whose tensors may name no file.
+        model: The model's path; None for a model that has none, whose tensors may name no file.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, model: Path | None) -> None:
+        self._model = model
         self._maps: dict[Path, mmap.mmap] = {}
 
     def bytes_of(self, proto: TensorProto, count: int) -> Array:
@@ -32,7 +36,8 @@ class ExternalFiles:
             count: How many there have to be.
 
         Raises:
-            InvalidArgumentError: the file would be outside the folder, or what the tensor says of it cannot be right.
+            InvalidArgumentError: the file would be outside the folders of the model's path and of the file that it
+                links to, or what the tensor says of it cannot be right.
             NotFoundError: there is no such file.
             DataLossError: it is too short.
         """
@@ -69,21 +74,22 @@ class ExternalFiles:
         return found
 
     def _inside(self, proto: TensorProto, location: str) -> Path:
-        if self._folder is None:
+        if self._model is None:
             raise InvalidArgumentError(
                 f"the values of tensor {proto.name!r} are in a file, and the model has no folder",
                 expected="a model that is loaded by its path",
                 actual=repr(location),
             )
-        folder = self._folder.resolve()
+        folder = self._model.parent.resolve()
+        linked = self._model.resolve().parent
         try:
-            path = folder if "\0" in location else (folder / location).resolve()
+            path = Path() if "\0" in location else (folder / location).resolve()
         except (OSError, RuntimeError):  # links that lead to one another
-            path = folder
-        if folder not in path.parents:
+            path = Path()
+        if folder not in path.parents and linked not in path.parents:
             raise InvalidArgumentError(
                 f"the values of tensor {proto.name!r} are outside the model's folder",
-                expected="a file in the folder of the model",
+                expected="a file in the folder of the model, or of the file that its path links to",
                 actual=repr(location),
             )
         return path

@@ -58,11 +58,11 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
         ResourceExhaustedError: its functions and loops make a small file a graph without measure.
     """
     proto, source = read_model(model)
-    folder = Path(model).parent if isinstance(model, str | os.PathLike) else None
+    path = Path(model) if isinstance(model, str | os.PathLike) else None
     _check(proto)
     graph = Graph()
     weights = Weights(trainable, statistics_of(proto.graph))
-    walk = Walk(proto, graph, ExternalFiles(folder), weights)
+    walk = Walk(proto, graph, ExternalFiles(path), weights)
     try:
         signature = _walked(proto, walk, source)
     except RecursionError as error:

@@ -81,6 +81,51 @@ def test_weights_are_in_the_folder_and_nowhere_else(tmp_path: Path) -> None:
     onnx.load(outside(inside, location="ours"))
 
 
+def cached(folder: Path, location: str) -> Path:
+    """A model as Hugging Face's cache has it: a link into a folder of blobs."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "revision" / "onnx"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    outside(blobs, location=location).rename(blobs / "a1")
+    (blobs / "b2").write_bytes(W.tobytes())
+    (folder / "secret").write_bytes(W.tobytes())
+    (snapshot / "model.onnx").symlink_to("../../../blobs/a1")
+    (snapshot / "model.onnx_data").symlink_to("../../../blobs/b2")
+    (snapshot / "escape").symlink_to("../../../secret")
+    (snapshot / "own").write_bytes(W.tobytes())
+    return snapshot / "model.onnx"
+
+
+@pytest.mark.parametrize("location", ["model.onnx_data", "own", "../../../blobs/b2"])
+async def test_load_reads_weights_in_the_folder_of_the_linked_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    path = cached(tmp_path, location)
+    monkeypatch.chdir(path.parent)
+    for given in (path, Path("model.onnx")):
+        loaded = onnx.load(given)
+        async with aioflow.Session(graph=loaded.graph) as session:
+            np.testing.assert_array_equal((await session.run(loaded.outputs))["y"], W)
+
+
+@pytest.mark.parametrize("location", ["escape", "../../../secret", "../../secret", "/etc/hostname", ".", "", "a\0b"])
+def test_load_refuses_weights_outside_both_folders_of_a_linked_model(tmp_path: Path, location: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="outside the model's folder"):
+        onnx.load(cached(tmp_path, location))
+
+
+def test_load_refuses_weights_linked_past_the_folders_of_the_chain(tmp_path: Path) -> None:
+    path = cached(tmp_path, "between")
+    (tmp_path / "middle").mkdir()
+    (tmp_path / "middle" / "model").symlink_to("../blobs/a1")
+    (tmp_path / "middle" / "weights").write_bytes(W.tobytes())
+    path.unlink()
+    path.symlink_to("../../../middle/model")
+    (path.parent / "between").symlink_to("../../../middle/weights")
+    with pytest.raises(InvalidArgumentError, match="outside the model's folder"):
+        onnx.load(path)
+
+
 @pytest.mark.parametrize("dims", [[2, 4], [1 << 40, 1 << 40], [0], [3]])
 def test_values_that_do_not_fill_the_shape(dims: list[int]) -> None:
     raw = TensorProto(name="w", dims=dims, data_type=TensorProto.FLOAT, raw_data=W.tobytes())
