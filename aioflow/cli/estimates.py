@@ -17,6 +17,7 @@ from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.costs import MULTIPLYING_RATES, Operand, moved
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
+from aioflow.graph.labelled import values_of
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect
@@ -152,7 +153,8 @@ def _flops(node: Node, inputs: list[Operand], outputs: list[Operand]) -> float:
 def _request(graph: Graph, signature: Signature, shapes: Mapping[str, Dims]) -> StepRequest:
     """The step, of the graph itself, or of one like it in which the inputs have these shapes."""
     changed = {t.op.name: shapes[name] for name, t in signature.inputs.items() if shapes[name] != t.dims}
-    feeds, fetches = list(signature.inputs.values()), list(signature.outputs.values())
+    feeds = list(signature.inputs.values())
+    fetches = [values_of(each) for each in signature.outputs.values()]
     if changed:
         definition = graph.as_graph_def()
         nodes = [

@@ -14,6 +14,7 @@ from aioflow.cli.arguments import add_imports, count, output_file, stored_file
 from aioflow.cli.progress import progress
 from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
 from aioflow.formats.files import file_errors
+from aioflow.graph.labelled import values_of
 from aioflow.interop.model import Model, Signature
 from aioflow.observe.picture.outline import Outline, outline
 from aioflow.observe.picture.svg import as_svg
@@ -80,7 +81,7 @@ def _fetches(model: Model, arguments: argparse.Namespace) -> Sequence[af.Tensor 
     if arguments.all:
         return []
     signatures = _signatures(model, arguments)
-    outputs = [tensor for signature in signatures for tensor in signature.outputs.values()]
+    outputs = [values_of(tensor) for signature in signatures for tensor in signature.outputs.values()]
     fed = {tensor.op for signature in signatures for tensor in signature.inputs.values()}
     for op in model.graph.get_operations():  # each after what it reads, but where a loop closes
         if any(tensor.op in fed for tensor in op.inputs):

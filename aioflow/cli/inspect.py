@@ -24,6 +24,7 @@ from aioflow.cli.model_inputs import add_shape, sized
 from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
+from aioflow.graph.labelled import labels_of
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
@@ -159,6 +160,7 @@ def _call(found: _Found, name: str) -> Iterator[str]:
     if isinstance(estimate, Estimate):
         coming, made = dict(estimate.shapes), dict(estimate.made)
     table = [("in", key, t.dtype.name, tables.shape_text(coming[key])) for key, t in signature.inputs.items()]
+    table += [("opt", key, t.dtype.name, tables.shape_text(t.dims)) for key, t in signature.optional.items()]
     table += [("out", key, t.dtype.name, tables.shape_text(made[key])) for key, t in signature.outputs.items()]
     yield from tables.rows(table)
     yield from _costs(estimate) if isinstance(estimate, Estimate) else _no_costs(estimate)
@@ -228,6 +230,7 @@ def _document(found: _Found) -> dict[str, Any]:
             name: {
                 "method": signature.method,
                 "inputs": [_tensor(key, tensor) for key, tensor in signature.inputs.items()],
+                "optional_inputs": [_tensor(key, tensor) for key, tensor in signature.optional.items()],
                 "outputs": [_tensor(key, tensor) for key, tensor in signature.outputs.items()],
                 "estimate": _estimate(found.estimates[name]),
             }
@@ -249,9 +252,11 @@ def _estimate(estimate: Estimate | OpError) -> dict[str, Any]:
 
 def _tensor(name: str, tensor: Tensor) -> dict[str, Any]:
     dims = tensor.dims
-    return {
+    labels = labels_of(tensor)
+    found: dict[str, Any] = {
         "name": name,
         "tensor": tensor.name,
         "dtype": tensor.dtype.name,
         "shape": None if dims is None else list(dims),
     }
+    return found | ({"labels": list(labels)} if labels else {})

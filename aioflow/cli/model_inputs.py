@@ -62,7 +62,8 @@ def all_inputs(signature: Signature, arguments: argparse.Namespace) -> dict[str,
             actual=f"given: {', '.join(given) or 'none'}",
         )
     made = {name: filled(name, signature.inputs[name], shapes[name], arguments.fill) for name in missing}
-    return {name: given[name] if name in given else made[name] for name in signature.inputs}
+    values = {**made, **given}
+    return {name: values[name] for name in signature.all_inputs if name in values}
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +107,8 @@ def sized(signature: Signature, shapes: Sequence[tuple[str, tuple[int, ...]]]) -
 
 
 def _known(signature: Signature) -> str:
-    return f"one of {', '.join(signature.inputs)}" if signature.inputs else "none: the signature has no inputs"
+    names = ", ".join(signature.all_inputs)
+    return f"one of {names}" if names else "none: the signature has no inputs"
 
 
 def given_inputs(signature: Signature, texts: Sequence[str]) -> dict[str, Array]:
@@ -127,11 +129,12 @@ def given_inputs(signature: Signature, texts: Sequence[str]) -> dict[str, Array]
 
 def _given(signature: Signature, text: str) -> dict[str, Array]:
     name, equals, rest = text.partition("=")
-    if equals and name in signature.inputs:
-        return {name: _value(name, rest, signature.inputs[name])}
+    tensors = signature.all_inputs
+    if equals and name in tensors:
+        return {name: _value(name, rest, tensors[name])}
     if text.endswith(".npz"):
         arrays = _load(text)
-        unknown = [key for key in arrays if key not in signature.inputs]
+        unknown = [key for key in arrays if key not in tensors]
         if unknown:
             raise InvalidArgumentError(
                 f"{text} has arrays that no input has the name of", expected=_known(signature), actual=unknown

@@ -81,7 +81,7 @@ async def _profile(arguments: argparse.Namespace) -> int:
         model = open_model(arguments.model)
     signature = model.signature(arguments.signature)
     values = all_inputs(signature, arguments)
-    feeds = {signature.inputs[name]: value for name, value in values.items()}
+    feeds = {signature.all_inputs[name]: value for name, value in values.items()}
     traced, seconds = await _traced(model, signature, feeds, arguments.steps)
     nodes = [node for step in traced for device in step.step_stats for node in device.nodes]
     flops = _flops(model, signature, values)

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,6 +23,8 @@ from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
+from aioflow.graph.arrays import Array
+from aioflow.graph.labelled import labels_of, values_of
 from aioflow.interop.model import Model, Signature
 from aioflow.saved.opening import open_model
 
@@ -76,28 +78,29 @@ async def _call(arguments: argparse.Namespace) -> int:
         model = open_model(arguments.model)
     signature = model.signature(arguments.signature)
     values = all_inputs(signature, arguments)
-    feeds = {signature.inputs[name]: value for name, value in values.items()}
+    feeds = {signature.all_inputs[name]: value for name, value in values.items()}
+    fetches = {name: values_of(each) for name, each in signature.outputs.items()}
     async with af.Session(graph=model.graph) as session:
         with progress("initializing"):
             await model.initialize(session)
         opened = perf_counter()
         with progress("the first step"):
-            outputs: dict[str, Any] = await session.run(dict(signature.outputs), feeds)
+            outputs: dict[str, Any] = await session.run(fetches, feeds)
         first = perf_counter()
-        times = _Times(opened - started, first - opened, await _repeated(session, signature, feeds, arguments.repeat))
+        times = _Times(opened - started, first - opened, await _repeated(session, fetches, feeds, arguments.repeat))
     for line in _report(model, signature, values, outputs, times):
         print(line)
-    for path in _written(arguments, outputs):
+    for path in _written(arguments, signature, outputs):
         print(f"written to {path}")
     return 0
 
 
-async def _repeated(session: af.Session, signature: Signature, feeds: Mapping[Any, Any], count: int) -> list[float]:
+async def _repeated(session: af.Session, fetches: Any, feeds: Mapping[Any, Any], count: int) -> list[float]:
     taken = []
     with progress("steps", count) as shown:
         for _ in range(count):
             started = perf_counter()
-            await session.run(dict(signature.outputs), feeds)
+            await session.run(fetches, feeds)
             taken.append(perf_counter() - started)
             shown.advance()
     return taken
@@ -110,8 +113,11 @@ def _report(
     model: Model, signature: Signature, inputs: Mapping[str, Any], outputs: Mapping[str, Any], times: _Times
 ) -> Iterator[str]:
     yield model.source
-    table = [("in", name, *_kind(signature.inputs[name].dtype.name, value), "") for name, value in inputs.items()]
-    table += [("out", name, *_kind(signature.outputs[name].dtype.name, v), _summary(v)) for name, v in outputs.items()]
+    table = [("in", name, *_kind(signature.all_inputs[name].dtype.name, value), "") for name, value in inputs.items()]
+    for name, value in outputs.items():
+        tensor = signature.outputs[name]
+        summary = _labelled(labels, value) if (labels := labels_of(tensor)) else _summary(value)
+        table.append(("out", name, *_kind(tensor.dtype.name, value), summary))
     yield from tables.rows(table)
     yield f"ready after {time_text(times.opening)}, first step {time_text(times.first)}"
     if times.steps:
@@ -141,6 +147,15 @@ def _summary(value: Any) -> str:
         return f"min {numbers.min():.4g}  mean {numbers.mean():.4g}  max {numbers.max():.4g}  {shown}"
 
 
+def _labelled(labels: Sequence[str | int], rows: Array) -> str:
+    """The first row, with its labels."""
+    if not len(rows):
+        return ""
+    some = [f"{label}: {_element(item)}" for label, item in zip(labels[:_SHOWN], rows[0], strict=False)]
+    more = ", …" if len(labels) > _SHOWN else ""
+    return f"{{{', '.join(some)}{more}}}" + ("; …" if len(rows) > 1 else "")
+
+
 def _element(item: Any) -> str:
     if isinstance(item, bytes):
         return repr(item.decode(errors="replace"))
@@ -157,10 +172,15 @@ def _check_output(path: Path | None) -> None:
         )
 
 
-def _written(arguments: argparse.Namespace, outputs: Mapping[str, Any]) -> Iterator[Path]:
+def _written(arguments: argparse.Namespace, signature: Signature, outputs: Mapping[str, Any]) -> Iterator[Path]:
     arrays = dict(pair for name, value in outputs.items() for pair in _stored(name, value))
     path: Path | None = arguments.output
-    if path is not None:
+    if path is not None and path.suffix == ".npy":
+        yield _write(path, arrays)
+    for name, tensor in signature.outputs.items():
+        if labels := labels_of(tensor):
+            arrays[f"{name}.labels"] = np.array(labels)
+    if path is not None and path.suffix == ".npz":
         yield _write(path, arrays)
     folder: Path | None = arguments.output_folder
     if folder is not None:

@@ -22,13 +22,21 @@ class Signature:
     """One way to call a model.
 
     Attributes:
-        inputs, outputs: Tensors by the names that the model gives them, in its order.
+        inputs, outputs: Tensors by the names that the model gives them, in its order. An output that ONNX has as a list
+            of dictionaries is a `LabelledTensor`, which ops take as a tensor.
         method: What kind of call it is, as TensorFlow's `method_name`; "" where the format has no such thing.
+        optional: Inputs with a default value, which a call may leave out.
     """
 
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     method: str = ""
+    optional: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def all_inputs(self) -> Mapping[str, Tensor]:
+        """The inputs, those with a default value last."""
+        return {**self.inputs, **self.optional}
 
 
 async def _nothing(session: Session) -> None:
@@ -79,6 +87,11 @@ class Model:
     def inputs(self) -> Mapping[str, Tensor]:
         """The inputs of the default signature."""
         return self.signature().inputs
+
+    @property
+    def optional(self) -> Mapping[str, Tensor]:
+        """The inputs of the default signature that have a default value."""
+        return self.signature().optional
 
     @property
     def outputs(self) -> Mapping[str, Tensor]:

@@ -23,6 +23,7 @@ from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.opdef import OPS, OpDef, ShapeContext, ShapeFn
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import MAX_RANK, Dims, ShapeLike, dims_of, format_dims, num_elements
@@ -71,7 +72,14 @@ def _to_dense(value: Any, **wanted: Any) -> Tensor:
     return tensor
 
 
-_CONVERSIONS: Final[list[tuple[int, type, Callable[..., Any]]]] = [(_PRIORITY, IndexedSlices, _to_dense)]
+def _to_values(value: LabelledTensor, **wanted: Any) -> Tensor:
+    return value.values
+
+
+_CONVERSIONS: Final[list[tuple[int, type, Callable[..., Any]]]] = [
+    (_PRIORITY, IndexedSlices, _to_dense),
+    (_PRIORITY, LabelledTensor, _to_values),
+]
 
 
 def register_tensor_conversion_function(

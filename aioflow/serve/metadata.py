@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from aioflow.graph.labelled import labels_of
 from aioflow.graph.tensor import Tensor
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import datatype_of
@@ -17,14 +18,26 @@ _NANOSECONDS: Final = 1e9
 _PLATFORM: Final = "aioflow"
 
 
-def metadata_of(model: ServedModel, versions: Sequence[int]) -> dict[str, Any]:
-    """What a model takes and gives; a size that is open is -1."""
+def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = True) -> dict[str, Any]:
+    """What a model takes and gives; a size that is open is -1.
+
+    Args:
+        parameters: Whether tensors have parameters: `optional`, of an input with a default value, and `labels`, of an
+            output whose columns have some. Optional inputs are left out without.
+    """
+    signature = model.signature
+    inputs, outputs = tensors_of(signature.inputs), tensors_of(signature.outputs)
+    if parameters:
+        inputs += [{**each, "parameters": {"optional": True}} for each in tensors_of(signature.optional)]
+        for each in outputs:
+            if labels := labels_of(signature.outputs[each["name"]]):
+                each["parameters"] = {"labels": list(labels)}
     return {
         "name": model.name,
         "versions": [str(version) for version in versions],
         "platform": _PLATFORM,
-        "inputs": tensors_of(model.signature.inputs),
-        "outputs": tensors_of(model.signature.outputs),
+        "inputs": inputs,
+        "outputs": outputs,
     }
 
 
@@ -52,7 +65,7 @@ def index_of(entries: Iterable[Entry], only_ready: bool = False) -> list[dict[st
 def statistics_of(model: ServedModel) -> dict[str, Any]:
     """What a version has done, in the words of Triton's extension. Times are in nanoseconds."""
     tally = model.tally
-    batches = [call.statistics() for call in model.calls.values()]
+    batches = [call.statistics() for call in model.all_calls]
     succeeded, failed = tally.outcomes["ok"], sum(tally.outcomes.values()) - tally.outcomes["ok"]
     executed = sum(each.batches for each in batches)
     compute = _duration(executed, sum(each.compute_seconds for each in batches))

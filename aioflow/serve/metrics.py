@@ -91,7 +91,7 @@ def _of_steps(models: Sequence[ServedModel]) -> Iterator[Metric]:
     waiting = GaugeMetricFamily("aioflow_waiting_rows", "Rows that wait for a step.", labels=_LABELS)
     for model in models:
         labels = (model.name, str(model.version))
-        found = [call.statistics() for call in model.calls.values()]
+        found = [call.statistics() for call in model.all_calls]
         sizes = [(size, count) for each in found for size, count in each.sizes.items()]
         histogram = [sum(count for size, count in sizes if low < size <= high) for low, high in _ranges()]
         rows.add_metric(labels, _buckets(_ROWS, histogram), float(sum(each.rows for each in found)))

@@ -10,14 +10,17 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError, UnimplementedError
+from aioflow.graph.labelled import values_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.saved.opening import open_model
 from aioflow.serve.calls import Call, open_call
+from aioflow.serve.optional_inputs import OptionalInputs
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of
 from aioflow.serve.tally import RequestTally
@@ -40,6 +43,7 @@ class ServedModel:
         model: What was opened.
         session: Where it runs.
         calls: By signature.
+        optional: Calls that give optional inputs, by signature; empty where there are none.
         tally: What has become of its requests.
     """
 
@@ -52,6 +56,11 @@ class ServedModel:
         self.session = session
         self.calls = calls
         self.options = options
+        self.optional = {
+            name: OptionalInputs(session, _plain(model.signatures[name]), options)
+            for name in calls
+            if model.signatures[name].optional
+        }
         self.tally = RequestTally()
         self.weight_bytes = 0  # that it has of the repository's budget
         self.signature_name = _default_signature(model)
@@ -93,14 +102,18 @@ class ServedModel:
         """
         name = self._signature_of(request)
         signature, call = self.model.signatures[name], self.calls[name]
-        arrays = _arrays(request.inputs, signature.inputs)
+        arrays = _arrays(request.inputs, signature)
         wanted = list(signature.outputs) if request.outputs is None else [each.name for each in request.outputs]
         for each in wanted:
             if each not in signature.outputs:
                 raise MalformedRequestError(
                     f"the model has no output {each!r}", expected=f"one of {list(signature.outputs)}", actual=each
                 )
-        values = await call(arrays, self.options.limited(request.timeout), request.priority)
+        limit = self.options.limited(request.timeout)
+        if len(arrays) > len(signature.inputs):
+            values = await self.optional[name](arrays, limit, request.priority)
+        else:
+            values = await call(list(arrays.values()), limit, request.priority)
         return InferResponse(self.name, str(self.version), {each: values[each] for each in wanted}, request.id)
 
     def _signature_of(self, request: InferRequest) -> str:
@@ -115,6 +128,11 @@ class ServedModel:
     def signature(self) -> Signature:
         """The default one."""
         return self.model.signatures[self.signature_name]
+
+    @property
+    def all_calls(self) -> list[Call]:
+        """The calls of all signatures, with and without optional inputs."""
+        return [*self.calls.values(), *(each.call for each in self.optional.values())]
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -138,14 +156,19 @@ class ServedModel:
         self._unused.set()
 
 
-def _arrays(given: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> list[Any]:
-    """The arrays in the order of the signature."""
-    if given.keys() != inputs.keys():
+def _arrays(given: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
+    """Return the arrays in the order of the signature, checked."""
+    known = signature.all_inputs
+    if not signature.inputs.keys() <= given.keys() <= known.keys():
         raise MalformedRequestError(
-            "the request has other inputs than the model", expected=list(inputs), actual=[each[:60] for each in given]
+            "the request has other inputs than the model",
+            expected=[*signature.inputs, *(f"{name} (optional)" for name in signature.optional)],
+            actual=[each[:60] for each in given],
         )
-    found = []
-    for name, tensor in inputs.items():
+    found = {}
+    for name, tensor in known.items():
+        if name not in given:
+            continue
         array = given[name]
         if array.dtype != tensor.dtype.np_dtype:
             raise MalformedRequestError(
@@ -157,7 +180,7 @@ def _arrays(given: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> list[Any]
                 expected=[-1 if size is None else size for size in tensor.dims or ()],
                 actual=list(array.shape),
             )
-        found.append(array)
+        found[name] = array
     return found
 
 
@@ -188,8 +211,23 @@ def _servable(model: Model) -> dict[str, Signature]:
                 raise
             _LOG.info("signature %s of %s is not served: %s", key, model.source, error.message)
         else:
-            found[key] = signature
+            optional = {name: tensor for name, tensor in signature.optional.items() if _is_servable(tensor)}
+            found[key] = replace(signature, optional=optional)
     return found
+
+
+def _is_servable(tensor: Tensor) -> bool:
+    try:
+        datatype_of(tensor.dtype, tensor.name)
+    except UnimplementedError:
+        return False
+    return True
+
+
+def _plain(signature: Signature) -> Signature:
+    """The signature with tensors for outputs whose columns have labels: the protocol has arrays alone."""
+    outputs = {name: values_of(tensor) for name, tensor in signature.outputs.items()}
+    return replace(signature, outputs=outputs)
 
 
 async def open_served(
@@ -202,10 +240,11 @@ async def open_served(
     """
     model = await in_thread(opener, path, effects=False)
     signatures = _servable(model)
+    model = replace(model, signatures={**model.signatures, **signatures})
     session = Session(graph=model.graph, config=options.config)
     try:
         await model.initialize(session)
-        calls = {key: await open_call(session, each, options) for key, each in signatures.items()}
+        calls = {key: await open_call(session, _plain(each), options) for key, each in signatures.items()}
         served = ServedModel(name, version, model, session, calls, options)
         if options.warmup:
             await _warm(served)

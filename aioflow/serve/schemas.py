@@ -89,7 +89,8 @@ _METADATA: Final[dict[str, Schema]] = {
     "Ready": _object({"ready": _FLAG}, name=_TEXT),
     "Server": _object({"name": _TEXT, "version": _TEXT, "extensions": _list(_TEXT)}),
     "TensorMetadata": _object(
-        {"name": _TEXT, "datatype": _DATATYPE, "shape": _list({"type": "integer", "minimum": -1})}
+        {"name": _TEXT, "datatype": _DATATYPE, "shape": _list({"type": "integer", "minimum": -1})},
+        parameters=_object({}, optional=_FLAG, labels=_list({"type": ["string", "integer"]})),
     ),
     "Model": _object(
         {

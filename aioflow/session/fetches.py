@@ -13,6 +13,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.arrays import holds_bytes, takes_long, to_array
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices, IndexedSlicesValue
+from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.kernels.list_values import tensors_of
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
@@ -69,6 +70,7 @@ class FetchMapper:
         tensors: Each tensor once, in the order in which a run returns them.
         targets: Nodes that are run for their effect; their place in the result is None.
         copies: The positions of tensors that several places of the structure get: once for each but the first.
+        is_direct: Whether `take` alone makes the result, without `give`.
     """
 
     def __init__(self, graph: Graph, fetches: Any) -> None:
@@ -77,15 +79,18 @@ class FetchMapper:
         self._graph = graph
         self._positions: dict[Tensor, int] = {}
         self.copies: list[int] = []
+        self._labelled: list[int] = []
         self.take: Take = self._plan(fetches)
         self.single = self.take if isinstance(self.take, _First) else None
+        self.is_direct = not self.copies and not self._labelled
 
     async def give(self, values: list[Any]) -> Any:
         """The values of `tensors` in the structure of the fetches. Each place gets a value of its own."""
         again = [values[position] for position in self.copies]
-        if any(isinstance(value, np.ndarray) and value.nbytes > _LARGE for value in again):
-            return self.take(values + await in_thread(_copies, again, effects=False))
-        return self.take(values + _copies(again))
+        again = await in_thread(_copies, again, effects=False) if any(map(_is_large, again)) else _copies(again)
+        if any(_is_large(values[position]) for position in self._labelled):
+            return await in_thread(self.take, values + again, effects=False)
+        return self.take(values + again)
 
     def _plan(self, fetches: Any) -> Take:
         if isinstance(fetches, list | tuple):
@@ -101,6 +106,10 @@ class FetchMapper:
         if isinstance(fetches, SparseTensor):
             sparse = [self._plan(part) for part in (fetches.indices, fetches.values, fetches.dense_shape)]
             return lambda values: SparseTensorValue(*(t(values) for t in sparse))
+        if isinstance(fetches, LabelledTensor):
+            labelled, rows = fetches, self._plan(fetches.values)
+            self._labelled.append(self._positions[fetches.values])
+            return lambda values: labelled.dictionaries(rows(values))
         return self._leaf(fetches)
 
     def _sequence(self, fetches: Any) -> Take:
@@ -172,6 +181,10 @@ def _owned(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_owned(item) for item in tensors_of(value)]
     return copied(value) if isinstance(value, np.ndarray) else value
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.nbytes > _LARGE
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:

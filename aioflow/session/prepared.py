@@ -49,7 +49,7 @@ class PreparedStep:
 
     def __init__(self, fetches: FetchMapper, request: StepRequest, mutations: int, sampling: Sampling) -> None:
         self.fetches = fetches
-        self.take = None if fetches.copies else fetches.take  # in the structure of the fetches, where that is all
+        self.take = fetches.take if fetches.is_direct else None  # in the structure of the fetches, where that is all
         self.single = fetches.single is not None
         self.request = request
         self.mutations = mutations

@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
+import aioflow
+from aioflow.interop import onnx
 from tests.interop.onnx.one_node import one_node, run_model
+from tests.interop.onnx.test_maps import zip_map
 
 ML = "ai.onnx.ml"
 X = np.random.default_rng(2).standard_normal((7, 4)).astype(np.float32)
@@ -134,3 +138,74 @@ async def test_values_for_values() -> None:
     await same("CategoryMapper", {"x": numbers}, opset=1, cats_strings=keys, cats_int64s=[10, 20, 30])
     await same("LabelEncoder", {"x": numbers}, opset=2, keys_int64s=[20, 30], values_floats=[0.5, 1.5])
     await same("OneHotEncoder", {"x": numbers}, opset=1, cats_int64s=[20, 1, 7])
+
+
+@pytest.mark.parametrize("shape", [["N", 4], None])
+@pytest.mark.parametrize(
+    "labels", [{"classlabels_int64s": [4, 9, -2, 0]}, {"classlabels_strings": ["d", "ä", "a", "z"]}]
+)
+async def test_columns_with_labels(labels: dict[str, Any], shape: list[Any] | None) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = zip_map(shape, **labels)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for x in (X, X[:1], X[:0]):
+        [wanted] = session.run(None, {"x": x})
+        loaded = onnx.load(model)
+        async with aioflow.Session(graph=loaded.graph) as ours:
+            found = (await ours.run(loaded.outputs, {loaded.inputs["x"]: x}))["maps"]
+        assert found == wanted
+        assert list(map(list, found)) == list(map(list, wanted))
+
+
+def ensemble(random: np.random.Generator, dtype: type, modes: list[int], targets: int) -> dict[str, Any]:
+    """Random trees in the form of opset 5: nodes and leaves have lists of their own."""
+    made: dict[str, list[Any]] = {
+        f"nodes_{name}": []
+        for name in ("featureids", "modes", "trueleafs", "falseleafs", "truenodeids", "falsenodeids", "splits")
+    }
+    members: list[float] = []
+    weights: list[float] = []
+
+    def node(depth: int) -> int:
+        number = len(made["nodes_modes"])
+        mode = int(random.choice(modes))
+        row = (int(random.integers(4)), mode, 0, 0, 0, 0, float(random.integers(-2, 3)))
+        for column, value in zip(made.values(), row, strict=True):
+            column.append(value)
+        if mode == 6:
+            members.extend([*random.choice(np.arange(-2.0, 3), int(random.integers(1, 4)), replace=False), np.nan])
+        for side in ("true", "false"):
+            is_leaf = depth == 0 or random.random() < 0.3
+            if is_leaf:
+                weights.append(float(random.standard_normal()))
+            made[f"nodes_{side}leafs"][number] = int(is_leaf)
+            made[f"nodes_{side}nodeids"][number] = len(weights) - 1 if is_leaf else node(depth - 1)
+        return number
+
+    roots = [node(int(random.integers(4))) for _ in range(4)]
+    count = len(made["nodes_modes"])
+    return (
+        made
+        | {
+            "n_targets": targets,
+            "tree_roots": roots,
+            "nodes_splits": numpy_helper.from_array(np.array(made["nodes_splits"], dtype)),
+            "nodes_modes": numpy_helper.from_array(np.array(made["nodes_modes"], np.uint8)),
+            "nodes_missing_value_tracks_true": random.integers(0, 2, count).tolist(),
+            "leaf_targetids": random.integers(0, targets, len(weights)).tolist(),
+            "leaf_weights": numpy_helper.from_array(np.array(weights, dtype)),
+        }
+        | ({"membership_values": numpy_helper.from_array(np.array(members, dtype))} if members else {})
+    )
+
+
+@pytest.mark.parametrize("aggregate", range(4))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("modes", [[0], [0, 1, 2, 3, 4, 5], [6], [0, 6]], ids=str)
+async def test_trees_of_opset_5(modes: list[int], dtype: type, aggregate: int) -> None:
+    """Transforms are left out: onnxruntime has SOFTMAX and LOGISTIC the other way round than ONNX."""
+    random = np.random.default_rng(aggregate)
+    x: np.ndarray[Any, Any] = random.integers(-2, 3, (9, 4)).astype(dtype)
+    x[random.random(x.shape) < 0.15] = np.nan
+    made = ensemble(random, dtype, modes, 1 + aggregate % 3)
+    await same("TreeEnsemble", {"x": x}, opset=5, aggregate_function=aggregate, **made)

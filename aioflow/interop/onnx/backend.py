@@ -56,15 +56,16 @@ class AioflowRep(BackendRep):
         """The outputs, as a named tuple.
 
         Args:
-            inputs: The values in the order of the model's inputs, or by name.
+            inputs: The values in the order of the model's inputs, those with a default value last, or by name.
             kwargs: As for `Session.run`.
 
         Raises:
             InvalidArgumentError: there are too few or too many.
         """
-        known = self.model.inputs
+        signature = self.model.signature()
+        known = signature.all_inputs
         given = inputs if isinstance(inputs, Mapping) else dict(zip(known, inputs, strict=False))
-        if set(given) != set(known) or len(given) != len(inputs):
+        if not set(signature.inputs) <= set(given) <= set(known) or len(given) != len(inputs):
             raise InvalidArgumentError(
                 "the inputs are not those of the model", expected=list(known), actual=len(inputs)
             )
@@ -139,6 +140,8 @@ def _told(value: Any, proto: TypeProto) -> Any:
     """A fetched value as ONNX has it: text is `str`, an optional is its element or None."""
     if proto.WhichOneof("value") == "optional_type":
         return _told(value[0], proto.optional_type.elem_type) if value else None
+    if proto.WhichOneof("value") == "sequence_type" and proto.sequence_type.elem_type.HasField("map_type"):
+        return value
     if proto.WhichOneof("value") == "sequence_type":
         return [_told(item, proto.sequence_type.elem_type) for item in value]
     array = np.asarray(value)

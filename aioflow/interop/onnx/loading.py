@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 from google.protobuf.message import DecodeError
 from onnx import IR_VERSION, GraphProto, ModelProto, TypeProto
@@ -14,13 +15,14 @@ from aioflow.formats.files import file_errors
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph
+from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import TensorKind, kind_of_type, placed, standing_for, stored
-from aioflow.interop.onnx.types import element_type_name
+from aioflow.interop.onnx.types import dims_of_type, element_type_name
 from aioflow.interop.onnx.walking import Scope, Walk
 from aioflow.interop.onnx.weights import Weights, statistics_of
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
@@ -28,6 +30,8 @@ from aioflow.ops.variables.collections import variables_initializer
 from aioflow.session.session import Session
 
 __all__ = ["load", "read_model"]
+
+_IR_OF_DEFAULTS: Final = 4
 
 
 def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool = False) -> Model:
@@ -47,8 +51,9 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
             has its weights as integers, which stay constants, and no gradient goes through its rounding.
 
     Returns:
-        A model whose `inputs` and `outputs` have ONNX's names. Its nodes have the names of the model's nodes, with
-        "_" for what a node's name may not have; what one node of the model needs besides is in a scope of its name.
+        A model whose `inputs` and `outputs` have ONNX's names. Inputs with an initializer are its `optional` inputs,
+        but for those whose value the import has to know. Its nodes have the names of the model's nodes, with "_" for
+        what a node's name may not have; what one node of the model needs besides is in a scope of its name.
 
     Raises:
         UnsupportedError: it has ops that cannot be imported; lists them all.
@@ -60,20 +65,44 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
     proto, source = read_model(model)
     path = Path(model) if isinstance(model, str | os.PathLike) else None
     _check(proto)
-    graph = Graph()
-    weights = Weights(trainable, statistics_of(proto.graph))
-    walk = Walk(proto, graph, ExternalFiles(path), weights)
     try:
-        signature = _walked(proto, walk, source)
+        walk, signature = _imported(proto, source, ExternalFiles(path), trainable)
     except RecursionError as error:
         raise InvalidArgumentError("the model's graphs or functions are nested too deeply") from error
     return Model(
-        graph,
+        walk.graph,
         {DEFAULT_SIGNATURE: signature},
-        weights.variables,
-        _initialize(graph, weights),
+        walk.weights.variables,
+        _initialize(walk.graph, walk.weights),
         f"{source}, by {proto.producer_name}" if proto.producer_name else source,
     )
+
+
+def _imported(proto: ModelProto, source: str, files: ExternalFiles, trainable: bool) -> tuple[Walk, Signature]:
+    """Import the model, with as many of its optional inputs as possible.
+
+    Translations may have to know a value, such as that of axes: in another attempt those that they asked for are
+    constants, and in a last one all are.
+    """
+    defaults = _defaults(proto)
+    while True:
+        weights = Weights(trainable, statistics_of(proto.graph), defaults)
+        walk = Walk(proto, Graph(), files, weights)
+        try:
+            return walk, _walked(proto, walk, source)
+        except (UnsupportedError, InvalidArgumentError):
+            if not weights.asked:
+                raise
+            is_first = len(defaults) == len(_defaults(proto))
+            defaults = {name: dims for name, dims in defaults.items() if is_first and name not in weights.asked}
+
+
+def _defaults(proto: ModelProto) -> dict[str, Dims]:
+    """The inputs that have an initializer, with their shapes. Before version 4 of the format all weights are inputs."""
+    if proto.ir_version < _IR_OF_DEFAULTS:
+        return {}
+    weights = {each.name for each in proto.graph.initializer}
+    return {each.name: dims_of_type(each.type.tensor_type) for each in proto.graph.input if each.name in weights}
 
 
 def _initialize(graph: Graph, weights: Weights) -> Callable[[Session], Awaitable[None]]:
@@ -95,7 +124,8 @@ def _walked(proto: ModelProto, walk: Walk, source: str) -> Signature:
         walk.run_nodes(proto.graph.node, scope)
         if walk.unsupported:
             raise UnsupportedError(source, walk.unsupported)
-        return Signature(inputs, {each.name: stored(scope.find(each.name)) for each in proto.graph.output})
+        outputs = {each.name: stored(scope.find(each.name)) for each in proto.graph.output}
+        return Signature(inputs, outputs, optional=walk.weights.optional)
 
 
 def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str]:

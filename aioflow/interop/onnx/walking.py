@@ -12,6 +12,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from aioflow.graph.graph import Graph
+from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.names import check_text, node_name
@@ -222,6 +223,8 @@ class Walk:
             node.refuse("no such op")
         if any(each is _MISSING for each in inputs):
             raise _Known
+        if any(isinstance(each, LabelledTensor) for each in inputs):
+            node.refuse("an input that is a list of dictionaries")
         with self.graph.name_scope(node_name(node.name, proto.op_type)) as prefix:
             first = self.graph.version
             with _mapped_errors(node):
@@ -237,7 +240,7 @@ class Walk:
     def _name(self, outputs: Sequence[Value], first: int, prefix: str) -> None:
         """Let the node that was made last have the model's name, if it gives what the model's node gives."""
         for value in outputs:
-            if isinstance(value, Tensor) and value.op.id >= first:
+            if isinstance(value, Tensor | LabelledTensor) and value.op.id >= first:
                 self.graph.take_scope_name(value.op, prefix)
 
     def _called(self, function: FunctionProto, node: Node, inputs: list[Value], scope: Scope) -> list[Value]:

@@ -122,7 +122,7 @@ class Methods:
 
     async def _model(self, request: Any) -> Mapping[str, Any]:
         served = self._repository.get(request.name, request.version or None)
-        return metadata_of(served, self._repository.versions(request.name))
+        return metadata_of(served, self._repository.versions(request.name), parameters=False)
 
     async def _statistics(self, request: Any) -> Mapping[str, Any]:
         found = self._repository.chosen(request.name or None, request.version or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from aioflow.errors import NotFoundError
+from aioflow.graph.labelled import values_of
 from aioflow.interop.model import Signature
 from aioflow.observe.picture.outline import outline
 from aioflow.observe.picture.svg import as_svg
@@ -31,7 +32,7 @@ async def draw(model: ServedModel, signature: str | None, opened: Collection[str
 
 
 def _drawn(model: ServedModel, signature: Signature, title: str, opened: Collection[str]) -> str:
-    inputs, outputs = list(signature.inputs.values()), list(signature.outputs.values())
+    inputs, outputs = list(signature.inputs.values()), [values_of(each) for each in signature.outputs.values()]
     plan = model.session.plan(outputs, inputs)
     devices = {node.name: device for device, node in plan.placed_nodes()}
     return as_svg(outline(model.model.graph, inputs, outputs, None, devices, opened), title)

@@ -110,7 +110,7 @@ class Status:
     def _served(self, model: ServedModel, history: History) -> dict[str, Any]:
         gained = history.gained((model.name, model.version), _counts(model))
         recent, latency = gained[: len(OUTCOMES)], gained[len(OUTCOMES) :]
-        found = [call.statistics() for call in model.calls.values()]
+        found = [call.statistics() for call in model.all_calls]
         return {
             "signatures": [
                 {

@@ -1,0 +1,36 @@
+"""Requests that give optional inputs: each is a step of its own, in which the others have their default values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aioflow.interop.model import Signature
+from aioflow.serve.calls import Single
+from aioflow.serve.options import ModelOptions
+from aioflow.session.session import Session
+
+__all__ = ["OptionalInputs"]
+
+
+class OptionalInputs:
+    """Calls of a signature with any of its optional inputs.
+
+    All of them share one compiled step, whichever inputs they give: clients do not choose how many are compiled.
+
+    Attributes:
+        call: The step, to which every input is fed.
+    """
+
+    def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
+        self._session = session
+        self._signature = signature
+        self._defaults: dict[str, Any] = {}
+        self.call = Single(session, Signature(signature.all_inputs, signature.outputs), options)
+
+    async def __call__(self, given: Mapping[str, Any], timeout: float | None, priority: int) -> dict[str, Any]:
+        """Return the outputs by name. Raises as `Single`."""
+        if not self._defaults:
+            self._defaults = await self._session.run(dict(self._signature.optional))
+        values = {**self._defaults, **given}
+        return await self.call([values[name] for name in self._signature.all_inputs], timeout, priority)

@@ -1,0 +1,73 @@
+"""ONNX models behind the service: optional inputs, and outputs whose columns have labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.serve import ModelOptions, Repository
+from aioflow.serve.metadata import metadata_of
+from aioflow.serve.protocol import InferRequest, MalformedRequestError
+
+pytest.importorskip("onnx", reason="aioflow[onnx] is not installed")
+
+from tests.interop.onnx.test_maps import ROWS, X, zip_map  # onnx may not be there
+from tests.interop.onnx.test_optional_inputs import parse
+
+ADD = "g (float[N, 2] x, float[2] w, float[2] v) => (float[N, 2] y) <float[2] w = {10, 20}, float[2] v = {0, 0}>"
+
+
+async def infer(repository: Repository, **inputs: Any) -> Any:
+    response = await repository.get("m").infer(InferRequest(inputs))
+    return response.outputs
+
+
+def tensors(metadata: dict[str, Any], what: str) -> dict[str, Any]:
+    return {each.pop("name"): each for each in metadata[what]}
+
+
+@pytest.mark.parametrize("batch", [True, False])
+async def test_service_answers_labelled_columns_as_a_tensor(tmp_path: Path, batch: bool) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(zip_map(classlabels_strings=["b", "a"]).SerializeToString())
+    async with Repository({"m": path}, ModelOptions(batch=batch)) as repository:
+        await repository.load_all()
+        served = repository.get("m")
+        assert served.calls["serving_default"].is_batched is batch
+        np.testing.assert_array_equal((await infer(repository, x=X))["maps"], X)
+        columns = {"datatype": "FP32", "shape": [-1, 2]}
+        labels = {"parameters": {"labels": ["b", "a"]}}
+        assert tensors(metadata_of(served, [1]), "outputs") == {"maps": columns | labels}
+        assert tensors(metadata_of(served, [1], parameters=False), "outputs") == {"maps": columns}
+        model = served.model
+        async with af.Session(graph=model.graph) as session:  # elsewhere the model has its dictionaries
+            assert (await session.run(model.outputs, {model.inputs["x"]: X}))["maps"] == ROWS
+
+
+async def test_service_takes_optional_inputs_in_steps_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse(f"{ADD} {{ h = Add(x, w)  y = Sub(h, v) }}").SerializeToString())
+    async with Repository({"m": path}) as repository:
+        await repository.load_all()
+        served = repository.get("m")
+        assert served.calls["serving_default"].is_batched
+        w, v = np.array([1, 2], np.float32), np.array([5, 6], np.float32)
+        default = np.array([10, 20], np.float32)
+        for given, wanted in (
+            ({}, X + default),
+            ({"w": w}, X + w),
+            ({"v": v}, X + default - v),
+            ({"v": v, "w": w}, X + w - v),
+        ):
+            np.testing.assert_array_equal((await infer(repository, x=X, **given))["y"], wanted)
+        assert sum(call.statistics().answered for call in served.all_calls) == 4
+        for wrong in ({"w": w}, {"x": X, "z": w}, {"x": X, "w": w.astype(np.float64)}, {"x": X, "w": w[:1]}):
+            with pytest.raises(MalformedRequestError):
+                await infer(repository, **wrong)
+        inputs = tensors(metadata_of(served, [1]), "inputs")
+        assert {name for name, each in inputs.items() if each.get("parameters") == {"optional": True}} == {"w", "v"}
+        assert list(tensors(metadata_of(served, [1], parameters=False), "inputs")) == ["x"]
