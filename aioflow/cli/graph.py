@@ -11,6 +11,7 @@ from typing import Final
 import aioflow as af
 from aioflow.cli import tables
 from aioflow.cli.arguments import add_imports, count, output_file, stored_file
+from aioflow.cli.model_inputs import add_shape, opened_model
 from aioflow.cli.progress import progress
 from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
 from aioflow.formats.files import file_errors
@@ -19,7 +20,6 @@ from aioflow.interop.model import Model, Signature
 from aioflow.observe.picture.outline import Outline, outline
 from aioflow.observe.picture.svg import as_svg
 from aioflow.observe.picture.texts import as_dot, as_json
-from aioflow.saved.opening import open_model
 
 __all__ = ["add_parser"]
 
@@ -45,6 +45,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--signature", metavar="NAME", help="draw what this call needs")
     parser.add_argument("--all", action="store_true", help="draw also what no call needs")
+    add_shape(parser)
     add_imports(parser)
     parser.set_defaults(run=_run)
 
@@ -58,7 +59,7 @@ def _picture(text: str) -> Path:
 
 def _run(arguments: argparse.Namespace) -> int:
     with progress(f"loading {arguments.model}"):
-        model = open_model(arguments.model)
+        model = opened_model(arguments)
     inputs = [tensor for signature in _signatures(model, arguments) for tensor in signature.inputs.values()]
     found = outline(model.graph, inputs, _fetches(model, arguments), arguments.depth)
     if len(found.boxes) > _MOST_BOXES:

@@ -20,7 +20,7 @@ from aioflow.cli import tables
 from aioflow.cli.arguments import add_imports, stored_file
 from aioflow.cli.devices import readable_size
 from aioflow.cli.estimates import Estimate, estimated
-from aioflow.cli.model_inputs import add_shape, sized
+from aioflow.cli.model_inputs import add_shape, opened_model, sized
 from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
@@ -28,7 +28,7 @@ from aioflow.graph.labelled import labels_of
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import Model
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
-from aioflow.saved.opening import kind_of, open_model
+from aioflow.saved.opening import kind_of
 from aioflow.saved.surveys import Survey, survey
 
 __all__ = ["add_parser"]
@@ -88,7 +88,7 @@ def _found(arguments: argparse.Namespace) -> _Found:
         return _Found(path, surveyed, None, surveyed.unsupported, {})
     try:
         with progress(f"loading {path}"):
-            model = open_model(path, kind)
+            model = opened_model(arguments)
     except UnsupportedError as error:
         return _Found(path, surveyed, None, error.unsupported, {})
     estimates: dict[str, Estimate | OpError] = {}

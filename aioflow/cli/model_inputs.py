@@ -15,12 +15,15 @@ from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceEx
 from aioflow.formats.files import file_errors
 from aioflow.graph.arrays import Array, blank, to_array
 from aioflow.graph.dtypes import DType
-from aioflow.graph.shapes import Dims, format_dims
+from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.model import Signature
+from aioflow.interop.model import Model, Signature
+from aioflow.interop.unsupported import UnsupportedError
+from aioflow.saved.opening import ONNX, kind_of, open_model
 
-__all__ = ["add_inputs", "add_shape", "all_inputs", "filled", "given_inputs", "sized"]
+__all__ = ["add_inputs", "add_shape", "all_inputs", "filled", "given_inputs", "input_shape", "opened_model", "sized"]
 
+_OPEN: Final = ("?", "-1")
 _FILLS: Final = ("zeros", "ones", "random")
 _LIKE_JSON: Final = tuple('[{"-0123456789')
 _WORDS: Final = ("true", "false", "null")
@@ -72,22 +75,37 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         "--shape",
         nargs="+",
         action="extend",
-        type=_shape,
+        type=input_shape,
         default=[],
         metavar="NAME=SIZES",
-        help="the sizes of an input, such as x=1,3,224,224",
+        help="the sizes of an input, such as x=1,3,224,224; ? for one that is open",
     )
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+def input_shape(text: str) -> tuple[str, Dims]:
+    """Return the name and the sizes of "x=?,3". Raises ArgumentTypeError: it is not of that form."""
     name, equals, sizes = text.rpartition("=")
-    parts = [part for part in sizes.split(",") if part]
-    if not equals or not all(part.strip().isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form x=1,3,224,224")
-    return name, tuple(int(part) for part in parts)
+    parts = [part.strip() for part in sizes.split(",") if part]
+    if not equals or not name or not all(part.isdecimal() or part in _OPEN for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form x=1,3,224,224, or x=?,3")
+    return name, tuple(None if part in _OPEN else int(part) for part in parts)
 
 
-def sized(signature: Signature, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, Dims]:
+def opened_model(arguments: argparse.Namespace) -> Model:
+    """Open the model of a command, with the shapes of `--shape` where it needs some. Raises as `open_model`.
+
+    Otherwise they are those of one call: what is shown of the model is what its file says.
+    """
+    kind = kind_of(arguments.model)
+    try:
+        return open_model(arguments.model, kind)
+    except UnsupportedError:
+        if kind is not ONNX or not arguments.shape:
+            raise
+        return open_model(arguments.model, kind, dict(arguments.shape))
+
+
+def sized(signature: Signature, shapes: Sequence[tuple[str, Dims]]) -> dict[str, Dims]:
     """The shape of each input, with the sizes that were given.
 
     Raises:
@@ -98,9 +116,9 @@ def sized(signature: Signature, shapes: Sequence[tuple[str, tuple[int, ...]]]) -
         if name not in found:
             raise InvalidArgumentError(f"no input {name!r}", expected=_known(signature), actual=name)
         tensor = signature.inputs[name]
-        if not tensor.shape.is_compatible_with(sizes):
+        if not is_compatible(tensor.dims, sizes):
             raise InvalidArgumentError(
-                f"input {name!r} cannot have that shape", expected=format_dims(tensor.dims), actual=list(sizes)
+                f"input {name!r} cannot have that shape", expected=format_dims(tensor.dims), actual=format_dims(sizes)
             )
         found[name] = sizes
     return found

@@ -16,7 +16,7 @@ import aioflow as af
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import add_imports, output_file, positive, stored_file
 from aioflow.cli.estimates import node_flops
-from aioflow.cli.model_inputs import add_inputs, all_inputs
+from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
@@ -25,7 +25,6 @@ from aioflow.graph.boundary import BOUNDARY
 from aioflow.interop.model import Model, Signature
 from aioflow.observe import chrome_trace
 from aioflow.runtime.stats import NodeStats, RunMetadata
-from aioflow.saved.opening import open_model
 
 __all__ = ["add_parser"]
 
@@ -78,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _profile(arguments: argparse.Namespace) -> int:
     with progress(f"loading {arguments.model}"):
-        model = open_model(arguments.model)
+        model = opened_model(arguments)
     signature = model.signature(arguments.signature)
     values = all_inputs(signature, arguments)
     feeds = {signature.all_inputs[name]: value for name, value in values.items()}

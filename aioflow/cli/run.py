@@ -18,7 +18,7 @@ import numpy as np
 import aioflow as af
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import add_imports, output_file, positive, stored_file
-from aioflow.cli.model_inputs import add_inputs, all_inputs
+from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import InvalidArgumentError, OpError
@@ -26,7 +26,6 @@ from aioflow.formats.files import file_errors
 from aioflow.graph.arrays import Array
 from aioflow.graph.labelled import labels_of, values_of
 from aioflow.interop.model import Model, Signature
-from aioflow.saved.opening import open_model
 
 __all__ = ["add_parser"]
 
@@ -75,7 +74,7 @@ async def _call(arguments: argparse.Namespace) -> int:
     _check_output(arguments.output)
     started = perf_counter()
     with progress(f"loading {arguments.model}"):
-        model = open_model(arguments.model)
+        model = opened_model(arguments)
     signature = model.signature(arguments.signature)
     values = all_inputs(signature, arguments)
     feeds = {signature.all_inputs[name]: value for name, value in values.items()}

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import aioflow.serve as service
 from aioflow.cli import program
 from aioflow.cli.arguments import add_imports, file, patience, port, positive, seconds, size
+from aioflow.cli.model_inputs import input_shape
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
 from aioflow.serve.backstop import keep_within
@@ -21,7 +22,7 @@ from aioflow.serve.options import BATCH
 from aioflow.serve.quiet import log_changes, log_no_garbage
 from aioflow.serve.sources import parse_source
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "given_models"]
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         " ONNX, SavedModels, graph definitions, and folders of aioflow.saved. Numbered folders in FOLDER are versions;"
         " the newest is served, or :1,2, or :all.",
     )
-    parser.add_argument("models", nargs="+", type=_model, metavar="NAME=FOLDER[:VERSION]", help="a model, or several")
+    _add_models(parser)
     where = parser.add_argument_group("where it listens, and for whom")
     where.add_argument("--host", default="127.0.0.1", help="the address (127.0.0.1: this machine alone)")
     where.add_argument("--port", type=port, default=8000, help="the port (8000); 0: any that is free")
@@ -96,6 +97,19 @@ def _add_batches(how: argparse._ArgumentGroup) -> None:
         default="auto",
         help="whether requests share steps: where rows are known not to depend on one another (proven), also where"
         " steps before the start show nothing else (auto), always, or never",
+    )
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="+", type=_model, metavar="NAME=FOLDER[:VERSION]", help="a model, or several")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        type=input_shape,
+        default=[],
+        metavar="[NAME:]INPUT=SIZES",
+        help="the shape of an input that the file of an ONNX model does not say, such as x=?,3; once for each input."
+        " NAME: may be left out where one model is served",
     )
 
 
@@ -157,11 +171,7 @@ class _Stop:
 
 
 async def _serve(arguments: argparse.Namespace, stop: _Stop) -> int:
-    models: dict[str, service.ModelSource] = {}
-    for name, source in arguments.models:
-        if name in models:
-            raise InvalidArgumentError(f"model {name!r} is given twice", expected="once; FOLDER:1,2 for two versions")
-        models[name] = source
+    models = given_models(arguments)
     where = service.ServerOptions(
         arguments.host,
         arguments.port,
@@ -189,6 +199,37 @@ async def _serve(arguments: argparse.Namespace, stop: _Stop) -> int:
     if interrupted is not None:
         raise interrupted
     return 0
+
+
+def given_models(arguments: argparse.Namespace) -> dict[str, service.ModelSource]:
+    """Return the models of a command line by name, with the shapes of their inputs.
+
+    Raises:
+        InvalidArgumentError: a name is given twice, or a shape is not that of one of the models.
+    """
+    models: dict[str, service.ModelSource] = {}
+    for name, source in arguments.models:
+        if name in models:
+            raise InvalidArgumentError(f"model {name!r} is given twice", expected="once; FOLDER:1,2 for two versions")
+        models[name] = source
+    for name, sizes in arguments.shape:
+        model, found = _shaped(models, name)
+        models[model] = replace(models[model], shapes={**models[model].shapes, found: sizes})
+    return models
+
+
+def _shaped(models: Mapping[str, service.ModelSource], text: str) -> tuple[str, str]:
+    """The model and the input that NAME:INPUT names; names of inputs may have colons, too."""
+    name, colon, found = text.partition(":")
+    if colon and found and name in models:
+        return name, found
+    if len(models) > 1:
+        raise InvalidArgumentError(
+            "--shape does not say which model",
+            expected=f"NAME:INPUT=SIZES, NAME one of {', '.join(models)}",
+            actual=text,
+        )
+    return next(iter(models)), text
 
 
 def _service(

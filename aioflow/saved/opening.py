@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
 from aioflow.formats.checkpoint import checkpoint_exists, committing_file
@@ -24,6 +24,7 @@ from aioflow.graph.encoding import MAGIC
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.shapes import ShapeLike
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.tensorflow.saved_model_parts import FILES as SAVED_MODEL_FILES
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
@@ -221,15 +222,19 @@ def _varint(file: BinaryIO) -> int | None:
     return None
 
 
-def open_model(path: str | os.PathLike[str], kind: Kind | None = None) -> Model:
+def open_model(
+    path: str | os.PathLike[str], kind: Kind | None = None, shapes: Mapping[str, ShapeLike] | None = None
+) -> Model:
     """The model at a path, whatever its format. Blocks on the disk.
 
     Args:
         kind: Its format, where that is known.
+        shapes: Shapes of inputs by name, for an ONNX model whose file does not say them.
 
     Raises:
         UnsupportedError: it has ops that cannot be imported; the error lists them all.
-        InvalidArgumentError: it is no model, or weights alone, or a meta graph, which does not say how it is called.
+        InvalidArgumentError: shapes are given for another format, or for no input; or it is no model, or weights alone,
+            or a meta graph, which does not say how it is called.
         OpError: as what reads the format.
     """
     found = kind or kind_of(path)
@@ -239,12 +244,18 @@ def open_model(path: str | os.PathLike[str], kind: Kind | None = None) -> Model:
             expected="a model, such as aioflow.saved.save writes",
             actual=f"{found.name}, which does not say how it is called",
         )
+    if shapes and found is not ONNX:
+        raise InvalidArgumentError(
+            f"{os.fspath(path)} has the shapes of its inputs in its file",
+            expected="no shapes, which are for ONNX models alone",
+            actual=f"{found.name}, and shapes of {', '.join(shapes)}",
+        )
     place = Path(path) if not is_url(os.fspath(path)) else None
     if place is not None and place.is_file() and found in (SAVED_MODEL, AIOFLOW):
         path = place.parent  # its file was given
     module, _, function = found.open.partition(":")
-    reader: Callable[[Any], Model] = getattr(import_module(module), function)
-    return reader(path)
+    reader: Callable[..., Model] = getattr(import_module(module), function)
+    return reader(path, shapes=shapes) if shapes else reader(path)
 
 
 # -- graph definitions ------------------------------------------------------------------------------------------------

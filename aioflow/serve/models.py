@@ -32,7 +32,7 @@ __all__ = ["SIGNATURE", "ServedModel", "open_served"]
 _LOG: Final = logging.getLogger("aioflow.serve")
 SIGNATURE: Final = "signature"  # the request parameter that names another than the default one
 
-Opener = Callable[[str | os.PathLike[str]], Model]
+Opener = Callable[..., Model]  # of a path, and of shapes= where the source has some
 
 
 class ServedModel:

@@ -15,6 +15,7 @@ import os
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
@@ -293,7 +294,7 @@ class Repository:
             try:
                 places = await in_thread(model.source.find, effects=False)
                 for version, path in sorted(places.items()):
-                    served = opened[version] = await self._open(name, version, path, model.options)
+                    served = opened[version] = await self._open(name, version, path, model)
                     served.tally = model.tallies.setdefault(version, served.tally)
             except BaseException as error:
                 model.failure = getattr(error, "message", "") or type(error).__name__
@@ -309,13 +310,15 @@ class Repository:
             model.versions, model.failure = opened, ""
             _LOG.info("model %s is ready: %s", name, ", ".join(f"version {each}" for each in opened))
 
-    async def _open(self, name: str, version: int, path: str, options: ModelOptions) -> ServedModel:
+    async def _open(self, name: str, version: int, path: str, model: _Model) -> ServedModel:
         count = 0
         if self.memory is not None:
             count = await in_thread(weight_bytes, path, effects=False)
             self.memory.take(count, f"model {name!r} version {version}")
         try:
-            served = await open_served(name, version, path, options, self._opener)
+            shapes = model.source.shapes
+            opener = partial(self._opener, shapes=shapes) if shapes else self._opener
+            served = await open_served(name, version, path, model.options, opener)
         except BaseException:
             self._give_back(count)
             raise

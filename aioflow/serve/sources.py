@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.formats.files import file_errors
 from aioflow.formats.stores import is_url, local_path
+from aioflow.graph.shapes import Dims
 from aioflow.saved.opening import checkpoint_prefix
 
 __all__ = ["NAME", "ModelSource", "parse_source"]
@@ -29,10 +30,12 @@ class ModelSource:
     Attributes:
         path: A model, or a folder whose numbered entries are versions of one.
         versions: Which; () for the newest, None for all that there are.
+        shapes: Shapes of inputs by name, for an ONNX model whose file does not say them.
     """
 
     path: str
     versions: tuple[int, ...] | None = ()
+    shapes: Mapping[str, Dims] = field(default_factory=dict)
 
     def find(self) -> Mapping[int, str]:
         """The path of each version that is to be served. Blocks on the disk.

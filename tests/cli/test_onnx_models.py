@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 
 from aioflow.cli import main
+from aioflow.cli.serve import add_parser, given_models
+from aioflow.errors import InvalidArgumentError
 from tests.interop.onnx.test_maps import X, zip_map
 from tests.interop.onnx.test_optional_inputs import ADD, parse
+from tests.interop.onnx.test_shapes import hard
 
 
 @pytest.fixture
@@ -72,3 +76,44 @@ def test_commands_take_optional_inputs(optional: Path, command: str, capsys: pyt
 def test_graph_draws_models_with_labelled_columns(labelled: Path, tmp_path: Path) -> None:
     assert main(["graph", str(labelled), "-o", str(tmp_path / "g.json")]) == 0
     assert main(["profile", str(labelled), "--fill", "random"]) == 0
+
+
+def test_commands_take_a_shape_that_the_file_does_not_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "shapeless.onnx"
+    path.write_bytes(hard().SerializeToString())
+    assert main(["run", str(path), "--inputs", "[[1, 2], [3, 4]]"]) == 2
+    shown = capsys.readouterr()
+    assert "--shape NAME=?,3" in shown.err
+    assert main(["run", str(path), "--inputs", "[[1, 2], [3, 4]]", "--shape", "x=?,2"]) == 0
+    assert "[1, 2]" in capsys.readouterr().out
+    for command in ("run", "profile"):
+        assert main([command, str(path), "--fill", "ones", "--shape", "x=-1,3"]) == 0
+    assert main(["graph", str(path), "-o", str(tmp_path / "g.json"), "--shape", "x=?,3"]) == 0
+    assert main(["inspect", str(path), "--shape", "x=?,3"]) == 0
+    assert main(["run", str(path), "--fill", "ones", "--shape", "z=?,3"]) == 2
+    with pytest.raises(SystemExit):
+        main(["run", str(path), "--shape", "x=?,three"])
+
+
+@pytest.mark.parametrize(
+    ("models", "shapes", "wanted"),
+    [
+        (["m=a.onnx"], ["x=?,3"], {"m": {"x": (None, 3)}}),
+        (["m=a.onnx"], ["m:x=?,3", "input:0=2"], {"m": {"x": (None, 3), "input:0": (2,)}}),
+        (["m=a.onnx", "n=b.onnx"], ["m:x:0=-1", "n:y="], {"m": {"x:0": (None,)}, "n": {"y": ()}}),
+    ],
+)
+def test_serve_takes_shapes_of_inputs(models: list[str], shapes: list[str], wanted: Any) -> None:
+    arguments = _parsed(models, shapes)
+    assert {name: dict(source.shapes) for name, source in given_models(arguments).items()} == wanted
+
+
+def test_serve_refuses_a_shape_of_no_model() -> None:
+    with pytest.raises(InvalidArgumentError, match="which model"):
+        given_models(_parsed(["m=a.onnx", "n=b.onnx"], ["x=3"]))
+
+
+def _parsed(models: list[str], shapes: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    return parser.parse_args(["serve", *models, *(part for shape in shapes for part in ("--shape", shape))])

@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.serve import ModelOptions, Repository
+from aioflow.errors import InvalidArgumentError
+from aioflow.interop.unsupported import UnsupportedError
+from aioflow.serve import ModelOptions, ModelSource, Repository
 from aioflow.serve.metadata import metadata_of
 from aioflow.serve.protocol import InferRequest, MalformedRequestError
 
 pytest.importorskip("onnx", reason="aioflow[onnx] is not installed")
 
-from tests.interop.onnx.test_maps import ROWS, X, zip_map  # onnx may not be there
+from tests.interop.onnx.test_maps import ROWS, X, zip_map
 from tests.interop.onnx.test_optional_inputs import parse
+from tests.interop.onnx.test_shapes import hard
+from tests.serve.folders import save_model, scaled
 
 ADD = "g (float[N, 2] x, float[2] w, float[2] v) => (float[N, 2] y) <float[2] w = {10, 20}, float[2] v = {0, 0}>"
 
@@ -71,3 +75,25 @@ async def test_service_takes_optional_inputs_in_steps_of_their_own(tmp_path: Pat
         inputs = tensors(metadata_of(served, [1]), "inputs")
         assert {name for name, each in inputs.items() if each.get("parameters") == {"optional": True}} == {"w", "v"}
         assert list(tensors(metadata_of(served, [1], parameters=False), "inputs")) == ["x"]
+
+
+async def test_service_takes_shapes_that_the_file_does_not_say(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(hard().SerializeToString())
+    source = ModelSource(str(path), shapes={"x": (None, 3)})
+    async with Repository({"m": source, "without": path}) as repository:
+        with pytest.raises(UnsupportedError, match="--shape"):
+            await repository.load("without")
+        await repository.load("m")
+        assert tensors(metadata_of(repository.get("m"), [1]), "inputs")["x"]["shape"] == [-1, 3]
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        np.testing.assert_array_equal((await infer(repository, x=x))["y"], x[:1])
+        with pytest.raises(MalformedRequestError, match="shape"):
+            await infer(repository, x=x[:, :2])
+
+
+async def test_service_refuses_shapes_for_other_formats(tmp_path: Path) -> None:
+    folder = await save_model(tmp_path / "m", scaled(2))
+    async with Repository({"m": ModelSource(str(folder), shapes={"x": (None, 3)})}) as repository:
+        with pytest.raises(InvalidArgumentError, match="in its file"):
+            await repository.load("m")

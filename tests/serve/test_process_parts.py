@@ -65,6 +65,8 @@ def _settings() -> Settings:
 def test_settings_are_passed_as_they_are() -> None:
     settings = _settings()
     assert Settings.from_json(settings.to_json()) == settings
+    shaped = replace(settings, models={"m": ModelSource("a", shapes={"x": (None, 3), "y": (), "z": None})})
+    assert Settings.from_json(shaped.to_json()) == shaped
     # Other types that users may pass are converted to those of JSON.
     pad = {"x": np.float32(0), "y": b"none", "z": Padding(np.bytes_(b"none"))}
     options, where = ModelOptions(pad=pad), ServerOptions(hosts={"a"}, tls_cert=Path("a"), tls_key="b")

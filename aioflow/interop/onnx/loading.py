@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from aioflow.formats.files import file_errors
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind
 from aioflow.graph.graph import Graph
-from aioflow.graph.shapes import Dims
+from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.onnx.external import ExternalFiles
@@ -32,9 +32,15 @@ from aioflow.session.session import Session
 __all__ = ["load", "read_model"]
 
 _IR_OF_DEFAULTS: Final = 4
+_SHAPELESS: Final = "no shape in the file; give it, as by load(…, shapes={name: [None, 3]}) or --shape NAME=?,3"
 
 
-def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool = False) -> Model:
+def load(
+    model: str | os.PathLike[str] | bytes | ModelProto,
+    shapes: Mapping[str, ShapeLike] | None = None,
+    *,
+    trainable: bool = False,
+) -> Model:
     """An ONNX model as a graph of its own. Blocks on the disk and while the graph is built, for a second or so where a
     model is large: `await asyncio.to_thread(load, path)` keeps an event loop free meanwhile.
 
@@ -44,6 +50,8 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
 
     Args:
         model: A file's path, its bytes, or what the onnx package has read.
+        shapes: Shapes of inputs by name, `{"x": [None, 3]}`, where the file does not say them. Many ops can only be
+            imported where the rank of their inputs is known.
         trainable: Let the weights be variables, those of floating dtypes but for scalars and for the running moments of
             batch normalization: an optimizer trains them, a `Saver` saves them, and `initialize` of the model gives
             them the values of the file. Initializers and `Constant` nodes count as weights, except in subgraphs and
@@ -59,14 +67,15 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
         UnsupportedError: it has ops that cannot be imported; lists them all.
         NotFoundError: there is no such file.
         DataLossError: the file is truncated or altered.
-        InvalidArgumentError: it is no file; or the model is not as ONNX says, at the node that is named.
+        InvalidArgumentError: it is no file; a shape is not that of an input; or the model is not as ONNX says, at the
+            node that is named.
         ResourceExhaustedError: its functions and loops make a small file a graph without measure.
     """
     proto, source = read_model(model)
     path = Path(model) if isinstance(model, str | os.PathLike) else None
     _check(proto)
     try:
-        walk, signature = _imported(proto, source, ExternalFiles(path), trainable)
+        walk, signature = _imported(proto, source, ExternalFiles(path), trainable, _given(proto, shapes))
     except RecursionError as error:
         raise InvalidArgumentError("the model's graphs or functions are nested too deeply") from error
     return Model(
@@ -78,23 +87,45 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto, *, trainable: bool 
     )
 
 
-def _imported(proto: ModelProto, source: str, files: ExternalFiles, trainable: bool) -> tuple[Walk, Signature]:
+def _given(proto: ModelProto, shapes: Mapping[str, ShapeLike] | None) -> dict[str, Dims]:
+    """The shapes that the caller has given, merged with those of the file."""
+    check_kind(shapes, (Mapping, type(None)), "the shapes", "a dictionary of shapes by the names of inputs")
+    inputs = {each.name: each.type for each in proto.graph.input}
+    found: dict[str, Dims] = {}
+    for name, shape in (shapes or {}).items():
+        if name not in inputs:
+            raise InvalidArgumentError(
+                f"no input {name!r}", expected=f"one of {', '.join(inputs) or 'none'}", actual=repr(name)
+            )
+        declared, dims = dims_of_type(inputs[name].tensor_type), dims_of(shape)
+        if not inputs[name].HasField("tensor_type") or not is_compatible(declared, dims):
+            kind = format_dims(declared) if inputs[name].HasField("tensor_type") else "no tensor"
+            raise InvalidArgumentError(
+                f"input {name!r} cannot have that shape", expected=kind, actual=format_dims(dims)
+            )
+        found[name] = merge_dims(declared, dims)
+    return found
+
+
+def _imported(
+    proto: ModelProto, source: str, files: ExternalFiles, trainable: bool, shapes: Mapping[str, Dims]
+) -> tuple[Walk, Signature]:
     """Import the model, with as many of its optional inputs as possible.
 
     Translations may have to know a value, such as that of axes: in another attempt those that they asked for are
     constants, and in a last one all are.
     """
-    defaults = _defaults(proto)
+    every = defaults = {name: shapes.get(name, dims) for name, dims in _defaults(proto).items()}
     while True:
         weights = Weights(trainable, statistics_of(proto.graph), defaults)
         walk = Walk(proto, Graph(), files, weights)
         try:
-            return walk, _walked(proto, walk, source)
+            return walk, _walked(proto, walk, source, shapes)
         except (UnsupportedError, InvalidArgumentError):
             if not weights.asked:
                 raise
-            is_first = len(defaults) == len(_defaults(proto))
-            defaults = {name: dims for name, dims in defaults.items() if is_first and name not in weights.asked}
+            is_first = defaults is every
+            defaults = {name: dims for name, dims in every.items() if is_first and name not in weights.asked}
 
 
 def _defaults(proto: ModelProto) -> dict[str, Dims]:
@@ -116,13 +147,18 @@ def _initialize(graph: Graph, weights: Weights) -> Callable[[Session], Awaitable
     return initialize
 
 
-def _walked(proto: ModelProto, walk: Walk, source: str) -> Signature:
+def _walked(proto: ModelProto, walk: Walk, source: str, shapes: Mapping[str, Dims]) -> Signature:
     with walk.graph.as_default():
         scope = Scope(walk.opsets)
-        inputs = _inputs(proto.graph, scope, walk)
+        inputs = _inputs(proto.graph, scope, walk, shapes)
         walk.initializers(proto.graph, scope, walk.weights)
         walk.run_nodes(proto.graph.node, scope)
         if walk.unsupported:
+            if any("unknown" in each.why for each in walk.unsupported):
+                shapeless = [name for name, tensor in inputs.items() if tensor.dims is None]
+                walk.unsupported.update(
+                    dict.fromkeys(UnsupportedOp("an input", each, _SHAPELESS) for each in shapeless)
+                )
             raise UnsupportedError(source, walk.unsupported)
         outputs = {each.name: stored(scope.find(each.name)) for each in proto.graph.output}
         return Signature(inputs, outputs, optional=walk.weights.optional)
@@ -172,7 +208,7 @@ def _check(proto: ModelProto) -> None:
             )
 
 
-def _inputs(graph: GraphProto, scope: Scope, walk: Walk) -> dict[str, Tensor]:
+def _inputs(graph: GraphProto, scope: Scope, walk: Walk, shapes: Mapping[str, Dims]) -> dict[str, Tensor]:
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     found = {}
     for each in graph.input:
@@ -182,6 +218,8 @@ def _inputs(graph: GraphProto, scope: Scope, walk: Walk) -> dict[str, Tensor]:
         if kind is None:
             walk.unsupported[UnsupportedOp("an input", each.name, f"its type is {_shown(each.type)}")] = None
             kind = TensorKind(dtypes.float32, None)
+        if isinstance(kind, TensorKind) and each.name in shapes:
+            kind = TensorKind(kind.dtype, shapes[each.name])
         found[each.name] = standing_for(kind, node_name(each.name, "input"))
         scope.define(each.name, placed(kind, found[each.name]))
     return found

@@ -34,13 +34,16 @@ def rank_of(node: Node, tensor: Tensor) -> int:
     return node.refuse("a tensor of unknown rank") if tensor.dims is None else len(tensor.dims)
 
 
-def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0) -> int:
+def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0, from_end: bool = False) -> int:
     """An axis counted from the front; `extra` more than the rank has may be named.
+
+    Args:
+        from_end: Leave an axis that is counted from the end as it is where the rank is not known.
 
     Raises:
         InvalidArgumentError: the tensor has no such axis.
     """
-    if tensor.dims is None and axis >= 0:
+    if tensor.dims is None and (axis >= 0 or from_end):
         return axis  # the step says whether there is one
     rank = rank_of(node, tensor) + extra
     if not -rank <= axis < max(rank, 1):
@@ -62,10 +65,10 @@ def length_of(node: Node, vector: Tensor, what: str) -> int:
     return node.refuse(f"an unknown number of {what}") if length is None else length
 
 
-def axes_of(node: Node, tensor: Tensor, given: Tensor | None) -> list[int] | None:
-    """The axes that an attribute (before opset 13 or 18) or an input names, from the front; None for all."""
+def axes_of(node: Node, tensor: Tensor, given: Tensor | None, from_end: bool = False) -> list[int] | None:
+    """The axes that an attribute (before opset 13 or 18) or an input names, as `axis_of`; None for all."""
     axes = integers(node, given, "axes") if given is not None else node.attr("axes")
-    return None if axes is None else [axis_of(node, tensor, axis) for axis in axes]
+    return None if axes is None else [axis_of(node, tensor, axis, from_end=from_end) for axis in axes]
 
 
 def int64(values: Any) -> Tensor:

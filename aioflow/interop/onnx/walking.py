@@ -15,6 +15,7 @@ from aioflow.graph.graph import Graph
 from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.external import ExternalFiles
+from aioflow.interop.onnx.implied_ranks import implied_ranks
 from aioflow.interop.onnx.names import check_text, node_name
 from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, kind_of_type, placed, standing_for, type_of
@@ -23,6 +24,7 @@ from aioflow.interop.onnx.translating import Node, Refused, Value, find_translat
 from aioflow.interop.onnx.weights import Weights
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.ops.apply import constant
+from aioflow.ops.array.shape import ensure_shape
 
 __all__ = ["Scope", "Walk"]
 
@@ -227,9 +229,9 @@ class Walk:
             node.refuse("an input that is a list of dictionaries")
         with self.graph.name_scope(node_name(node.name, proto.op_type)) as prefix:
             first = self.graph.version
-            with _mapped_errors(node):
+            with _mapped_errors(node, inputs):
                 if translate:
-                    found = translate(node, *inputs)
+                    found = translate(node, *_ranked(node, domain, inputs, scope))
                     outputs = list(found) if isinstance(found, tuple) else [found]
                     _check_outputs(node, outputs)
                 else:
@@ -322,6 +324,17 @@ def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
     return found
 
 
+def _ranked(node: Node, domain: str, inputs: list[Value], scope: Scope) -> list[Value]:
+    """The inputs with the ranks that the op fixes. Inside of a branch they hold where it is taken alone."""
+    found = list(inputs)
+    for i, rank in implied_ranks(node, domain, inputs).items():
+        if scope.depth:
+            found[i] = ensure_shape(inputs[i], [None] * rank)
+        else:
+            inputs[i].set_shape([None] * rank)
+    return found
+
+
 def _check_outputs(node: Node, outputs: Sequence[Value]) -> None:
     for i, name in enumerate(node.outputs):
         if name and i >= len(outputs):
@@ -348,7 +361,7 @@ def _errors_of(proto: NodeProto) -> Iterator[None]:
 
 
 @contextmanager
-def _mapped_errors(node: Node) -> Iterator[None]:
+def _mapped_errors(node: Node, inputs: Sequence[Value]) -> Iterator[None]:
     """What a node makes the library or Python raise, as what it says of the node."""
     try:
         yield
@@ -360,6 +373,8 @@ def _mapped_errors(node: Node) -> Iterator[None]:
     except MemoryError as error:
         raise ResourceExhaustedError("the node takes more memory than there is") from error
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
+        if any(isinstance(each, Tensor) and each.dims is None for each in inputs):
+            raise Refused(UnsupportedOp(node.op, node.name, "a tensor of unknown rank")) from error
         # The model decides what a translation and onnx get: what these cannot work with is not as ONNX says.
         raise InvalidArgumentError(f"the node cannot be imported: {error}") from error
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.shapes import dims_of
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import Limits
 from aioflow.serve.sources import ModelSource
@@ -54,6 +55,7 @@ class Settings:
         models, options, config = data["models"], data["options"], data["options"]["config"]
         for source in models.values():
             source["versions"] = None if source["versions"] is None else tuple(source["versions"])
+            source["shapes"] = {name: dims_of(sizes) for name, sizes in source["shapes"].items()}
         options["config"] = None if config is None else SessionConfig(**config)
         options["allowed_batch_sizes"] = tuple(options["allowed_batch_sizes"])
         pads = options["pad"].items()

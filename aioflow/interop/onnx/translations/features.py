@@ -187,8 +187,9 @@ def labels_of(scores: Tensor, labels: np.ndarray[Any, Any]) -> Tensor:
 
 def _linear(node: Node, x: Tensor, count: int) -> Tensor:
     values = make("Cast", x, DstT=dtypes.float32)
-    rows = make("Reshape", values, [1, -1]) if rank_of(node, x) == 1 else values
     weights = np.array(node.required("coefficients"), np.float32).reshape(count, -1)
+    is_matrix = x.dims is not None and len(x.dims) > 1
+    rows = values if is_matrix else make("Reshape", values, [-1, weights.shape[1]])
     products = make("MatMul", rows, constant(weights), transpose_b=True)
     intercepts = node.attr("intercepts")
     return products + constant(np.array(intercepts, np.float32)) if intercepts else products

@@ -92,7 +92,7 @@ def _wrapped(node: Node, indices: Tensor, size: Any) -> Tensor:
 
 @translation("Gather")
 def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
-    axis = axis_of(node, x, node.attr("axis", 0))
+    axis = axis_of(node, x, node.attr("axis", 0), from_end=True)
     size: Any = None if x.dims is None else x.dims[axis]
     size = ops.shape(x, out_type="int64")[axis] if size is None else size
     return ops.gather(x, _wrapped(node, indices, size), axis=axis)
@@ -198,7 +198,7 @@ def compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
     axis = node.attr("axis")
     if axis is None:
         return ops.gather(ops.reshape(x, [-1]), chosen)
-    return ops.gather(x, chosen, axis=axis_of(node, x, axis))
+    return ops.gather(x, chosen, axis=axis_of(node, x, axis, from_end=True))
 
 
 @translation("ReverseSequence")
@@ -213,7 +213,8 @@ def top_k_by_attribute(node: Node, x: Tensor) -> tuple[Tensor, ...]:
 
 @translation("TopK", since=10)
 def top_k(node: Node, x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-    axis, rank = axis_of(node, x, node.attr("axis", -1)), rank_of(node, x)
+    axis = axis_of(node, x, node.attr("axis", -1), from_end=True)
+    rank = 0 if axis == -1 else rank_of(node, x)
     order = [i for i in range(rank) if i != axis] + [axis]
     rows = x if axis == rank - 1 else ops.transpose(x, order)
     if node.attr("largest", 1):

@@ -293,7 +293,7 @@ def hardmax_of_rows(node: Node, x: Tensor) -> Tensor:
 
 @translation("Hardmax", since=13)
 def hardmax(node: Node, x: Tensor) -> Tensor:
-    return _hardmax(x, axis_of(node, x, node.attr("axis", -1)))
+    return _hardmax(x, axis_of(node, x, node.attr("axis", -1), from_end=True))
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:

@@ -60,13 +60,16 @@ def batch_normalization(
 
 
 def _normalized(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    rank, epsilon = rank_of(node, x), node.attr("epsilon", 1e-5)
+    epsilon = node.attr("epsilon", 1e-5)
+    rank = 2 if x.dims is None else len(x.dims)
     if rank == 4 and all(t.dtype is dtypes.float32 for t in (x, scale, bias, mean, variance)):
         outputs = make_list(
             "FusedBatchNormV3", channels_last(x, 4), scale, bias, mean, variance, epsilon=epsilon, is_training=False
         )
         return channels_first(outputs[0], 4)
-    own = [-1] + [1] * (rank - 2)
+    own: Any = [-1] + [1] * (rank - 2)
+    if x.dims is None:
+        own = ops.concat([[-1], ops.ones_like(ops.shape(x)[2:])], 0)
     factor = ops.cast(scale, variance.dtype) * ops.rsqrt(variance + constant(epsilon, variance.dtype))
     shift = ops.cast(bias, variance.dtype) - mean * factor
     wide = ops.cast(x, variance.dtype)

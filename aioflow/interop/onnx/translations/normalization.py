@@ -24,6 +24,14 @@ def _axes(axes: list[int] | range) -> Tensor:
     return constant(np.array(axes, np.int32))
 
 
+def _axes_from(node: Node, x: Tensor) -> Tensor:
+    """The axes from that of the node on."""
+    axis = axis_of(node, x, node.attr("axis", -1), from_end=True)
+    if x.dims is None and axis >= 0:
+        return make("Range", axis, make("Rank", x), 1)
+    return _axes(range(axis, 0 if x.dims is None else len(x.dims)))
+
+
 def _cast(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype is dtype else make("Cast", x, DstT=dtype)
 
@@ -86,9 +94,7 @@ def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
 
 @translation("LayerNormalization")
 def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-    rank = rank_of(node, x)
-    wide = _stashed(node, x)
-    axes = _axes(range(axis_of(node, x, node.attr("axis", -1)), rank))
+    wide, axes = _stashed(node, x), _axes_from(node, x)
     mean, deviation, variance = _moments(wide, axes)
     inverse = make("Rsqrt", variance + node.attr("epsilon", 1e-5))
     y = _cast(deviation * inverse, x.dtype) * scale
@@ -98,9 +104,7 @@ def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | Non
 
 @translation("RMSNormalization")
 def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
-    rank = rank_of(node, x)
-    wide = _stashed(node, x)
-    axes = _axes(range(axis_of(node, x, node.attr("axis", -1)), rank))
+    wide, axes = _stashed(node, x), _axes_from(node, x)
     square = make("Mean", make("Square", wide), axes, keep_dims=True)
     return _cast(_cast(wide * make("Rsqrt", square + node.attr("epsilon", 1e-5)), x.dtype) * scale, scale.dtype)
 
@@ -129,10 +133,16 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 
 def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
     """An op of the library that works along the last axis, along another one."""
-    rank = rank_of(node, x)
-    axis = axis_of(node, x, axis)
-    if axis == rank - 1:
+    axis = axis_of(node, x, axis, from_end=True)
+    if axis == -1 or (x.dims is not None and axis == len(x.dims) - 1):
         return make(op, x)
+    if x.dims is None:
+        every, last = make("Range", 0, make("Rank", x), 1), make("Rank", x) - 1
+        place = constant(axis) if axis >= 0 else last + (axis + 1)
+        order = make("SelectV2", make("Equal", every, place), last, every)
+        order = make("SelectV2", make("Equal", every, last), place, order)
+        return make("Transpose", make(op, make("Transpose", x, order)), order)
+    rank = rank_of(node, x)
     swapped = list(range(rank))
     swapped[axis], swapped[-1] = swapped[-1], swapped[axis]
     order = _axes(swapped)

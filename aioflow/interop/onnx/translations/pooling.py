@@ -171,12 +171,16 @@ def lp_pool(node: Node, x: Tensor) -> Tensor:
 
 @translation("GlobalAveragePool")
 def global_average_pool(node: Node, x: Tensor) -> Tensor:
+    if x.dims is None:
+        return ops.reduce_mean(x, ops.range(2, ops.rank(x)), keepdims=True)
     rank = rank_of(node, x)
     return channels_first(ops.reduce_mean(channels_last(x, rank), list(range(1, rank - 1)), keepdims=True), rank)
 
 
 @translation("GlobalMaxPool")
 def global_max_pool(node: Node, x: Tensor) -> Tensor:
+    if x.dims is None:
+        return ops.reduce_max(x, ops.range(2, ops.rank(x)), keepdims=True)
     rank = rank_of(node, x)
     return channels_first(ops.reduce_max(channels_last(x, rank), list(range(1, rank - 1)), keepdims=True), rank)
 

@@ -25,6 +25,7 @@ from aioflow.interop.onnx.sizes import (
     with_dims,
 )
 from aioflow.interop.onnx.translating import Node, Value, translation
+from aioflow.interop.onnx.translations.dimensions import flat_from
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant as make_constant
 
@@ -92,14 +93,16 @@ def reshape(node: Node, x: Tensor, shape: Tensor) -> Tensor:
             return ops.reshape(x, int64(known))
         if sizes is None and dims is not None and -1 not in known and known.count(None) == 1 and 0 not in known:
             return ops.reshape(x, int64([-1 if v is None else v for v in known]))
-    return with_dims(ops.reshape(x, _copied_sizes(node, x, shape)), _reshaped(x, wanted))
+    return with_dims(ops.reshape(x, _copied_sizes(x, shape)), _reshaped(x, wanted))
 
 
-def _copied_sizes(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+def _copied_sizes(x: Tensor, shape: Tensor) -> Tensor:
     """The shape with the input's own size where it says 0."""
-    count = length_of(node, shape, "sizes")
-    own = ops.shape(x, out_type="int64")
-    padded = ops.concat([own, int64([1] * count)], 0)[:count]
+    own, count = ops.shape(x, out_type="int64"), (shape.dims or (None,))[0]
+    if count is None:
+        padded = ops.slice(ops.concat([own, ops.ones_like(int64(shape))], 0), [0], ops.shape(shape))
+    else:
+        padded = ops.concat([own, int64([1] * count)], 0)[:count]
     return ops.where_v2(ops.equal(shape, int64(0)), padded, shape)
 
 
@@ -113,7 +116,10 @@ def _reshaped(x: Tensor, wanted: Any) -> Dims:
 
 @translation("Flatten")
 def flatten(node: Node, x: Tensor) -> Tensor:
-    axis, rank = node.attr("axis", 1), rank_of(node, x)
+    axis = node.attr("axis", 1)
+    if x.dims is None:
+        return flat_from(x, axis)
+    rank = rank_of(node, x)
     if not -rank <= axis <= rank:
         raise node.wrong("the axis", f"one in [{-rank}, {rank}]", axis)
     axis += rank if axis < 0 else 0
@@ -131,14 +137,14 @@ def flatten(node: Node, x: Tensor) -> Tensor:
 @translation("Transpose")
 def transpose(node: Node, x: Tensor) -> Tensor:
     order = node.attr("perm")
-    return ops.transpose(x, list(reversed(range(rank_of(node, x)))) if order is None else order)
+    return ops.transpose(x, order)
 
 
 @translation("Squeeze")
 def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
     if axes is not None and node.constant(axes) is None:
         return _squeezed(node, x, axes)
-    wanted = axes_of(node, x, axes)
+    wanted = axes_of(node, x, axes, from_end=True)
     return x if wanted == [] else ops.squeeze(x, wanted)
 
 
@@ -184,7 +190,7 @@ def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
 @translation("Concat")
 def concat(node: Node, *tensors: Tensor) -> Tensor:
     axis = node.attr("axis", 1) if node.version < 4 else node.required("axis")
-    return tensors[0] if len(tensors) == 1 else joined(tensors, axis_of(node, tensors[0], axis))
+    return tensors[0] if len(tensors) == 1 else joined(tensors, axis_of(node, tensors[0], axis, from_end=True))
 
 
 @translation("Split")
@@ -268,10 +274,9 @@ def eye_like(node: Node, x: Tensor) -> Tensor:
 
 @translation("Trilu")
 def trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
-    rank = rank_of(node, x)
-    sizes = sizes_of(x)
-    first = _places(sizes[rank - 2], 0) + (int64(0) if k is None else ops.reshape(int64(k), []))
-    across = _places(sizes[rank - 1], 1)
+    rows, columns = (ops.shape(x, out_type="int64")[-2:][i] for i in (0, 1)) if x.dims is None else sizes_of(x)[-2:]
+    first = _places(rows, 0) + (int64(0) if k is None else ops.reshape(int64(k), []))
+    across = _places(columns, 1)
     kept = ops.less_equal(first, across) if node.attr("upper", 1) else ops.greater_equal(first, across)
     return ops.where_v2(kept, x, ops.zeros_like(x))
 

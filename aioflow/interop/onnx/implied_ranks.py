@@ -1,0 +1,89 @@
+"""Ranks that an op fixes, for tensors whose shape the model does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node
+
+__all__ = ["implied_ranks"]
+
+_Inputs: TypeAlias = Sequence[Any]
+_Rank: TypeAlias = int | None
+
+
+def _fixed(*ranks: _Rank) -> Callable[[Node, _Inputs], Sequence[_Rank]]:
+    return lambda node, inputs: ranks
+
+
+def _windows(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+    return (2 + len(node.required("kernel_shape")),)
+
+
+def _like(index: int) -> Callable[[Node, _Inputs], Sequence[_Rank]]:
+    """The rank of another input."""
+    return lambda node, inputs: (_rank(inputs[index]),)
+
+
+def _alike(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+    """The same rank for all inputs."""
+    known = next((rank for each in inputs if (rank := _rank(each)) is not None), None)
+    return [known] * len(inputs)
+
+
+def _order(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+    return (len(node.attr("perm", [])) or None,)
+
+
+def _pads(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+    if len(inputs) > 3 and inputs[3] is not None:
+        return ()  # some axes alone
+    given = node.attr("pads") or node.attr("paddings") or []
+    length = _length(inputs[1]) if len(inputs) > 1 else len(given)
+    return (length // 2 if length else None,)
+
+
+def _scales(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+    if node.attr("axes") is not None:
+        return ()
+    given = inputs[2:] or inputs[1:]  # scales and sizes, from opset 11 on behind a region
+    return (next(filter(None, map(_length, given)), len(node.attr("scales", [])) or None),)
+
+
+def _rank(tensor: Any) -> _Rank:
+    return len(tensor.dims) if isinstance(tensor, Tensor) and tensor.dims is not None else None
+
+
+def _length(vector: Any) -> int | None:
+    return vector.dims[0] if isinstance(vector, Tensor) and vector.dims else None
+
+
+# By op, what it says of its inputs, the first ones alone. What onnxruntime takes with several ranks is not among them.
+_RANKS: Final[Mapping[str, Callable[[Node, _Inputs], Sequence[_Rank]]]] = {
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _windows),
+    **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose", "DeformConv"), _like(1)),
+    **dict.fromkeys(("DepthToSpace", "LRN", "SpaceToDepth"), _fixed(4)),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _fixed(3)),
+    **dict.fromkeys(("Resize", "Upsample"), _scales),
+    "Concat": _alike,
+    "EyeLike": _fixed(2),
+    "Gemm": _fixed(2, 2),
+    "GridSample": _alike,
+    "NonMaxSuppression": _fixed(3, 3),
+    "Pad": _pads,
+    "QLinearConv": _like(3),
+    "RoiAlign": _fixed(4, 2, 1),
+    "Transpose": _order,
+}
+
+
+def implied_ranks(node: Node, domain: str, inputs: _Inputs) -> dict[int, int]:
+    """Return the rank that the node asks of inputs of unknown rank, by their position."""
+    known = _RANKS.get(node.proto.op_type) if not domain else None
+    unknown = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.dims is None]
+    if known is None or not unknown:
+        return {}
+    ranks = known(node, inputs)
+    return {i: rank for i in unknown if i < len(ranks) and (rank := ranks[i]) is not None}
