@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from aioflow.serve.protocol import InferRequest, MalformedRequestError
 
 pytest.importorskip("onnx", reason="aioflow[onnx] is not installed")
 
+from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.interop.onnx.test_maps import ROWS, X, zip_map
 from tests.interop.onnx.test_optional_inputs import parse
 from tests.interop.onnx.test_shapes import hard
@@ -97,3 +100,24 @@ async def test_service_refuses_shapes_for_other_formats(tmp_path: Path) -> None:
     async with Repository({"m": ModelSource(str(folder), shapes={"x": (None, 3)})}) as repository:
         with pytest.raises(InvalidArgumentError, match="in its file"):
             await repository.load("m")
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_requests_with_optional_inputs_may_be_cancelled_at_any_turn(
+    loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse(f"{ADD} {{ h = Add(x, w)  y = Sub(h, v) }}").SerializeToString())
+    w = np.array([1, 2], np.float32)
+
+    async def main() -> None:
+        async with Repository({"m": path}) as repository:
+            await repository.load_all()
+
+            async def work() -> None:
+                np.testing.assert_array_equal((await infer(repository, x=X, w=w))["y"], X + w)
+
+            await cancel_at_each_turn(work, work)
+            assert repository.get("m").users == 0
+
+    run_on(loop, main())
