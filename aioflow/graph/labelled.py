@@ -61,7 +61,7 @@ class LabelledTensor(CompositeTensor):
         return [{label: row[column] for label, column in self._columns} for row in rows.tolist()]
 
     def __repr__(self) -> str:
-        return f"<aioflow.LabelledTensor values={self.values!r} labels={list(self.labels)!r}>"
+        return f"<LabelledTensor values={self.values!r} labels={list(self.labels)!r}>"
 
 
 def labels_of(tensor: Any) -> tuple[str | int, ...]:

@@ -98,7 +98,7 @@ async def test_ops_take_the_values_of_labelled_columns() -> None:
     model = onnx.load(zip_map(classlabels_strings=["b", "a"]))
     maps = labelled(model)
     assert (maps.labels, maps.dims, maps.dtype) == (("b", "a"), (None, 2), af.float32)
-    assert re.fullmatch(r"<aioflow.LabelledTensor values=<.*> labels=\['b', 'a'\]>", repr(maps))
+    assert re.fullmatch(r"<LabelledTensor values=<.*> labels=\['b', 'a'\]>", repr(maps))
     with model.graph.as_default():
         best = af.argmax(model.outputs["maps"], 1)
     async with af.Session(graph=model.graph) as session:
