@@ -32,6 +32,7 @@ __all__ = [
     "Rows",
     "Symbol",
     "aligned",
+    "as_value",
     "each_element",
     "joined",
     "passed",
@@ -146,6 +147,15 @@ class Count(Symbol):
         if isinstance(other, Count) and self.each and other.each and not self.each % other.each:
             return self.each // other.each
         return NotImplemented
+
+
+def as_value(entries: list[Any] | None) -> Array | None:
+    """The elements of a vector as a value of which only some may be known."""
+    if entries is None:
+        return None
+    value = np.empty(len(entries), object)
+    value[:] = entries
+    return value
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -37,14 +37,14 @@ def tensors(metadata: dict[str, Any], what: str) -> dict[str, Any]:
     return {each.pop("name"): each for each in metadata[what]}
 
 
-@pytest.mark.parametrize("batch", [True, False])
-async def test_service_answers_labelled_columns_as_a_tensor(tmp_path: Path, batch: bool) -> None:
+@pytest.mark.parametrize("batch", ["auto", "never"])
+async def test_service_answers_labelled_columns_as_a_tensor(tmp_path: Path, batch: Any) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(zip_map(classlabels_strings=["b", "a"]).SerializeToString())
     async with Repository({"m": path}, ModelOptions(batch=batch)) as repository:
         await repository.load_all()
         served = repository.get("m")
-        assert served.calls["serving_default"].is_batched is batch
+        assert served.calls["serving_default"].is_batched is (batch == "auto")
         np.testing.assert_array_equal((await infer(repository, x=X))["maps"], X)
         columns = {"datatype": "FP32", "shape": [-1, 2]}
         labels = {"parameters": {"labels": ["b", "a"]}}

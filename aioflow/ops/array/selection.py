@@ -11,7 +11,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, is_compatible, merge_dims, num_elements
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import ANY, elementwise, movement
-from aioflow.ops import rows
+from aioflow.ops import row_values, rows
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make
 from aioflow.ops.array.shape import check_axis
 from aioflow.ops.array.static_shapes import int_constant, reduce_to, zeros_of
@@ -68,7 +68,7 @@ define_op(
     ["T: type"],
     shape=lambda ctx: broadcast_dims([t.dims for t in ctx.tensors]),
     value=known_by(np.where),
-    rows=rows.selected,
+    rows=row_values.selected,
     traits=elementwise(fuses=ANY),
 )
 

@@ -18,7 +18,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, broadcast_dims, dims_of
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import bookkeeping, opaque
-from aioflow.ops import rows
+from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.dtype_errors import mixed_dtypes
 from aioflow.ops.sparse.indexed_slices import Gradient
@@ -54,7 +54,7 @@ define_op(
     ["T: {int32, int64} = int32"],
     shape=_longer,
     value=known_by(lambda *shapes: np.array(np.broadcast_shapes(*(tuple(s.tolist()) for s in shapes)))),
-    rows=rows.common_shape,
+    rows=row_values.common_shape,
     traits=opaque(never_larger=True),
 )
 define_op(

@@ -14,7 +14,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.static_value import known_by
 from aioflow.graph.traits import ANY, BOOLS, FLOATS, NUMBERS, Laws, Neutral, elementwise
-from aioflow.ops import rows
+from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import broadcast
@@ -75,7 +75,7 @@ for _name, _opposite in (("Equal", "NotEqual"), ("NotEqual", "Equal")):
         ["T: type", "incompatible_shape_error: bool = True"],
         shape=_lenient_broadcast,
         value=known_by(_COMPARE[_name]),
-        rows=rows.compared(_COMPARE[_name]),
+        rows=row_values.compared(_COMPARE[_name]),
         commutative=True,
         traits=elementwise(fuses=ANY, laws=Laws(opposite=_opposite, total=True)),
     )
@@ -92,7 +92,7 @@ for _name, _opposite, _sign in (
         ["T: {reals}"],
         shape=broadcast,
         value=known_by(_COMPARE[_name]),
-        rows=rows.compared(_COMPARE[_name]),
+        rows=row_values.compared(_COMPARE[_name]),
         traits=elementwise(in_c=f"{{0}} {_sign} {{1}}", fuses=NUMBERS, laws=Laws(opposite=_opposite)),
     )
 define_op(

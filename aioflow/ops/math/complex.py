@@ -17,7 +17,7 @@ from aioflow.graph.opdef import define_op, gradient
 from aioflow.graph.static_value import known_by, moving
 from aioflow.graph.tensor_like import DenseLike
 from aioflow.graph.traits import ANY, NUMBERS, WRITING, Laws, elementwise
-from aioflow.ops import rows
+from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import Pair, broadcast, same_dtype, unbroadcast
@@ -58,7 +58,7 @@ define_op(
     ["SrcT: type", "DstT: type", "Truncate: bool = False"],
     shape=unchanged,
     value=moving(_cast_value),
-    rows=rows.converted,
+    rows=row_values.converted,
     traits=elementwise(cost=WRITING, fuses=ANY),
 )
 define_op(

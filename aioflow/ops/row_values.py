@@ -1,0 +1,99 @@
+"""Rules for ops on the numbers of rows themselves: what is known of the values that follow from shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aioflow.graph.arrays import Array
+from aioflow.graph.rows import OPEN, Count, RowContext, RowRule, Rows, Symbol, as_value, each_element
+
+__all__ = ["common_shape", "compared", "converted", "selected"]
+
+
+def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array | None]]:
+    """The value of an output whose elements follow from those at the same place, with broadcasting."""
+
+    def values(ctx: RowContext) -> list[Array | None]:
+        found = [ctx.value(i) for i in range(len(ctx.inputs))]
+        given = [value for value in found if value is not None]
+        if len(given) < len(found):
+            return [None]
+        try:
+            return [np.frompyfunc(place, len(given), 1)(*given).astype(object)]
+        except (ValueError, AttributeError):  # shapes that do not fit; a single element is no array
+            return [None]
+
+    return values
+
+
+def _plain(each: Any) -> Any:
+    return each.item() if isinstance(each, np.generic) else each
+
+
+def _together(*elements: Any) -> Any:
+    """An unknown element that follows from these: it may depend on the batch if they do."""
+    return OPEN if all(isinstance(each, int | type(OPEN)) for each in map(_plain, elements)) else None
+
+
+def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
+    """A comparison, whose result is known where a number is below all that a size may be."""
+
+    def place(left: Any, right: Any) -> Any:
+        left, right = _plain(left), _plain(right)
+        if isinstance(left, int) and isinstance(right, int):
+            return bool(compare(left, right))
+        if isinstance(left, Symbol) and isinstance(right, int) and right < left.least:
+            return bool(compare(left.least, right))
+        if isinstance(right, Symbol) and isinstance(left, int) and left < right.least:
+            return bool(compare(left, right.least))
+        return _together(left, right)
+
+    def rule(ctx: RowContext) -> Rows | list[Rows]:
+        if not ctx.attrs.get("incompatible_shape_error", True):
+            return ctx.unknown("gives False for shapes that do not fit")
+        return each_element.rule(ctx)
+
+    return RowRule(rule, values=_by_places(place))
+
+
+def _one_of(condition: Any, left: Any, right: Any) -> Any:
+    condition = _plain(condition)
+    if isinstance(condition, bool):
+        return _plain(left if condition else right)
+    return _together(condition, left, right)
+
+
+def _common_size(left: Any, right: Any) -> Any:
+    left, right = _plain(left), _plain(right)
+    if isinstance(left, int) and (left == 1 or not isinstance(right, int)):
+        left, right = right, left
+    if isinstance(right, int):
+        if right == 1 or isinstance(left, int):
+            return left  # sizes that do not fit fail when the step runs
+        return right if left is OPEN else None
+    if isinstance(left, Count) and isinstance(right, Count) and left.each is not None and left.each == right.each:
+        return left
+    return OPEN if left is OPEN and right is OPEN else None
+
+
+def _common_shape(ctx: RowContext) -> list[Array | None]:
+    both = [ctx.entries(0), ctx.entries(1)]
+    if both[0] is None or both[1] is None:
+        return [None]
+    rank = max(len(both[0]), len(both[1]))
+    left, right = ([1] * (rank - len(each)) + each for each in (both[0], both[1]))
+    return [as_value([_common_size(a, b) for a, b in zip(left, right, strict=True)])]
+
+
+def _converted(ctx: RowContext) -> list[Array | None]:
+    """Cast of integers to integers."""
+    whole = ctx.op.inputs[0].dtype.is_integer and ctx.op.outputs[0].dtype.is_integer
+    return [ctx.value(0) if whole else None]
+
+
+selected: Final = RowRule(each_element.rule, values=_by_places(_one_of))
+common_shape: Final = RowRule(lambda ctx: ctx.unknown("computes with rows as with sizes"), values=_common_shape)
+converted: Final = RowRule(each_element.rule, values=_converted)
