@@ -54,7 +54,7 @@ __all__ = [
 
 
 _FORMS: Final = (str, type, np.dtype, int)  # what a DType is compared with
-
+_UNEQUAL: Final = (int, complex, str, bytes)  # taken by `as_dtype`, but TensorFlow has no dtype for them: none is equal
 
 _PLAIN: Final = "iufcbIUF"
 
@@ -62,8 +62,9 @@ _PLAIN: Final = "iufcbIUF"
 class DType:
     """An element type. Instances are singletons.
 
-    One equals each name, type, dtype of NumPy and number that `as_dtype` takes for it: `x.dtype == np.float32`. As in
-    TensorFlow they hash by their numbers, so that a set or dictionary of NumPy's types does not find one.
+    One equals each name, type, dtype of NumPy and number that `as_dtype` takes for it: `x.dtype == np.float32`; of
+    Python's types, only `float`, `bool` and `object`. As in TensorFlow they hash by their numbers, so that a set or
+    dictionary of NumPy's types does not find one.
     """
 
     __slots__ = ("_kind", "as_datatype_enum", "as_numpy_dtype", "name", "np_dtype")
@@ -179,7 +180,9 @@ class DType:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if isinstance(other, DType) or not isinstance(other, _FORMS) or isinstance(other, bool):
+        if isinstance(other, DType | bool) or not isinstance(other, _FORMS):
+            return False
+        if isinstance(other, type) and other in _UNEQUAL:
             return False
         try:
             return as_dtype(other) is self

@@ -246,6 +246,10 @@ class TensorShape:
     def __len__(self) -> int:
         return len(self._known())
 
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """So that a shape without dimensions is integers, too, where its sizes are an operand."""
+        return np.array([int(size) for size in self], np.int64 if dtype is None else dtype)
+
     def __bool__(self) -> bool:
         return self._dims is not None
 

@@ -106,7 +106,8 @@ def constant(
 
     Args:
         dtype: The element type; inferred without it (Python floats are float32, ints int32).
-        shape: Reshape to it; a single element, or the last one, is repeated to fill it unless `verify_shape`.
+        shape: Reshape to it; a single element, or the last one, is repeated to fill it unless `verify_shape`. A shape
+            without elements takes any value, for its dtype.
 
     Raises:
         DTypeError: the value is not of that kind, the shape has unknown sizes, or `verify_shape` finds another.
@@ -129,12 +130,14 @@ def _fill(array: np.ndarray[Any, Any], dims: Dims, verify: bool) -> np.ndarray[A
         )
     if verify and array.shape != dims:
         raise DTypeError("the value does not have the given shape", expected=format_dims(dims), actual=array.shape)
+    sizes = tuple(d for d in dims if d is not None)
     flat = array.reshape(-1)
-    if flat.size > count or (flat.size == 0 and count):
+    if not count:
+        return flat[:0].reshape(sizes)
+    if flat.size > count or not flat.size:
         raise InvalidArgumentError(
             "the value does not fit the shape", expected=f"{count} elements", actual=f"{flat.size}"
         )
-    sizes = tuple(d for d in dims if d is not None)
     if flat.size < count:
         try:
             flat = np.concatenate([flat, np.repeat(flat[-1:], count - flat.size)])

@@ -14,6 +14,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import string_array, to_array
 from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.shapes import TensorShape
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,11 @@ from aioflow.graph.dtypes import as_dtype
         (1j, "complex128"),
         ([1.0, 1j], "complex128"),
         (range(3), "int32"),
+        (TensorShape([2, 3]), "int32"),
+        (TensorShape([]), "int32"),
+        ([TensorShape([])], "int32"),
+        ([TensorShape([2, 3]), (4, 5)], "int32"),
+        (TensorShape([2**31]), "int64"),
         (np.float64(1), "float64"),
         (np.int64(1), "int64"),
         (np.float16(1), "float16"),
@@ -99,6 +105,7 @@ def test_values_that_become_a_dtype(value: Any, dtype: str) -> None:
         (np.array("2020", "M8[Y]"), "int64"),
         ({"a": 1}, "float32"),
         (None, "float32"),
+        (TensorShape([None]), "int32"),
         pytest.param(object(), "int32", id="an object"),
     ],
     ids=repr,

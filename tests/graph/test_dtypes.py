@@ -182,7 +182,9 @@ def test_a_dtype_equals_all_that_stand_for_it_and_no_other(dtype: DType) -> None
     assert {dtype: 1}[as_dtype(dtype.name)] == 1
 
 
-@pytest.mark.parametrize("other", [None, "nonsense", "", object(), list, 0, 1000, True, 1.0, (), [], np.generic])
+@pytest.mark.parametrize(
+    "other", [None, "nonsense", "", object(), list, int, complex, str, bytes, 0, 1000, True, 1.0, (), [], np.generic]
+)
 def test_a_dtype_equals_nothing_else(other: Any) -> None:
     for dtype in dtypes.ALL:
         assert dtype != other

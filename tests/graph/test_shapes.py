@@ -338,3 +338,17 @@ def test_sizes_that_do_not_broadcast_are_named() -> None:
 def test_numbers_of_elements() -> None:
     assert [num_elements(d) for d in (None, (), (2, 3), (2, None), (0, 5))] == [None, 1, 6, None, 0]
     assert num_elements((2**40, 2**40)) == 2**80
+
+
+def test_tensor_shape_is_integers_for_ops() -> None:
+    for sizes in ([], [2, 3]):
+        shape = TensorShape(sizes)
+        assert np.asarray(shape).dtype == np.int64
+        assert af.convert_to_tensor(shape).dtype is af.int32
+        assert af.convert_to_tensor(shape, "int64").dtype is af.int64
+        assert af.convert_to_tensor([shape]).dtype is af.int32
+        assert af.concat([shape, [4]], 0).dtype is af.int32
+        assert (af.constant(sizes, "int32") + shape).dtype is af.int32
+    assert af.reshape([1.0], TensorShape([])).dims == ()
+    with pytest.raises(InvalidArgumentError, match="rank is unknown"):
+        af.convert_to_tensor(TensorShape(None))

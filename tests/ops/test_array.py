@@ -217,6 +217,59 @@ def test_getitem_makes_one_strided_slice_of_constants() -> None:
     assert masks == {"begin_mask": 8, "end_mask": 8, "ellipsis_mask": 2, "new_axis_mask": 4, "shrink_axis_mask": 1}
 
 
+class _Row:
+    """An integer of another library."""
+
+    def __index__(self) -> int:
+        return 1
+
+
+ONES: dict[str, Any] = {
+    "int": 1,
+    "NumPy scalar": np.int64(1),
+    "int32 array": np.asarray(1, np.int32),
+    "int64 array": np.asarray(1, np.int64),
+    "uint8 array": np.asarray(1, np.uint8),
+    "size of a shape": af.TensorShape([1])[0],
+    "any index": _Row(),
+}
+
+
+@pytest.mark.parametrize("kind", ONES)
+def test_getitem_takes_every_scalar_integer(kind: str) -> None:
+    one = ONES[kind]
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for key in (1, (1, 1), slice(1, None), (slice(None), slice(0, 1, 1)), (..., 1)):
+        parts = key if isinstance(key, tuple) else (key,)
+        given = tuple(
+            slice(part.start, part.stop and one, part.step and one)
+            if isinstance(part, slice)
+            else (one if part == 1 else part)
+            for part in parts
+        )
+        np.testing.assert_array_equal(run(af.constant(x)[given]), x[key])
+    np.testing.assert_array_equal(run(af.constant(x)[one:]), x[1:])
+
+
+@pytest.mark.parametrize(
+    "key", [np.asarray([1]), np.asarray([0, 1]), np.asarray(1.0), np.float32(1), 1.0, "1", (np.True_, 0), (True, 0)]
+)
+def test_getitem_refuses_what_is_no_scalar_integer(key: Any) -> None:
+    with pytest.raises(af.errors.DTypeError, match="valid indices"):
+        af.constant([[1, 2], [3, 4]])[key]
+
+
+@pytest.mark.parametrize("value", [1.5, 1, True, "text", [1.5, 2.5], [[1]], [], np.zeros(3), b""])
+@pytest.mark.parametrize("shape", [[0], [2, 0], af.TensorShape([0, 3])])
+def test_constant_of_no_elements_keeps_the_dtype_of_its_value(value: Any, shape: Any) -> None:
+    tensor = af.constant(value, shape=shape)
+    assert tensor.dtype is af.constant(value).dtype
+    assert run(tensor).shape == tensor.dims == af.TensorShape(shape).raw
+    assert af.constant([], "int8", shape=shape).dtype is af.int8
+    with pytest.raises(af.errors.DTypeError, match="given shape"):
+        af.constant(1, shape=shape, verify_shape=True)
+
+
 def test_static_values_make_constants() -> None:
     t = af.placeholder("float32", [4, 6])
     for tensor in (

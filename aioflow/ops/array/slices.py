@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -230,12 +232,13 @@ def _index(value: Any, default: int) -> Any:
     """One bound: an int, or an integer scalar tensor."""
     if _is_open(value):
         return default
-    if isinstance(value, int | np.integer | Dimension) and not isinstance(value, bool):
-        return int(value)
     if hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic):
         tensor = convert_to_tensor(value)
         if tensor.dtype.is_integer and tensor.dims in ((), None):
             return tensor
+    elif not isinstance(value, bool):
+        with suppress(TypeError):  # arrays have an `__index__`, which only those of one integer answer
+            return operator.index(value)
     raise DTypeError(
         "only integers, slices, `...`, None and integer scalar tensors are valid indices",
         expected="an integer",
