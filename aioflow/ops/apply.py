@@ -8,8 +8,7 @@ and `make_op` the node. `apply_op` gives what fits the op, for whoever does not 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -178,7 +177,9 @@ def convert_to_tensor(
     preferred_dtype: DTypeLike | None = None,
     dtype_hint: DTypeLike | None = None,
 ) -> Tensor:
-    """The value as a tensor of the default graph: itself, a variable's value, or a new constant.
+    """The value as a tensor of the default graph: itself, a variable's value, a new constant, or a stacked list.
+
+    The tensors of a list are cast to `dtype`. Without it they must have one dtype, or be integers, as `dtype_hint` is.
 
     Raises:
         DTypeError: it is a tensor, or a value, of a different dtype.
@@ -192,8 +193,11 @@ def convert_to_tensor(
             converted = convert(value, dtype=wanted, name=name, as_ref=False)
             if converted is not NotImplemented:
                 return _checked(converted, wanted)
-    if isinstance(value, list | tuple) and _first_symbolic(value) is not None:
-        return _pack(value, wanted, name or "packed")
+    if isinstance(value, list | tuple):
+        found = list(_symbolic_leaves(value))
+        if found:
+            target = wanted or _common_integer(found, hint)
+            return _pack(value, target or found[0].dtype, found[0], target is not None, name or "packed")
     if wanted is None and hint is not None:
         try:
             return constant(value, hint, name=name or "Const")
@@ -224,24 +228,44 @@ def _symbolic(value: Any) -> bool:
     return isinstance(value, Tensor) or any(isinstance(value, base) for _, base, _ in _CONVERSIONS)
 
 
-def _pack(values: Sequence[Any], dtype: DType | None, name: str) -> Tensor:
-    first = _first_symbolic(values)
-    wanted = dtype or first.dtype
-    items = [_convert_beside(v, wanted, first, "the tensors of a list") for v in values]
+def _common_integer(found: Sequence[Any], hint: DTypeLike | None) -> DType | None:
+    """The dtype hinted at, if the tensors of a list are integers of several dtypes, as sizes can be."""
+    kinds = [each.dtype for each in found]
+    if hint is None or all(kind is kinds[0] for kind in kinds):
+        return None
+    target = dtypes.as_dtype(hint)
+    return target if all(kind.is_integer for kind in (target, *kinds)) else None
+
+
+def _pack(values: Sequence[Any], dtype: DType, first: Any, casts: bool, name: str) -> Tensor:
+    items = []
+    for value in values:
+        if isinstance(value, list | tuple) and _first_symbolic(value) is not None:
+            items.append(_pack(value, dtype, first, casts, "packed"))
+        elif casts and _symbolic(value) and _is_cast(value.dtype, dtype):
+            items.append(make("Cast", convert_to_tensor(value), DstT=dtype))
+        else:
+            items.append(_convert_beside(value, dtype, first, "the tensors of a list"))
     return make("Pack", items, axis=0, name=name)
 
 
-def _first_symbolic(values: Any, depth: int = 1) -> Any:
-    """The first tensor or variable in a value or nested list; None where there is none."""
+def _is_cast(source: DType, target: DType) -> bool:
+    return source is not target and source.is_plain and target.is_plain
+
+
+def _symbolic_leaves(value: Any, depth: int = 1) -> Iterator[Any]:
+    """The tensors and variables in a value or nested list."""
     check_depth(depth)
-    for value in values if isinstance(values, list | tuple) else [values]:
-        if isinstance(value, list | tuple):
-            found = _first_symbolic(value, depth + 1)
-            if found is not None:
-                return found
-        elif _symbolic(value):
-            return value
-    return None
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, list | tuple):
+            yield from _symbolic_leaves(item, depth + 1)
+        elif _symbolic(item):
+            yield item
+
+
+def _first_symbolic(value: Any) -> Any:
+    """The first tensor or variable in a value or nested list; None where there is none."""
+    return next(_symbolic_leaves(value), None)
 
 
 def _convert_beside(value: Any, wanted: DType | None, first: Any, what: str, **options: Any) -> Tensor:
@@ -369,16 +393,22 @@ def _is_ready(arg: ArgDef, value: Any) -> bool:
 def _convert_inputs(op_def: OpDef, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[Any]:
     known: dict[str, DType] = {k: v for k, v in attrs.items() if isinstance(v, DType)}
     firsts: dict[str, Any] = {}
-    for arg, value in zip(op_def.inputs, inputs, strict=True):
-        if arg.type_attr is not None and arg.type_attr not in known:
-            found = _first_symbolic(value)
-            if found is not None:
-                known[arg.type_attr] = found.dtype
-                firsts[arg.type_attr] = found
+    for find in (_first_input, _first_symbolic):  # the tensors of a list are cast to the dtype of one outside
+        for arg, value in zip(op_def.inputs, inputs, strict=True):
+            if arg.type_attr is not None and arg.type_attr not in known:
+                found = find(value if arg.is_sequence else [value])
+                if found is not None:
+                    known[arg.type_attr] = found.dtype
+                    firsts[arg.type_attr] = found
     converted: list[Any] = []
     for arg, value in zip(op_def.inputs, inputs, strict=True):
         converted.append(_convert_input(op_def, arg, value, known, firsts))
     return converted
+
+
+def _first_input(values: Any) -> Any:
+    """The first tensor or variable that is itself an input, not in a list that is one; None where there is none."""
+    return next(filter(_symbolic, values), None) if isinstance(values, list | tuple) else None
 
 
 def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DType], firsts: Mapping[str, Any]) -> Any:
@@ -386,16 +416,17 @@ def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DTyp
         return [convert_to_tensor(v, name=arg.name) for v in _as_list(arg, value)]
     wanted = arg.dtype if arg.type_attr is None else known.get(arg.type_attr)
     default = op_def.attrs[arg.type_attr].default if arg.type_attr is not None else None
-    convert = partial(
-        _convert_beside, first=firsts.get(arg.type_attr or ""), what=f"the inputs of {op_def.name}", dtype_hint=default
-    )
-    if arg.number_attr is None:
-        tensors = [convert(value, wanted, name=arg.name)]
-    else:
-        tensors = []
-        for i, item in enumerate(_as_list(arg, value)):
-            tensors.append(convert(item, wanted, name=f"{arg.name}_{i}"))
-            wanted = wanted or tensors[0].dtype
+    first = firsts.get(arg.type_attr or "")
+    items = [value] if arg.number_attr is None else _as_list(arg, value)
+    # Lists, of which one has the tensor that says the dtype: it does not say what the other tensors there are cast to.
+    is_own = first is not None and _first_input(items) is None and any(t is first for t in _symbolic_leaves(items))
+    what = f"the inputs of {op_def.name}"
+    tensors: list[Tensor] = []
+    for i, item in enumerate(items):
+        name = arg.name if arg.number_attr is None else f"{arg.name}_{i}"
+        dtype = None if is_own and _first_symbolic(item) is not None else wanted
+        tensors.append(_convert_beside(item, dtype, first, what, name=name, dtype_hint=default))
+        wanted = wanted or tensors[0].dtype
     if arg.type_attr is not None and tensors:
         known.setdefault(arg.type_attr, tensors[0].dtype)
     return tensors if arg.is_sequence else tensors[0]

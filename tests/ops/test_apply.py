@@ -15,6 +15,7 @@ import aioflow as af
 from aioflow import extend
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS, OpDef
+from aioflow.testing.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -135,3 +136,65 @@ def test_builders_and_gradients_take_the_door_that_fits(door: str) -> None:
     assert len(calls) > 20, "the search finds nothing any more"
     wrong = [f"{where} {name}" for where, name in calls if not FITS[door](OPS.get(name))]
     assert not wrong, f"`{door}` is not for these:\n" + "\n".join(wrong)
+
+
+CASTS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "operator": lambda int32, int64, other: other * [int32],
+    "reversed operator": lambda int32, int64, other: [int32] - other,
+    "product of matrices": lambda int32, int64, other: af.reshape(other, [1, 1]) @ [[int32]],
+    "numbers beside tensors": lambda int32, int64, other: other * [[int32, 1], [2, int32]],
+    "several tensors": lambda int32, int64, other: af.convert_to_tensor([int32, int64], other.dtype),
+    "variable": lambda int32, int64, other: other - [af.Variable(1)],
+    "list after list": lambda int32, int64, other: af.add([other], [int32]),
+    "list of inputs": lambda int32, int64, other: af.concat([[int32, 1], af.reshape(other, [1])], 0),
+    "initial value": lambda int32, int64, other: af.Variable([int32, int64], dtype=other.dtype).initial_value,
+    "choice": lambda int32, int64, other: af.where_v2([True], other, [int32]),
+    "tensor array": lambda int32, int64, other: af.TensorArray(other.dtype, 1).write(0, [int32]).read(0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "uint8", "complex64"])
+@pytest.mark.parametrize("case", CASTS)
+def test_lists_of_tensors_are_cast_to_the_wanted_dtype(case: str, dtype: str) -> None:
+    tensor = CASTS[case](af.constant(2, "int32"), af.constant(3, "int64"), af.constant(4, dtype))
+    assert tensor.dtype.name == dtype
+
+
+SIZES: dict[str, Callable[[list[af.Tensor]], Any]] = {
+    "fill": lambda sizes: af.fill(sizes, 1.0),
+    "zeros": af.zeros,
+    "ones": lambda sizes: af.ones(sizes, "int8"),
+    "reshape": lambda sizes: af.reshape(af.range(6), sizes),
+    "tile": lambda sizes: af.tile([[1]], sizes),
+    "broadcast_to": lambda sizes: af.broadcast_to(1, sizes),
+    "random_uniform": af.random_uniform,
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+@pytest.mark.parametrize("order", [1, -1])
+def test_lists_of_sizes_may_be_of_several_integer_dtypes(case: str, order: int) -> None:
+    sizes = [af.constant(2, "int32"), af.constant(3, "int64")][::order]
+    tensor = SIZES[case](sizes)
+    assert evaluate([tensor])[0].shape == tensor.dims == (2, 3)[::order]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda int32, int64, float32: af.convert_to_tensor([int32, int64]),
+        lambda int32, int64, float32: af.negative([int32, float32]),
+        lambda int32, int64, float32: af.stack([[int64], [int32]]),
+        lambda int32, int64, float32: af.stack([int64, int32]),
+        lambda int32, int64, float32: af.concat([[float32], [int32]], 0),
+        lambda int32, int64, float32: af.reshape([1], [float32, int32]),
+        lambda int32, int64, float32: af.zeros([float32, int32]),
+        lambda int32, int64, float32: af.add("a", [int32]),
+        lambda int32, int64, float32: af.convert_to_tensor([af.constant("1")], "int32"),
+        lambda int32, int64, float32: af.convert_to_tensor([int32, 1.5], "int64"),
+        lambda int32, int64, float32: int64 + int32,
+    ],
+)
+def test_lists_of_tensors_are_not_cast_where_no_dtype_is_wanted(build: Callable[[Any, Any, Any], Any]) -> None:
+    with pytest.raises(af.errors.DTypeError):
+        build(af.constant(2, "int32"), af.constant(3, "int64"), af.constant(1.5))

@@ -186,6 +186,30 @@ SLICES: list[Case] = [
     ),
 ]
 
+LISTS: list[Case] = [
+    ("operator", lambda m, x, n: x * [n, 2], (f(2), ints(3)[0])),
+    ("reversed_operator", lambda m, x, n: [n] - x, (f(2), ints(3)[0])),
+    ("integers", lambda m, x, n: x * [[n, 1]], (np.array(2**40), ints(3)[0])),
+    ("wrapped", lambda m, x, n: x * [n], (np.array(1, np.uint8), ints(300)[0])),
+    ("truncated", lambda m, x, n: n - [x], (np.array(1.75, np.float32), ints(3)[0])),
+    ("matmul", lambda m, x, n: m.matmul(x, [[n], [1]]), (f(2, 2), ints(3)[0])),
+    ("concat", lambda m, x, n: m.concat([[n, 1], x], 0), (f(2), ints(3)[0])),
+    ("stack", lambda m, x, n: m.stack([x, [n, 1]]), (f(2), ints(3)[0])),
+    ("where", lambda m, x, n: m.where([True, False], x, [n, 1]), (f(2), ints(3)[0])),
+    ("converted", lambda m, x, n: m.convert_to_tensor([[x], [n]], "float64"), (f(), ints(3)[0])),
+    ("fill", lambda m, x, n: m.fill([n, 2], x), (f(), np.array(3))),
+    ("zeros", lambda m, n, k: m.zeros([n, k]), (np.array(3), ints(2)[0])),
+    ("reshape", lambda m, x, n, k: m.reshape(x, [n, k]), (f(6), np.array(3), ints(2)[0])),
+    ("tile", lambda m, x, n, k: m.tile(x, [n, k]), (f(1, 2), np.array(3), ints(2)[0])),
+    ("slice", lambda m, x, n, k: m.slice(x, [n], [k]), (f(6), np.array(3), ints(2)[0])),
+    ("index_of_array", lambda m, x: x[np.asarray(1)], (f(3, 2),)),
+    ("index_of_arrays", lambda m, x: x[np.asarray(1, np.int32) :, np.asarray(-1)], (f(3, 2),)),
+    ("shape_without_sizes", lambda m: m.convert_to_tensor(m.TensorShape([])), ()),
+    ("shape_without_sizes_joined", lambda m: m.concat([m.TensorShape([]), [2]], 0), ()),
+    ("constant_without_elements", lambda m: m.constant(1.5, shape=[2, 0]), ()),
+    ("constants_without_elements", lambda m: m.constant([1, 2], "int64", shape=[0]), ()),
+]
+
 PADS: list[Case] = [
     ("pad", lambda m, x: m.pad(x, [[1, 2], [0, 1]]), (f(2, 3),)),
     ("pad_value", lambda m, x: m.pad(x, [[1, 2], [0, 1]], constant_values=3.0), (f(2, 3),)),
@@ -280,7 +304,7 @@ NO_GRADIENT = {
 }
 
 
-@pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + PADS + MAKES))
+@pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + LISTS + PADS + MAKES))
 def test_array(parity: Any, name: str, build: Any, arrays: Any) -> None:
     parity(build, *arrays, grad=name not in NO_GRADIENT)
 
@@ -289,7 +313,7 @@ def test_array(parity: Any, name: str, build: Any, arrays: Any) -> None:
 KNOWN_BETTER = {"repeat_counts"}
 
 
-@pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + PADS + MAKES))
+@pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + LISTS + PADS + MAKES))
 def test_open_shapes(parity: Any, name: str, build: Any, arrays: Any) -> None:
     """The same with no size known when the graph is built, so that gradients have to ask for shapes as they run."""
     shapes = [[None] * np.ndim(a) for a in arrays]

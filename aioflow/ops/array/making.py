@@ -103,11 +103,12 @@ def fill(dims: TensorLike, value: TensorLike, name: str | None = None, layout: N
     return make("Fill", _shape_vector(dims), value, name=name)
 
 
-def _shape_vector(value: Any) -> Tensor:
+def _shape_vector(value: Any) -> Any:
+    """A vector of sizes, or a list that is to become one."""
     if isinstance(value, TensorShape):
         value = value.as_list()
-    if isinstance(value, list | tuple) and not value:
-        return int_constant([])
+    if isinstance(value, list | tuple):
+        return value or int_constant([])
     tensor = convert_to_tensor(value)
     return tensor if tensor.dims != () else make("Reshape", tensor, int_constant([-1]))
 

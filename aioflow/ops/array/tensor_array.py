@@ -395,8 +395,9 @@ class TensorArray:
         )
 
     def _converted(self, value: TensorLike) -> Tensor:
+        wanted = self._dtype if isinstance(value, list | tuple) else None  # to which the tensors of a list are cast
         with self.graph.as_default():
-            tensor = convert_to_tensor(value, dtype_hint=self._dtype, name="value")
+            tensor = convert_to_tensor(value, wanted, dtype_hint=self._dtype, name="value")
         if tensor.dtype is not self._dtype:
             error = DTypeError("the tensor array has a different dtype", expected=self._dtype.name, actual=repr(tensor))
             raise error.at(tensor.op.name, tensor.op.type, tensor.op.source)

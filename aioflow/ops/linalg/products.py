@@ -22,6 +22,7 @@ from aioflow.graph.shapes import Dims, broadcast_dims, format_dims, merge_dims
 from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
+from aioflow.ops.math.broadcasting import same_dtype
 from aioflow.ops.scoping import name_scope
 
 __all__ = ["cross", "einsum", "matmul"]
@@ -346,9 +347,8 @@ def matmul(
         raise InvalidArgumentError(
             "only one of transpose and adjoint can be True", expected="one of the two", actual="transpose and adjoint"
         )
-    if isinstance(b, Tensor) and not isinstance(a, Tensor):
-        b_tensor = b
-        a_tensor = convert_to_tensor(a, dtype_hint=b.dtype)
+    if output_type is None:
+        a_tensor, b_tensor = same_dtype(a, b)
     else:
         a_tensor = convert_to_tensor(a)
         b_tensor = convert_to_tensor(b, dtype_hint=a_tensor.dtype)
