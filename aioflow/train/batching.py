@@ -15,13 +15,13 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.argument_kinds import check_kind, check_list
 from aioflow.graph.graph import Tensor
-from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims
+from aioflow.graph.shapes import Dims, format_dims
 from aioflow.graph.static_value import constant_value
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.control.branches_and_loops import cond
 from aioflow.ops.core import no_op
 from aioflow.ops.io.serialization import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
-from aioflow.ops.queues.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from aioflow.ops.queues.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue, Shapes, component_dims
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
@@ -69,7 +69,7 @@ class _Elements:
                 raise DTypeError(
                     "all lists must have the same dtypes", expected=self.dtypes, actual=[t.dtype for t in tensors]
                 )
-        self._shapes = None if shapes is None else [dims_of(shape) for shape in shapes]
+        self._shapes = None if shapes is None else component_dims(shapes)
 
     def _listed(self, source: Any) -> list[Tensor | SparseTensor]:
         if self._keys is not None:
@@ -210,7 +210,7 @@ def batch(
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -248,7 +248,7 @@ def maybe_batch(
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -270,7 +270,7 @@ def batch_join(
     batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -293,7 +293,7 @@ def maybe_batch_join(
     batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -314,7 +314,7 @@ def shuffle_batch(
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -341,7 +341,7 @@ def maybe_shuffle_batch(
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -360,7 +360,7 @@ def shuffle_batch_join(
     min_after_dequeue: int,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -380,7 +380,7 @@ def maybe_shuffle_batch_join(
     keep_input: TensorLike,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Sequence[ShapeLike] | None = None,
+    shapes: Shapes | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,

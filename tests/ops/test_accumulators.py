@@ -81,6 +81,28 @@ async def test_closing_ends_the_wait_and_a_restart_goes_back(graph: af.Graph, ki
         await session.run(taken)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "variable"])
+async def test_accumulator_takes_steps_of_any_integer_dtype(graph: af.Graph, sparse: bool, dtype: str) -> None:
+    gradients: Any = (af.SparseConditionalAccumulator if sparse else af.ConditionalAccumulator)("float32", shape=[1])
+    step = af.Variable(1, name="step") if dtype == "variable" else af.constant(1, dtype)
+    value: tuple[Any, ...] = (af.constant([0]), [1.0], af.constant([1])) if sparse else ([1.0],)
+    late, early = gradients.apply_grad(*value, local_step=step), gradients.apply_grad(*value, local_step=np.int32(0))
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        await session.run(gradients.set_global_step(step))
+        await session.run([late, early])
+        assert await session.run(gradients.num_accumulated()) == 1
+        await session.run(gradients.restart(step))
+        await session.run(gradients.go_back(step))
+        await session.run(early)
+        assert await session.run(gradients.num_accumulated()) == 1
+    for refuse in (gradients.set_global_step, gradients.restart, gradients.go_back):
+        for wrong in (1.5, af.constant(1.5), "1"):
+            with pytest.raises(errors.DTypeError):
+                refuse(wrong)
+
+
 async def test_what_does_not_fit(graph: af.Graph) -> None:
     gradients = af.ConditionalAccumulator("float32", shape=[2])
     value = af.placeholder("float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,44 @@ async def test_what_is_missing_has_its_default() -> None:
     found = await parsed(records, features)
     assert found["n"].tolist() == [7, 3, 3]
     assert found["pair"].tolist() == [[1.5, 2.5]] * 3
+
+
+DEFAULTS: dict[str, Callable[[], Any]] = {
+    "flat": lambda: [1.0, 2.0, 3.0, 4.0],
+    "in its shape": lambda: [[1.0, 2.0], [3.0, 4.0]],
+    "of another rank": lambda: [[1.0, 2.0, 3.0, 4.0]],
+    "array": lambda: np.arange(1.0, 5.0),
+    "tensor": lambda: af.constant([[1.0, 2.0], [3.0, 4.0]]),
+    "list of tensors": lambda: [af.constant(1), 2.0, af.constant(3.0), 4.0],
+}
+
+
+@pytest.mark.parametrize("form", DEFAULTS)
+async def test_defaults_are_given_flat_or_in_their_shape(form: str) -> None:
+    default = DEFAULTS[form]()
+    found = await parsed([example()], {"x": af.FixedLenFeature([2, 2], af.float32, default)})
+    assert found["x"].tolist() == [[[1.0, 2.0], [3.0, 4.0]]]
+
+
+async def test_defaults_of_one_value_have_any_rank() -> None:
+    records = [example(n=("int64", [7, 8])), example()]
+    for default in (3, [3], [[3]], af.constant(3, "int64"), af.constant([3], "int64")):
+        features = {
+            "one": af.FixedLenFeature([1], af.int64, default),
+            "scalar": af.FixedLenFeature([], af.int64, default),
+            "n": af.FixedLenSequenceFeature([], af.int64, allow_missing=True, default_value=default),
+        }
+        found = await parsed(records, features)
+        assert found["one"].tolist() == [[3], [3]]
+        assert found["scalar"].tolist() == [3, 3]
+        assert found["n"].tolist() == [[7, 8], [3, 3]]
+
+
+@pytest.mark.parametrize("default", [1.0, [1.0], [1.0, 2.0, 3.0], [[1.0, 2.0], [3.0, 4.0]], []])
+def test_defaults_of_another_number_of_values_are_refused(default: Any) -> None:
+    features = {"pair": af.FixedLenFeature([2], af.float32, default)}
+    with pytest.raises(errors.InvalidArgumentError, match="default of feature 'pair' does not fit"):
+        af.parse_example(["x"], features)
 
 
 @pytest.mark.parametrize(

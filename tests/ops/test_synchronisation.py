@@ -49,6 +49,29 @@ async def test_a_barrier_gathers_components(graph: af.Graph) -> None:
         assert await session.run([barrier.ready_size(), barrier.incomplete_size()]) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("shapes", "dims"),
+    [
+        ((), ()),
+        ([], ()),
+        ([()], ()),
+        (2, None),
+        ((2,), (2,)),
+        ((2, 3), (2, 3)),
+        (af.TensorShape([2]), (2,)),
+        ([[2]], (2,)),
+    ],
+)
+def test_barrier_of_one_component_takes_its_shape_alone(graph: af.Graph, shapes: Any, dims: Any) -> None:
+    if dims is None:
+        with pytest.raises(errors.DTypeError, match="must be a list"):
+            af.Barrier("float32", shapes=shapes)
+        return
+    assert af.Barrier("float32", shapes=shapes).take_many(4).values[0].dims == (4, *dims)
+    with pytest.raises(errors.InvalidArgumentError, match="one shape per component"):
+        af.Barrier(["float32", "int32"], shapes=shapes)
+
+
 async def test_a_cancelled_take_leaves_the_elements(graph: af.Graph) -> None:
     barrier = af.Barrier(["int32"], shapes=[[]])
     async with af.Session() as session, asyncio.TaskGroup() as tg:

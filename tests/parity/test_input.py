@@ -305,6 +305,7 @@ BATCHES: dict[str, Build] = {
     "a dictionary": lambda m: m.train.batch({"b": numbers(m), "a": m.constant([1.5, 2.5])}, 4),
     "rows": lambda m: m.train.batch([m.stack([(n := numbers(m)), n + 1])], 3, enqueue_many=True),
     "padded": lambda m: m.train.batch([m.range((n := numbers(m)) % 3), n], 3, dynamic_pad=True, shapes=[[None], []]),
+    "shape alone": lambda m: m.train.batch([m.placeholder_with_default(numbers(m), None)], 3, shapes=()),
     "sparse": lambda m: m.train.batch([sparse_of(m, n := numbers(m)), n], 3),
     "sparse alone": lambda m: m.train.batch([sparse_of(m, numbers(m))], 5),
     "sparse in a dictionary": lambda m: m.train.batch({"s": sparse_of(m, n := numbers(m)), "n": n}, 2),

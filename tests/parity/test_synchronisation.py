@@ -79,6 +79,16 @@ def sparse_means(m: Any) -> Any:
     )  # fmt: skip
 
 
+def steps_of_any_integers(m: Any) -> Any:
+    a, dense = flow(m).SparseConditionalAccumulator("float64"), m.ConditionalAccumulator("float64", [])
+    step, indices, row = m.constant(3, "int32"), m.constant([1], "int32"), m.constant([[1.0, 1.0]], "float64")
+    return steps(
+        a.set_global_step(step), dense.set_global_step(step), a.apply_grad(indices, row, local_step=m.constant(2)),
+        a.apply_grad(indices, row, m.constant([4, 2]), m.constant(3)), dense.apply_grad(1.0, m.constant(2)),
+        dense.apply_grad(1.0, step), a.num_accumulated(), dense.num_accumulated(), a.take_grad(1), dense.take_grad(1),
+    )  # fmt: skip
+
+
 def sparse_sums(m: Any) -> Any:
     a = flow(m).SparseConditionalAccumulator("float64", reduction_type="SUM")
     slices = m.IndexedSlices(m.constant([[1.0], [2.0]], "float64"), m.constant([0, 1], "int64"))
@@ -175,7 +185,7 @@ def one_of_several(m: Any) -> Any:
 
 PROGRAMS = [
     barrier, closing_a_barrier, closing_a_whole_barrier, shapes_of_a_barrier, sparse_means, sparse_sums, staging,
-    critical_sections, stacks, one_of_several,
+    steps_of_any_integers, critical_sections, stacks, one_of_several,
 ]  # fmt: skip
 
 
@@ -189,11 +199,14 @@ def test_static_shapes(tf: Any) -> None:
         with m.Graph().as_default():
             b = flow(m).Barrier(["float32", "int32"], shapes=[[], [2]])
             free = flow(m).Barrier(["float32"])
+            single: list[Any] = [(), [2], (2, 3), m.TensorShape([2]), [[]]]
+            alone = [flow(m).Barrier("float32", shapes=shape) for shape in single]
             accumulator = flow(m).SparseConditionalAccumulator("float32", shape=[4, 2])
             area = flow(m).StagingArea(["float32", "int32"], shapes=[[2], []])
             queues = [m.FIFOQueue(3, ["int32", "int32"], shapes=[[a, 3], []]) for a in (1, 2)]
             either = m.QueueBase.from_list(0, queues)
             takes = [b.take_many(2), b.take_many(2, allow_small_batch=True), free.take_many(3)]
+            takes += [each.take_many(2) for each in alone]
             tensors = [t for take in takes for t in (take[0], take[1], *take[2])]
             tensors += [*accumulator.take_grad(1), accumulator.num_accumulated(), *area.get(), *area.peek(0)]
             tensors += [area.size(), b.ready_size(), b.incomplete_size(), *either.dequeue()]

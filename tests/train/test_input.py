@@ -532,6 +532,10 @@ def test_what_cannot_be_batched_is_refused() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="keys"):
         train.batch_join([{"a": af.constant(1.0)}, {"b": af.constant(1.0)}], 2)
     assert train.batch([unknown], 2, shapes=[[3]]).shape.as_list() == [2, 3]
+    for alone in ((), [3], (3, 4), af.TensorShape([3])):
+        assert train.batch([unknown], 2, shapes=alone).shape.as_list() == [2, *alone]
+        with pytest.raises(errors.InvalidArgumentError):
+            train.batch([unknown, unknown], 2, shapes=alone)
 
 
 # ── sparse elements, and elements that are left out ──────────────────────────────────────────────────────────────────

@@ -10,7 +10,8 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims, dims_of, format_dims, num_elements
-from aioflow.ops.apply import constant
+from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
+from aioflow.ops.array.static_shapes import int_constant
 from aioflow.ops.sparse.dense import sparse_merge
 
 __all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"]
@@ -159,7 +160,20 @@ def _fixed(key: str, feature: FixedLenFeature) -> tuple[DType, Dims, Tensor]:
     dtype, dims = as_dtype(feature.dtype), _known(key, feature.shape)
     if feature.default_value is None:
         return dtype, dims, constant([], dtype)
-    return dtype, dims, constant(feature.default_value, dtype, shape=dims, verify_shape=True)
+    return dtype, dims, _default(key, feature.default_value, dtype, dims)
+
+
+def _default(key: str, value: TensorLike, dtype: DType, dims: tuple[int, ...]) -> Tensor:
+    """The default value, whose numbers may be listed in any shape."""
+    tensor = convert_to_tensor(value, dtype)
+    if tensor.dims == dims:
+        return tensor
+    try:
+        return make("Reshape", tensor, int_constant(dims))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"the default of feature {key!r} does not fit", expected=format_dims(dims), actual=format_dims(tensor.dims)
+        ) from error
 
 
 def _sequence(key: str, feature: FixedLenSequenceFeature) -> tuple[DType, Dims, Tensor]:
@@ -169,7 +183,7 @@ def _sequence(key: str, feature: FixedLenSequenceFeature) -> tuple[DType, Dims, 
     padding = feature.default_value
     if padding is None:
         padding = "" if dtype is dtypes.string else 0
-    return dtype, (None, *dims), constant(padding, dtype, shape=(1,))
+    return dtype, (None, *dims), _default(key, padding, dtype, (1,))
 
 
 def _step(key: str, feature: FixedLenSequenceFeature) -> tuple[DType, Dims, Tensor]:

@@ -177,7 +177,7 @@ class ConditionalAccumulatorBase:
 
     def set_global_step(self, new_global_step: TensorLike, name: str | None = None) -> Operation:
         """A node that goes on to a later step: gradients of earlier ones are stale. It never goes back."""
-        step = convert_to_tensor(new_global_step, _dtypes.int64)
+        step = _as_int64(new_global_step)
         return make_op("ResourceAccumulatorSetGlobalStep", self._accumulator_ref, step, name=name)
 
     def restart(self, step: TensorLike, name: str | None = None) -> Operation:
@@ -186,12 +186,12 @@ class ConditionalAccumulatorBase:
         Where that is an earlier step, what has been added is dropped, and so are gradients of the steps that are undone
         if they still come. An accumulator that was closed is open again, and one that had a limit has none.
         """
-        tensor = convert_to_tensor(step, _dtypes.int64)
+        tensor = _as_int64(step)
         return make_op("_ResourceAccumulatorRestart", self._accumulator_ref, tensor, name=name or "Restart")
 
     def go_back(self, step: TensorLike, name: str | None = None) -> Operation:
         """A node after which gradients of a step count again, if what was taken of it has changed nothing."""
-        tensor = convert_to_tensor(step, _dtypes.int64)
+        tensor = _as_int64(step)
         return make_op("_ResourceAccumulatorGoBack", self._accumulator_ref, tensor, name=name or "GoBack")
 
     def limit(self, num_required: TensorLike, name: str | None = None) -> Operation:
@@ -253,7 +253,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         """
         tensor = convert_to_tensor(grad, self._dtype)
         merge_dims(tensor.dims, self._dims)
-        step = convert_to_tensor(local_step, _dtypes.int64)
+        step = _as_int64(local_step)
         return make_op("ResourceAccumulatorApplyGradient", self._accumulator_ref, step, tensor, name=name)
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
@@ -315,7 +315,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         return make_op(
             "SparseAccumulatorApplyGradient",
             self._accumulator_ref,
-            convert_to_tensor(local_step, _dtypes.int64),
+            _as_int64(local_step),
             indices,
             values,
             shape,
@@ -343,9 +343,10 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 def _as_int64(value: TensorLike) -> Tensor:
-    """Indices and shapes, which come from `gradients` as int32 too."""
-    if not isinstance(value, Tensor):
-        return convert_to_tensor(value, _dtypes.int64)
-    if value.dtype is _dtypes.int64:
-        return value
-    return make("Cast", value, DstT=_dtypes.int64)
+    """Steps, and the indices and shapes of `gradients`, which may be of another integer dtype."""
+    tensor = convert_to_tensor(value, dtype_hint=_dtypes.int64)
+    return (
+        make("Cast", tensor, DstT=_dtypes.int64)
+        if tensor.dtype.is_integer
+        else convert_to_tensor(tensor, _dtypes.int64)
+    )

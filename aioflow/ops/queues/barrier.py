@@ -16,10 +16,11 @@ from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, not_differentiable
 from aioflow.graph.scopes import current_scope
-from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, merge_dims
+from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.traits import handle, waiting
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, make_tuple
 from aioflow.ops.core import scalar
+from aioflow.ops.queues.queues import Shapes, component_dims
 
 __all__ = ["Barrier"]
 
@@ -100,14 +101,15 @@ class Barrier:
 
     Args:
         types: One dtype per component, or one alone.
-        shapes: One fully known shape a component, without a size of 0; or None for any shapes.
+        shapes: One fully known shape a component, without a size of 0; that of a single component may stand alone, so
+            that () is a scalar's. None for any shapes.
         shared_name: Barriers with the same name, in any session of a worker, are the same.
     """
 
     def __init__(
         self,
         types: DTypeLike | Sequence[DTypeLike],
-        shapes: Sequence[ShapeLike] | None = None,
+        shapes: Shapes | None = None,
         shared_name: str | None = None,
         name: str = "barrier",
     ) -> None:
@@ -220,7 +222,7 @@ class Barrier:
 def _known_shapes(shapes: Any, count: int) -> list[Dims]:
     if shapes is None:
         return []
-    dims = [dims_of(shape) for shape in shapes]
+    dims = component_dims(shapes)
     if len(dims) != count:
         raise InvalidArgumentError("the barrier needs one shape per component", expected=count, actual=len(dims))
     if any(d is None or None in d or 0 in d for d in dims):

@@ -261,21 +261,23 @@ def _is_size(value: Any) -> bool:
     return value is None or isinstance(value, int | Dimension)
 
 
-def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
-    """Shapes as dims. Sizes alone are one shape, for a queue of one component; where sizes may be unknown, that could
-    not be told from a list of shapes."""
-    if shapes is None:
-        return None
+def component_dims(shapes: Any) -> list[Dims]:
+    """The shapes of components as dims. Sizes alone, or none, are the one shape of one component."""
     listed = [shapes] if isinstance(shapes, TensorShape) else shapes
     if not isinstance(listed, list | tuple):
         raise DTypeError("shapes must be a list", expected="one shape per component", actual=shapes)
-    if partial and (not listed or any(_is_size(s) for s in listed)):
+    return [dims_of(s) for s in ([listed] if all(_is_size(s) for s in listed) else listed)]
+
+
+def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
+    """Shapes as dims; where sizes may be unknown, one shape could not be told from a list of shapes."""
+    if shapes is None:
+        return None
+    if partial and isinstance(shapes, list | tuple) and (not shapes or any(_is_size(s) for s in shapes)):
         raise InvalidArgumentError(
             "shapes with unknown sizes must be a list of shapes", expected="[[None, 2]]", actual=shapes
         )
-    if all(_is_size(s) for s in listed):
-        listed = [listed]
-    dims = [dims_of(s) for s in listed]
+    dims = component_dims(shapes)
     if len(dims) != count:
         raise InvalidArgumentError("the queue needs one shape per component", expected=count, actual=len(dims))
     if not partial and any(d is None or None in d for d in dims):
