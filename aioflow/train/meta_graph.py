@@ -88,6 +88,8 @@ def export_meta_graph(
     kept = [name for name in names if not (clear_extraneous_savers and name == GraphKeys.SAVERS)]
     nodes = {node.name for node in definition.nodes}
     written_collections(graph, kept, nodes, made.collection_def)
+    if saver_def is not None and len(kept) < len(names):
+        made.collection_def[GraphKeys.SAVERS].bytes_list.value.append(to_bytes(saver_def))
     written_contexts(graph, collection_list, nodes, made.collection_def)
     if filename is not None:
         _put(filename, to_text(made).encode() if as_text else to_bytes(made))

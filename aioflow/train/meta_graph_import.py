@@ -15,7 +15,7 @@ from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS
 from aioflow.graph.published.graphs import definition_of
 from aioflow.ops.importer import import_graph_def
-from aioflow.protos import Message, is_message, parse, read
+from aioflow.protos import Message, is_message, parse, read, to_bytes
 from aioflow.train.meta_graph import placed
 from aioflow.train.saver import Saver
 from aioflow.train.stored_collections import Collections
@@ -99,6 +99,13 @@ def _written_at_once(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
 
 
 def _saver(meta: Message, collections: Collections) -> Saver | None:
+    """The saver of the whole. Those of the collection are made, too; where it is one of them, that is returned."""
+    made: dict[bytes, Saver] = {}
+    stored = meta.collection_def.get(GraphKeys.SAVERS)
+    for value in () if stored is None else stored.bytes_list.value:
+        saver_def = parse("SaverDef", value)
+        made[to_bytes(saver_def)] = saver = Saver.from_proto(saver_def, collections.scope)
+        collections.graph.add_to_collection(GraphKeys.SAVERS, saver)
     if meta.HasField("saver_def"):
-        return Saver.from_proto(meta.saver_def, collections.scope)
+        return made.get(to_bytes(meta.saver_def)) or Saver.from_proto(meta.saver_def, collections.scope)
     return Saver() if collections.graph.get_collection(GraphKeys.GLOBAL_VARIABLES) else None

@@ -129,8 +129,8 @@ class QueueRunner:
         return [*filling, owner.start(self._close_on_stop(sess, owner), attendant=True)]
 
     async def _fill(self, session: Any, coord: Coordinator, op: Operation, left: _Countdown) -> None:
-        enqueue = session.make_callable(op)
         try:
+            enqueue = session.make_callable(op)
             while not coord.should_stop():
                 await enqueue()
         except self._closed_types:

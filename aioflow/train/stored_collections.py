@@ -34,7 +34,7 @@ _OF_VARIABLES: Final = frozenset(
         GraphKeys.BIASES,
     }
 )
-# What is of no use without the Python objects that it was made of, or is made anew.
+# What is of no use without the Python objects that it was made of, or is made with the saver of the whole.
 _LEFT: Final = frozenset({*CONTEXTS, GraphKeys.SAVERS})
 _CLASSES: Final[Mapping[int, Any]] = {
     vars(kind)["code"]: kind for kind in vars(errors).values() if isinstance(kind, type) and "code" in vars(kind)

@@ -87,6 +87,8 @@ PAIRS: dict[str, tuple[Maker, Maker]] = {
     "shuffle, none and a seed": (shuffle(), shuffle(seed=1)),
     "shuffle, seeds of the graph": (shuffle(seed=1, graph=5), shuffle(seed=1, graph=6)),
     "shuffle, seeds of the graph alone": (shuffle(graph=5), shuffle(graph=6)),
+    "shuffle, one seed of the graph": (shuffle(graph=5), shuffle(graph=5)),
+    "shuffle, one seed of the graph and a seed": (shuffle(graph=5), shuffle(graph=5, seed=1)),
     "accumulator, the same": (accumulator(), accumulator()),
     "reader, the same": (reader(), reader()),
     "reader, lines to skip": (reader(), reader(skip_header_lines=2)),
@@ -113,3 +115,16 @@ def _outcome(m: Any, pair: tuple[Maker, Maker], containers: tuple[str, str]) -> 
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_that_share_a_name(tf: Any, name: str, containers: tuple[str, str]) -> None:
     assert _outcome(aioflow, PAIRS[name], containers) == _outcome(tf, PAIRS[name], containers)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("graph", [None, 0, 5])
+@pytest.mark.parametrize("name", ["q", "einé", None])
+def test_seeds_of_shuffling_queues(tf: Any, name: str | None, graph: int | None, seed: int | None) -> None:
+    def seeds(m: Any) -> list[Any]:
+        with m.Graph().as_default():
+            m.set_random_seed(graph)
+            made = [m.RandomShuffleQueue(9, 2, ["float32"], seed=seed, shared_name=name) for _ in range(2)]
+            return [(each.queue_ref.op.get_attr("seed"), each.queue_ref.op.get_attr("seed2")) for each in made]
+
+    assert seeds(aioflow) == seeds(tf)

@@ -267,6 +267,16 @@ async def test_an_error_of_a_runner_ends_the_pipeline_with_that_error() -> None:
         await drain(train.batch([bad], 4))
 
 
+async def test_runner_reports_an_enqueue_that_cannot_be_prepared() -> None:
+    queue = af.FIFOQueue(3, [af.float32], [[]])
+    runner = train.QueueRunner(queue, [queue.enqueue([1.0])])
+    async with af.Session(graph=af.Graph()) as session:
+        with pytest.raises(errors.InvalidArgumentError, match="graph") as caught:
+            async with train.Coordinator() as coord:
+                await coord.join(runner.create_threads(session, coord))
+    assert runner.exceptions_raised == [caught.value]
+
+
 # ── faults that are not the end of the input ──
 
 FAULTS: dict[str, type[BaseException]] = {

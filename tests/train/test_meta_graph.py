@@ -70,6 +70,34 @@ async def test_a_stored_program_goes_on(tmp_path: Path, as_text: bool, scope: st
             np.testing.assert_array_equal(await session.run(v.initialized_value()), [1, 2])
 
 
+@pytest.mark.parametrize("scope", [None, "inner"])
+async def test_imported_graph_has_the_savers_of_its_collection(tmp_path: Path, scope: str | None) -> None:
+    with af.Graph().as_default():
+        v = af.get_variable("v", initializer=1.0)
+        whole, other = af.train.Saver(max_to_keep=7), af.train.Saver({"w": v}, max_to_keep=2)
+        for saver in (whole, other):
+            af.add_to_collection(af.GraphKeys.SAVERS, saver)
+        async with af.Session() as session:
+            await session.run(v.initializer)
+            path = await other.save(session, tmp_path / "other")
+        stored = whole.export_meta_graph(), whole.export_meta_graph(clear_extraneous_savers=True)
+        apart = af.train.export_meta_graph(clear_extraneous_savers=True)
+    prefix = "" if scope is None else f"{scope}/"
+    for meta, count in zip((*stored, apart), (2, 1, 0), strict=True):
+        with af.Graph().as_default():
+            imported = af.train.import_meta_graph(meta, import_scope=scope)
+            found = af.get_collection(af.GraphKeys.SAVERS)
+            assert len(found) == count
+            assert found[:1] == [imported][:count], "one object, not two with nodes of their own"
+            assert [each.as_saver_def().max_to_keep for each in found] == [7, 2][:count]
+            if count == 2:
+                async with af.Session() as session:
+                    await found[1].restore(session, path)
+                    assert await session.run(f"{prefix}v:0") == 1
+                again = af.train.export_meta_graph(saver_def=found[0].as_saver_def())
+                assert len(again.collection_def[af.GraphKeys.SAVERS].bytes_list.value) == 2
+
+
 async def test_a_graph_beside_a_checkpoint_goes_with_it(tmp_path: Path) -> None:
     with af.Graph().as_default():
         v = af.get_variable("v", initializer=1.0)

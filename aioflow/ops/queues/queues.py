@@ -7,6 +7,7 @@ from an empty one wait, in line, without holding up anything but what needs them
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -392,6 +393,10 @@ class RandomShuffleQueue(_Typed):
         name: str = "random_shuffle_queue",
     ) -> None:
         first, second = get_seed(seed)
+        if first is not None and seed is None and shared_name is not None:
+            # The same in each graph that shares the queue, wherever in the graph it is: TensorFlow's formula.
+            digest = hashlib.md5(f"{first}{shared_name}".encode(), usedforsecurity=False)
+            second = int(digest.hexdigest()[:8], 16) & 0x7FFFFFFF
         super().__init__(
             capacity,
             dtypes,
