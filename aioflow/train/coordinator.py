@@ -208,6 +208,11 @@ class Coordinator:
             await asyncio.wait(late)
 
     @property
+    def entered(self) -> bool:
+        """Whether a block is open in which tasks can be started."""
+        return self._task_group is not None
+
+    @property
     def joined(self) -> bool:
         """Whether `join` has been called, or the block has ended, since the last start of a task and `clear_stop`."""
         return self._joined

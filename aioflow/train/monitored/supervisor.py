@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,8 +110,9 @@ class Supervisor(ModelNodes):
         self._init_feed_dict = init_feed_dict
         self._init_fn = init_fn
         self._coord = Coordinator()
+        self._block = AsyncExitStack()  # around the coordinator, where its user has not entered it
         self._stop_grace_secs = stop_grace_secs
-        self._logdir = logdir if is_chief else None
+        self._logdir = logdir or None if is_chief else None
         self._save_path = None if self._logdir is None else joined(self._logdir, checkpoint_basename)
         if summary_writer is self.USE_DEFAULT:
             summary_writer = None if self._logdir is None else FileWriter(self._logdir)
@@ -181,8 +182,8 @@ class Supervisor(ModelNodes):
         """A session that is ready; its user closes it.
 
         Args:
-            start_standard_services: Start these and the queue runners, as tasks of `coord`: it has to be entered
-                (`async with supervisor.coord:`).
+            start_standard_services: Start these and the queue runners, as tasks of `coord`, which `stop` ends: outside
+                of `async with supervisor.coord:`, too.
 
         Raises: as `SessionManager.prepare_session` on the chief, as `wait_for_session` elsewhere.
         """
@@ -209,11 +210,16 @@ class Supervisor(ModelNodes):
                 starts = start_standard_services and self._logdir is not None
                 await begin_summaries(self._summary_writer, self._graph, session, self._global_step if starts else None)
             if start_standard_services:
+                if not self._coord.entered:
+                    await self._block.enter_async_context(self._coord)
                 if self._is_chief:
                     self.start_standard_services(session)
                 self.start_queue_runners(session)
-        except BaseException:
-            await _close(session)
+        except BaseException as error:
+            try:
+                await _close(session)
+            finally:
+                await self._block.__aexit__(type(error), error, error.__traceback__)
             raise
         return session
 
@@ -295,7 +301,8 @@ class Supervisor(ModelNodes):
         """
         self._coord.request_stop()
         try:
-            await self._coord.join(threads, self._stop_grace_secs, ignore_live_threads)
+            async with self._block:
+                await self._coord.join(threads, self._stop_grace_secs, ignore_live_threads)
         finally:
             if close_summary_writer and self._summary_writer is not None:
                 if not self._stopped:

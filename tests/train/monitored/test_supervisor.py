@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import aioflow as af
 from aioflow.errors import FailedPreconditionError, NotFoundError, OutOfRangeError
 from aioflow.runtime.worker import Worker
 from aioflow.testing.virtual_clock import run_virtual
+from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.train.monitored.lost_peers import NoSession
 
 
@@ -103,6 +105,74 @@ async def test_a_worker_waits_for_the_chief() -> None:
     with pytest.raises(FailedPreconditionError, match="no services"):
         worker.start_standard_services(None)
     assert (worker.save_path, worker.save_model_secs, worker.is_chief) == (None, None, False)
+
+
+@pytest.mark.parametrize("logdir", [None, ""])
+async def test_supervisor_without_a_folder_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logdir: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, update = counter()
+    supervisor = af.train.Supervisor(logdir=logdir, save_model_secs=0.01)
+    async with supervisor.managed_session() as session:
+        await session.run(update)
+    assert (supervisor.save_path, supervisor.summary_writer) == (None, None)
+    assert os.listdir() == []
+
+
+def read_input() -> tuple[af.train.Supervisor, Any]:
+    with af.Graph().as_default():
+        counter()
+        taken = af.train.input_producer(af.constant([1.0, 2.0]), shuffle=False).dequeue()
+        return af.train.Supervisor(), taken
+
+
+async def test_supervisor_owns_its_tasks_until_stop() -> None:
+    for _ in range(2):
+        supervisor, taken = read_input()
+        present = asyncio.all_tasks()
+        for _ in range(2):  # `stop` is followed by another session
+            session = await supervisor.prepare_or_wait_for_session()
+            states = [supervisor.coord.entered]
+            calls: list[int] = []
+            supervisor.loop(None, lambda calls=calls: calls.append(0))
+            assert [await session.run(taken) for _ in range(3)] == [1, 2, 1]
+            await supervisor.stop()
+            assert calls
+            await supervisor.stop()
+            await session.close()
+            assert [*states, supervisor.coord.entered] == [True, False]
+            assert asyncio.all_tasks() == present
+
+
+async def test_supervisor_raises_the_error_of_a_task_at_stop() -> None:
+    supervisor, _ = read_input()
+    session = await supervisor.prepare_or_wait_for_session()
+
+    async def fail() -> None:
+        raise KeyError("of a loop")
+
+    supervisor.loop(None, fail)
+    await supervisor.wait_for_stop()
+    with pytest.raises(KeyError, match="of a loop"):
+        await supervisor.stop()
+    await session.close()
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_supervisor_leaves_nothing_when_it_is_cancelled(loop: Any) -> None:
+    async def work() -> None:
+        supervisor, taken = read_input()
+        session = await supervisor.prepare_or_wait_for_session()
+        try:
+            await session.run(taken)
+        finally:
+            try:
+                await supervisor.stop()
+            finally:
+                await session.close()
+
+    run_on(loop, cancel_at_each_turn(work, turns=30))
 
 
 def test_a_loop_calls_by_the_clock_until_the_end() -> None:
