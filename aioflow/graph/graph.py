@@ -213,17 +213,17 @@ class Graph(Collections):
     def _node_name(self, name: str, scope: scopes.Scope) -> str:
         check_text(name, "the name of a node")
         home = self._home(scope)
-        if name.endswith("/"):  # an absolute name, as given by a name scope
-            name = name[:-1]
-            if name in home.nodes:
-                raise AlreadyExistsError(f"there is already a node {name!r}", node=name)
-            home.names.setdefault(name.lower(), 1)
-            return name
-        full = scope.under(name)
+        full = name[:-1] if name.endswith("/") else scope.under(name)
         if not name or not NODE_NAME.fullmatch(full):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
             )
+        if name.endswith("/"):  # an absolute name, as given by a name scope
+            name = full
+            if name in home.nodes:
+                raise AlreadyExistsError(f"there is already a node {name!r}", node=name)
+            home.names.setdefault(name.lower(), 1)
+            return name
         return home.unique(full)
 
     def _check_open(self, op_type: str | None) -> None:

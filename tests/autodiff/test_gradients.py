@@ -197,6 +197,24 @@ def test_colocation_with_the_forward_node() -> None:
     )
 
 
+def test_sums_of_gradients_are_made_where_the_parts_are() -> None:
+    x = aioflow.constant([1.0, 2.0], name="x")
+    with aioflow.Graph.device(x.graph, "/device:CPU:1"):
+        a = aioflow.square(x, name="a")
+    with aioflow.Graph.device(x.graph, "/device:CPU:2"):
+        b, c = aioflow.square(x, name="b"), aioflow.exp(x, name="c")
+    (plain,) = dense(aioflow.gradients([a, b, c], x))
+    assert (plain.device, "_class" in plain.op.attrs, len(plain.op.inputs)) == ("", False, 3)
+    (total,) = dense(aioflow.gradients([a, b, c], x, colocate_gradients_with_ops=True))
+    assert total.op.type == "AddN"
+    assert total.op.colocation_groups() == [b"loc:@x"]
+    one, several = total.op.inputs
+    assert (one.device, one.op.colocation_groups()) == ("/device:CPU:1", [b"loc:@a"])
+    assert (several.op.type, several.device, several.op.colocation_groups()) == ("AddN", "/device:CPU:2", [b"loc:@b"])
+    (on_one,) = dense(aioflow.gradients([b, c], x, colocate_gradients_with_ops=True))
+    assert (on_one.device, on_one.op.colocation_groups()) == ("/device:CPU:2", [b"loc:@b"])
+
+
 def test_the_walk_is_iterative() -> None:
     y, x = _negations(10_000)
     (grad,) = dense(aioflow.gradients(y, x))

@@ -55,7 +55,7 @@ def test_an_absolute_name_is_taken_once(graph: af.Graph) -> None:
     assert str(caught.value).endswith("  node:     'elsewhere/node'"), "and nothing of an op, which is not known"
 
 
-@pytest.mark.parametrize("name", ["", "a b", "_x", "-x", "/x", "x:0", "^x", "é", "x\n"])
+@pytest.mark.parametrize("name", ["", "a b", "_x", "-x", "/x", "x:0", "^x", "é", "x\n", "/", "//", "a b/", "/x/"])
 def test_malformed_names(name: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         af.constant(1, name=name)

@@ -50,7 +50,7 @@ def test_a_scope_is_entered_again_by_its_whole_name() -> None:
     assert af.no_op(name=a).name == "a", "the scope's own node"
 
 
-@pytest.mark.parametrize("name", [None, ""])
+@pytest.mark.parametrize("name", [None, "", "/"])
 def test_no_name_goes_back_to_the_root(name: str | None) -> None:
     with af.name_scope("a"):
         with af.name_scope(name) as scope:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -352,3 +354,12 @@ def test_tensor_shape_is_integers_for_ops() -> None:
     assert af.reshape([1.0], TensorShape([])).dims == ()
     with pytest.raises(InvalidArgumentError, match="rank is unknown"):
         af.convert_to_tensor(TensorShape(None))
+
+
+@pytest.mark.parametrize(
+    "value", [TensorShape(None), TensorShape([]), TensorShape([2, None]), Dimension(None), Dimension(3)]
+)
+def test_shapes_can_be_pickled_and_copied(value: Any) -> None:
+    for made in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value), copy.copy(value)):
+        assert type(made) is type(value)
+        assert repr(made) == repr(value)

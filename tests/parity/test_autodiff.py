@@ -205,6 +205,21 @@ def test_overridden_gradients(tf: Any) -> None:
     compare(tf, build)
 
 
+@pytest.mark.parametrize("devices", [("", "", ""), ("/cpu:1", "/cpu:2", "/cpu:2"), ("/cpu:1", "", "/cpu:1")])
+def test_sums_of_gradients_are_colocated(tf: Any, devices: tuple[str, ...]) -> None:
+    def sums(m: Any) -> list[Any]:
+        with m.Graph().as_default():
+            x = m.constant([1.0], name="x")
+            made = []
+            for device, name in zip(devices, "abc", strict=True):
+                with m.device(device):
+                    made.append(m.square(x, name=name))
+            (total,) = m.gradients(made, [x], colocate_gradients_with_ops=True)
+            return [(t.op.type, t.device, t.op.colocation_groups()) for t in (total, *total.op.inputs)]
+
+    assert sums(aioflow) == sums(tf)
+
+
 def test_gates_and_colocation(tf: Any) -> None:
     def build(m: Any) -> Any:
         x, y = m.placeholder("float32", [3, 4]), m.placeholder("float32", [4])

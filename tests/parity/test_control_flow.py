@@ -15,6 +15,7 @@ from aioflow.graph.opdef import traits_of
 from aioflow.testing.evaluate import evaluate
 
 Pair = namedtuple("Pair", ["a", "b"])
+Single = namedtuple("Single", ["one"])
 
 ONE = np.float32(1.5)
 TWO = np.float32(2.5)
@@ -51,6 +52,13 @@ def cond_of_structures(m: Any, x: Any, y: Any) -> Any:
 def cond_of_named_tuples(m: Any, x: Any, y: Any) -> Any:
     made = m.cond(x > y, lambda: Pair(x, [y]), lambda: Pair(y, [x]))
     return [made.a, made.b[0]]
+
+
+def cond_of_named_tuples_of_one(m: Any, x: Any, y: Any) -> Any:
+    branches = (lambda: Single(x), lambda: Single(y * 2.0))
+    made = [m.cond(x > y, *branches), m.case([(x > y, branches[0])], default=branches[1])]
+    strict = [m.cond(x > y, *branches, strict=True), m.case([(x > y, branches[0])], default=branches[1], strict=True)]
+    return [*made, *(each.one for each in strict)]
 
 
 def cond_of_shapes(m: Any, x: Any) -> Any:
@@ -91,6 +99,7 @@ BRANCHES: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (cond_of_structures, (ONE, TWO)),
     (cond_of_structures, (TWO, ONE)),
     (cond_of_named_tuples, (ONE, TWO)),
+    (cond_of_named_tuples_of_one, (TWO, ONE)),
     (cond_shares_a_tensor, (ONE, TWO)),
     (cond_shares_a_tensor, (-ONE, TWO)),
     *((case_of_three, (np.float32(x),)) for x in (-3.0, 0.5, 1.5, 7.0)),
@@ -229,6 +238,12 @@ def structure(m: Any, n: Any, x: Any) -> Any:
     return [made["i"], made["pair"].a, *made["pair"].b] if isinstance(made, dict) else [made[0]["pair"].a]
 
 
+def named_tuple_of_one(m: Any, n: Any) -> Any:
+    made = m.while_loop(lambda s: s.one < n, lambda s: [Single(s.one + 2)], [Single(m.constant(0))])
+    listed = m.while_loop(lambda s: s[0] < n, lambda s: [[s[0] + 2]], [[m.constant(0)]])
+    return [made.one, *listed, m.while_loop(lambda i: i < n, lambda i: Single(i + 2), Single(m.constant(0)))]
+
+
 def same_structure(m: Any, n: Any) -> Any:
     made = m.while_loop(lambda i: i < n, lambda i: [i + 2], [0], return_same_structure=True)
     assert isinstance(made, list | tuple)
@@ -339,6 +354,7 @@ LOOPS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (bounded_beyond, (INT,)),
     (structure, (INT, ROW)),
     (same_structure, (INT,)),
+    (named_tuple_of_one, (INT,)),
     (one_iteration_at_a_time, (np.int32(30), ROW)),
     (gcd, (INT,)),
     (newton, (TWO,)),

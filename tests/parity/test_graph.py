@@ -412,7 +412,27 @@ FORMS: list[Any] = [
     *("float32", "float", "half", "double", "int32", "bool", "string", "resource", "nonsense", ""),
     *(np.float16, np.float32, np.int64, np.uint8, np.bool_, np.object_, np.str_, np.bytes_, np.datetime64, np.generic),
     *(np.dtype("float32"), np.dtype(">i4"), np.dtype("O"), np.dtype("U3"), np.dtype("M8[s]")),
-    *(float, bool, object, list, type(None), 1, 3, 7, 0, 1000, -1, None, (), "float32 ", object()),
+    *(
+        float,
+        int,
+        bool,
+        complex,
+        str,
+        bytes,
+        object,
+        list,
+        type(None),
+        1,
+        3,
+        7,
+        0,
+        1000,
+        -1,
+        None,
+        (),
+        "float32 ",
+        object(),
+    ),
 ]
 
 

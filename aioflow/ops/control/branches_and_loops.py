@@ -116,7 +116,7 @@ def cond(
     Args:
         pred: A bool scalar tensor.
         true_fn, false_fn: Make tensors, or nested lists, tuples and dicts of them, of the same structure and dtypes.
-        strict: Return a list or tuple of one tensor as such, and not the tensor.
+        strict: Return a list or tuple (a named one, too) of one tensor as such, and not the tensor.
         fn1, fn2: Older names of `true_fn` and `false_fn`.
 
     Raises:
@@ -158,12 +158,16 @@ def _branch(context: CondContext, function: Callable[[], Any], what: str, strict
         made = function()
         if made is None:
             raise InvalidArgumentError(f"{what} must return something", expected="tensors or nodes", actual=None)
-        if not strict and isinstance(made, list | tuple) and len(made) == 1 and not hasattr(made, "_fields"):
-            made = made[0]
+        made = _unpacked(made, strict)
         leaves = [_result(context, leaf) for leaf in nest.flatten(made)]
         if not leaves:
             raise InvalidArgumentError(f"{what} must return something", expected="at least one", actual=repr(made))
         return nest.pack(made, leaves)
+
+
+def _unpacked(made: Any, strict: bool) -> Any:
+    """The item of a list or tuple of one, unless `strict`."""
+    return made[0] if not strict and isinstance(made, list | tuple) and len(made) == 1 else made
 
 
 def _result(context: CondContext, value: Any) -> Any:
@@ -259,9 +263,7 @@ def case(
 
 
 def _run_default(function: Callable[[], Any], strict: bool) -> Any:
-    made = function()
-    single = not strict and isinstance(made, list | tuple) and len(made) == 1
-    return nest.map_structure(lambda leaf: with_tensor(leaf, tensor_of(leaf)), made[0] if single else made)
+    return nest.map_structure(lambda leaf: with_tensor(leaf, tensor_of(leaf)), _unpacked(function(), strict))
 
 
 def _pairs(pairs: Any) -> list[tuple[Tensor, Callable[[], Any]]]:
@@ -468,8 +470,9 @@ def while_loop(
         builder = LoopBuilder(graph, loop_vars, shape_invariants, bound)
         builder.configure(parallel_iterations, back_prop, swap_memory)
         results = builder.build(cond, body)
-    single = not return_same_structure and len(nest.flatten(results)) == 1
-    return nest.flatten(results)[0] if single else results
+    if return_same_structure or len(nest.flatten(results)) > 1:
+        return results
+    return results[0] if isinstance(results, list | tuple) else nest.flatten(results)[0]
 
 
 def _check_parallel(value: Any) -> None:

@@ -43,13 +43,31 @@ def convert_n_to_tensor_or_indexed_slices(
     ]
 
 
+def _dense_sum(parts: Sequence[Tensor]) -> Tensor:
+    """The sum: first of what is on each device, on that device, so that one tensor of each travels.
+
+    A sum of parts whose devices are open is not tied to one of them: ties keep nodes from being fused.
+    """
+    if not any(part.device or "_class" in part.op.attrs for part in parts):
+        return make("AddN", parts, name="AddN")
+    on_device: dict[str, list[Tensor]] = {}
+    for part in parts:
+        on_device.setdefault(part.device, []).append(part)
+    sums = []
+    for device in sorted(on_device):
+        first, *others = on_device[device]
+        with first.graph.colocate_with(first.op, ignore_existing=True):
+            sums.append(make("AddN", [first, *others], name="AddN") if others else first)
+    return make("AddN", sums, name="AddN") if len(sums) > 1 else sums[0]
+
+
 def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
     """The sum of what several consumers sent back: slices are concatenated, a mixture becomes one dense tensor."""
     if len(parts) == 1:
         return parts[0]
     slices = [p for p in parts if isinstance(p, IndexedSlices)]
     if len(slices) < len(parts):
-        return make("AddN", [convert_to_tensor(p) for p in parts], name="AddN")
+        return _dense_sum([convert_to_tensor(p) for p in parts])
     widest = "int64" if any(s.indices.dtype.name == "int64" for s in slices) else "int32"
     indices = [s.indices if s.indices.dtype.name == widest else make("Cast", s.indices, DstT=widest) for s in slices]
     return IndexedSlices(
