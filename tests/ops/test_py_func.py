@@ -410,6 +410,20 @@ def test_stateless_nodes_are_of_ops_of_their_own() -> None:
     assert evaluate([y]) == [2]
 
 
+@pytest.mark.parametrize("stateful", [True, False])
+async def test_node_without_outputs_runs_its_function(stateful: bool) -> None:
+    calls: list[float] = []
+
+    def record(value: float) -> Any:
+        calls.append(value)
+
+    op = af.py_func(record, [af.constant(1.5)], [], stateful=stateful)
+    assert isinstance(op, af.Operation)
+    async with af.Session() as session:
+        assert await session.run(op) is None
+    assert calls == [1.5]
+
+
 def test_functions_go_with_their_graph() -> None:
     class Callable:
         def __call__(self) -> Any:

@@ -320,6 +320,21 @@ def scanned(m: Any, x: Any) -> Any:
     ]
 
 
+def scanned_without_a_part(m: Any, x: Any, start: Any) -> Any:
+    """Gradients of zero where the values are used, and none where they are not."""
+    return [
+        m.scan(lambda a, row: a * 0.0 + row * 0.0, x, initializer=start),
+        m.scan(lambda a, row: row * 2.0, x, initializer=start),
+        m.scan(lambda a, row: a * 2.0, x, initializer=start),
+        m.foldl(lambda a, row: a * 2.0, x, initializer=start),
+        m.foldr(lambda a, row: row, x, initializer=start),
+    ]
+
+
+def one_of_scanned_without_a_part(index: int) -> Callable[..., Any]:
+    return lambda m, x, start: scanned_without_a_part(m, x, start)[index]
+
+
 def scanned_pairs(m: Any, x: Any) -> Any:
     return list(m.scan(lambda a, row: (a[1], a[0] + row[0]), x, initializer=(m.constant(0.0), m.constant(1.0))))
 
@@ -367,6 +382,7 @@ LOOPS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (mapped_to_two, (GRID,)),
     (map_in_map, (GRID,)),
     (scanned, (GRID,)),
+    *((one_of_scanned_without_a_part(i), (ROW, TWO)) for i in range(5)),
     (scanned_pairs, (GRID,)),
     (folded, (GRID,)),
 ]

@@ -275,3 +275,49 @@ def test_shapes_that_the_graph_computes(tf: Any, source: str, compute: str) -> N
             continue  # an expression that does not fit this use
         assert not isinstance(ours, Exception), f"{name}: {theirs}, but {ours!r}"
         assert knows(ours, theirs), f"{name}: {ours} instead of {theirs}"
+
+
+def floats(m: Any, *sizes: int | None) -> Any:
+    return m.placeholder("float32", list(sizes))
+
+
+# Shapes of which a part is a tensor `n`, of tensors of which a part is known.
+PARTLY: dict[str, Callable[[Any, Any], Any]] = {
+    "reshape, the rest": lambda m, n: m.reshape(floats(m, None, 4), [-1, 2]),
+    "reshape, a size": lambda m, n: m.reshape(floats(m, None, 4), [n, 4]),
+    "reshape, a size of a known number": lambda m, n: m.reshape(floats(m, 6), [n, 3]),
+    "reshape, a size and the rest": lambda m, n: m.reshape(floats(m, 6), [n, -1]),
+    "reshape, the rest and a size": lambda m, n: m.reshape(floats(m, None, 6), [-1, n, 3]),
+    "reshape, no elements": lambda m, n: m.reshape(floats(m, None, 0), [-1, 2]),
+    "reshape, a size at the end": lambda m, n: m.reshape(floats(m, 2, 3), m.stack([n, 3])),
+    "reshape, its own size": lambda m, n: m.reshape(x := floats(m, None, 4), [m.shape(x)[0], 4]),
+    "reshape, sizes joined": lambda m, n: m.reshape(x := floats(m, None, 4), m.concat([m.shape(x)[:1], [2, 2]], 0)),
+    "reshape, its shape": lambda m, n: m.reshape(x := floats(m, None, 4), m.shape(x)),
+    "reshape, flat": lambda m, n: m.reshape(floats(m, 6), m.placeholder("int32", [1])),
+    "reshape, a known rank": lambda m, n: m.reshape(m.placeholder("float32"), m.placeholder("int32", [3])),
+    "reshape, an unknown rank": lambda m, n: m.reshape(m.placeholder("float32"), [n, 3]),
+    "tile, an open size": lambda m, n: m.tile(floats(m, None, 4), [2, n]),
+    "tile, once": lambda m, n: m.tile(floats(m, None, 4), [n, 1]),
+    "tile, a known size": lambda m, n: m.tile(floats(m, 2, 3), [n, 2]),
+    "tile, no elements": lambda m, n: m.tile(floats(m, 0, 3), [n, 2]),
+    "tile, never": lambda m, n: m.tile(floats(m, 2, 3), [0, n]),
+    "tile, an unknown rank": lambda m, n: m.tile(m.placeholder("float32"), [n, 2]),
+    "tile, by a vector": lambda m, n: m.tile(m.placeholder("float32"), m.placeholder("int32", [2])),
+    "tile, by anything": lambda m, n: m.tile(floats(m, 2, 3), m.placeholder("int32")),
+    "tile, then reshape": lambda m, n: m.reshape(m.tile(floats(m, None, 4), [1, 2]), [-1, 8]),
+    "broadcast_to": lambda m, n: m.broadcast_to(floats(m, 3), [n, 3]),
+    "fill": lambda m, n: m.fill([n, 3], 1.0),
+    "slice": lambda m, n: m.slice(floats(m, None, 4), [0, 0], [n, -1]),
+    "pad": lambda m, n: m.pad(floats(m, None, 4), [[1, 1], [n, 0]]),
+    "part": lambda m, n: floats(m, None, 4)[1:, n:],
+    "split": lambda m, n: m.split(floats(m, None, 6), [2, -1, 3], 1)[1],
+}
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_shapes_of_which_a_part_is_known(tf: Any, name: str) -> None:
+    found = []
+    for m in (aioflow, tf):
+        with m.Graph().as_default():
+            found.append(dims(PARTLY[name](m, m.placeholder("int32", []))))
+    assert knows(*found), f"{found[0]} instead of {found[1]}"

@@ -75,6 +75,29 @@ async def test_hooks_may_be_coroutines() -> None:
     assert log == ["begin", "step 0", "now 1", "end 1"]
 
 
+async def test_hooks_may_be_plain_functions_that_run_steps() -> None:
+    _, update = counter()
+    step = af.train.get_global_step()
+    log = []
+
+    class Hook(af.train.SessionRunHook):
+        def after_create_session(self, session: Any, coord: Any) -> None:
+            log.append(f"step {session.run_sync(step)}")
+
+        def before_run(self, run_context: Any) -> Any:
+            log.append(f"before {run_context.session.run_sync(step)}")
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            log.append(f"now {run_context.session.run_sync(step)}")
+
+        def end(self, session: Any) -> None:
+            log.append(f"end {session.run_sync(step)}")
+
+    async with af.train.MonitoredSession(hooks=[Hook()]) as session:
+        await session.run(update)
+    assert log == ["step 0", "before 0", "now 1", "end 1"]
+
+
 async def test_a_hook_that_starts_a_task() -> None:
     _, update = counter()
     ended = []
