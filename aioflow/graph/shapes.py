@@ -209,7 +209,7 @@ class TensorShape:
 
     def with_rank(self, rank: int) -> TensorShape:
         """Self, if it can have that rank; otherwise InvalidArgumentError."""
-        return self.merge_with((None,) * rank)
+        return self.merge_with((None,) * operator.index(rank))
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
         """Self, if its rank can be `rank` or more; otherwise InvalidArgumentError."""

@@ -342,6 +342,16 @@ def test_numbers_of_elements() -> None:
     assert num_elements((2**40, 2**40)) == 2**80
 
 
+def test_ranks_and_positions_may_be_arrays_of_one_integer() -> None:
+    shape = TensorShape([2, None])
+    one: Any = np.asarray(1)
+    two: Any = np.asarray(2)
+    assert (shape[one].value, shape[:one], shape.with_rank_at_least(one)) == (None, TensorShape([2]), shape)
+    assert shape.with_rank(two) == shape
+    with pytest.raises(InvalidArgumentError):
+        shape.with_rank(one)
+
+
 def test_tensor_shape_is_integers_for_ops() -> None:
     for sizes in ([], [2, 3]):
         shape = TensorShape(sizes)

@@ -201,7 +201,12 @@ def test_einsum_of_ranks_that_change() -> None:
 def test_tensordot() -> None:
     a, b = random(2, 3, 4), random(4, 3, 5)
     axes = ([1, 2], [1, 0])
-    np.testing.assert_allclose(value(lambda x, y: aioflow.tensordot(x, y, axes), a, b), np.tensordot(a, b, axes))
+    for form in (axes, np.asarray(axes)):
+        np.testing.assert_allclose(
+            value(lambda x, y, n=form: aioflow.tensordot(x, y, n), a, b), np.tensordot(a, b, axes)
+        )
+    c, one = random(4, 2), np.asarray(1)
+    np.testing.assert_allclose(value(lambda x, y: aioflow.tensordot(x, y, one), a, c), np.tensordot(a, c, 1))
     with aioflow.Graph().as_default():
         for wrong in (4, -1, [[0]], [[0], [3]], [[0, 1], [0]]):
             with pytest.raises(InvalidArgumentError):

@@ -185,6 +185,14 @@ def test_gradients(build: Any) -> None:
     check_gradients(build, array(2, 3, 4))
 
 
+@pytest.mark.parametrize("axes", [0, np.int64(0), np.asarray(0), np.asarray([0]), [np.asarray(0)], (0,)])
+def test_axes_of_moments_may_be_arrays(axes: Any) -> None:
+    x = aioflow.constant([[1.0, 2.0], [3.0, 4.0]])
+    for found in (aioflow.nn.moments(x, axes), aioflow.nn.weighted_moments(x, axes, 1.0)):
+        assert [value.tolist() for value in evaluate(found)] == [[2, 3], [1, 1]]
+    assert evaluate([aioflow.nn.sufficient_statistics(x, axes)[1]])[0].tolist() == [4, 6]
+
+
 def test_moments_by_hand() -> None:
     mean, variance = values_of(lambda x: aioflow.nn.moments(x, [0]), np.array([[1.0, 2], [3, 6]]))
     np.testing.assert_array_equal(mean, [2, 4])

@@ -30,7 +30,8 @@ def tensordot(a: TensorLike, b: TensorLike, axes: TensorLike, name: str | None =
     y = convert_to_tensor(b, dtype_hint=x.dtype)
     if isinstance(axes, Tensor):
         known = constant_value(axes)
-        axes = axes if known is None else known.tolist()
+        axes = axes if known is None else known
+    axes = axes.tolist() if isinstance(axes, np.ndarray) else axes
     with name_scope(name, "Tensordot", [x, y]):
         if x.dims is None or y.dims is None or isinstance(axes, Tensor):
             return _of_matrices(x, y, *_axes_at_run_time(x, axes))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph.argument_kinds import whole_numbers
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient
 from aioflow.graph.shapes import Dims, format_dims, is_compatible, num_elements
@@ -307,7 +310,7 @@ def _squeezed(tensor: Tensor, axes: int | Sequence[int]) -> Tensor:
 
 
 def _positions(axes: int | Sequence[int]) -> list[int]:
-    return [int(a) for a in axes] if isinstance(axes, Sequence) else [int(axes)]
+    return whole_numbers(np.reshape(axes, -1), "axes")
 
 
 def sufficient_statistics(
