@@ -310,7 +310,8 @@ def _squeezed(tensor: Tensor, axes: int | Sequence[int]) -> Tensor:
 
 
 def _positions(axes: int | Sequence[int]) -> list[int]:
-    return whole_numbers(np.reshape(axes, -1), "axes")
+    listed = axes.reshape(-1) if isinstance(axes, np.ndarray) else axes
+    return whole_numbers(listed if isinstance(listed, Sequence | np.ndarray) else [listed], "axes")
 
 
 def sufficient_statistics(
