@@ -309,9 +309,9 @@ def _squeezed(tensor: Tensor, axes: int | Sequence[int]) -> Tensor:
     return make("Squeeze", tensor, squeeze_dims=positions)
 
 
-def _positions(axes: int | Sequence[int]) -> list[int]:
-    listed = axes.reshape(-1) if isinstance(axes, np.ndarray) else axes
-    return whole_numbers(listed if isinstance(listed, Sequence | np.ndarray) else [listed], "axes")
+def _positions(axes: Any) -> list[int]:
+    listed = list(axes.reshape(-1)) if isinstance(axes, np.ndarray) else axes
+    return whole_numbers(listed if isinstance(listed, Sequence) else [listed], "axes")
 
 
 def sufficient_statistics(
