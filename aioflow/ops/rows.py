@@ -71,6 +71,7 @@ __all__ = [
     "strided",
     "tiled",
     "transposed",
+    "transposed_convolution",
     "unpacked",
 ]
 
@@ -566,6 +567,15 @@ def _matrix_products(ctx: RowContext) -> Rows:
     return _product(ctx, ranks, (ctx.attrs["adj_x"], ctx.attrs["adj_y"]))
 
 
+def _transposed_convolution(ctx: RowContext) -> Rows:
+    """Conv2DBackpropInput: of the gradients, whose input has a size for each row."""
+    state, sizes = ctx.alone(2), ctx.entries(0)
+    if state is None or state.axis or not sizes:
+        return ctx.unknown("has rows in another input than the gradients")
+    same = isinstance(sizes[0], Count) and sizes[0].each == state.each and state.each is not None
+    return state if same else ctx.unknown("makes an array whose shape is not known before the step runs")
+
+
 def _einsum(ctx: RowContext) -> Rows:
     equation = parse_equation(ctx.attrs["equation"], len(ctx.inputs))
     labels = [each for each in equation.labels(tuple(ctx.rank(i) for i in range(len(ctx.inputs)))) if each is not None]
@@ -588,6 +598,7 @@ def _einsum(ctx: RowContext) -> Rows:
 matrix_product: Final = RowRule(_matrix_product)
 matrix_products: Final = RowRule(_matrix_products)
 einsum: Final = RowRule(_einsum)
+transposed_convolution: Final = RowRule(_transposed_convolution, reads_sizes=True)
 
 
 # ── lists of tensors: what is known of one is what is known of its elements ──────────────────────────────────────────

@@ -66,6 +66,9 @@ PROVEN: dict[str, Build] = {
     "a dense layer of each place": lambda x: af.tensordot(x, weights(8, 3), 1),
     "a mean over the rest": lambda x: af.reduce_mean(x, [1, 2]),
     "a convolution": lambda x: af.nn.relu(af.nn.conv2d(af.expand_dims(x, 3), weights(3, 3, 1, 2), 1, "SAME")),
+    "a transposed convolution": lambda x: af.nn.conv2d_transpose(
+        af.expand_dims(x, 3), weights(3, 3, 2, 1), [batch_size(x), 12, 16, 2], 2
+    ),
     "inference by batch normalization": lambda x: normalized(x, training=False),
     "attention": attention,
     "a loop over time": recurrent,

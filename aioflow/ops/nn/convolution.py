@@ -69,6 +69,7 @@ define_op(
     "output: T",
     ["T: {floats, int32}", *_DENSE],
     shape=given_shape("input_sizes", "out_backprop"),
+    rows=rows.transposed_convolution,
     traits=product(half=Half.GAINS, cost=convolution(2, 1)),
 )
 define_op(
@@ -94,6 +95,7 @@ define_op(
     "output: T",
     ["T: {floats}", *_DEPTHWISE],
     shape=given_shape("input_sizes", "out_backprop"),
+    rows=rows.transposed_convolution,
     traits=product(half=Half.GAINS, cost=depthwise(2, 1)),
 )
 define_op(

@@ -53,6 +53,7 @@ define_op(
     "output: T",
     [*_CONV, "Tshape: {index} = int32"],
     shape=given_shape("input_sizes", "out_backprop"),
+    rows=rows.transposed_convolution,
     traits=product(half=Half.GAINS, cost=convolution(2, 1)),
 )
 define_op(
