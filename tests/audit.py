@@ -69,7 +69,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     path: Any = None
     if event == "open" and arguments[2] & _WRITING:
-        path = arguments[0]
+        # The event has no descriptor that the name is relative to. Callers here name theirs `dir_fd`.
+        path = arguments[0] if sys._getframe(1).f_locals.get("dir_fd") is None else None
     elif event == "sqlite3.connect":
         path = None if arguments[0] == ":memory:" else arguments[0]
     elif event in _CHANGES:

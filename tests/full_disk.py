@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,20 +38,22 @@ class Room:
 
 @contextmanager
 def room_for(count: int) -> Iterator[Room]:
-    """A block in which new files (`Path.open("xb")`) and the objects of fsspec's memory have room for `count` bytes."""
+    """A block in which new files (`open(…, "xb")`) and the objects of fsspec's memory have room for `count` bytes."""
     room = Room(count)
 
     class File(io.FileIO):
         def write(self, data: Any) -> int:
             return super().write(memoryview(data).cast("B")[: room.take(memoryview(data).nbytes)])
 
-    opened = Path.open
+    opened: Any = open
 
-    def open_path(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
-        return io.BufferedWriter(File(path, "x")) if mode == "xb" else opened(path, mode, *args, **options)
+    def open_path(path: Any, mode: str = "r", *args: Any, opener: Any = None, **options: Any) -> Any:
+        if mode == "xb":
+            return io.BufferedWriter(File(path, "x", opener=opener))
+        return opened(path, mode, *args, opener=opener, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "open", open_path)
+        patch.setattr(builtins, "open", open_path)
         _limit_memory(patch, room)
         yield room
 

@@ -1,27 +1,30 @@
 """The folders that the graphs of one worker may read and write files in.
 
-A worker computes what others send it, and a graph names files by strings that it may compute. So each file is looked at
-when it is about to be opened, by the kernel that opens it: the name is resolved, `..` and links included, and what is
-opened is the resolved name. A session of one process has `ANYWHERE`: its graph is the program's own.
+A worker computes what others send it, and a graph names files by strings that it may compute. So the kernel that opens
+a file checks its name first: the name is resolved, `..` and links included, and the resolved name is opened. A session
+of one process has `ANYWHERE`: its graph is the program's own.
 
-A graph cannot make links. Against somebody else who may write to an allowed folder, and puts a link there between the
-look and the opening, this does not help.
+A graph cannot make links, but another program that may write to an allowed folder can put one there between the check
+and the opening. So the resolved name is opened part by part, each relative to the descriptor of the folder before it
+and without following links. Where the system cannot do that (Windows), the resolved name is opened as it stands.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import logging
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 from aioflow.errors import InvalidArgumentError, PermissionDeniedError
-from aioflow.formats.files import file_errors
+from aioflow.formats.files import file_errors, names_in, relative_to
 
 __all__ = ["ANYWHERE", "AllowedFolders", "is_url", "local_path"]
 
@@ -30,6 +33,11 @@ _PATH: Final = re.compile(r"(?:file|local)://")
 _TO_GIVE: Final = "python -m aioflow.worker --allow-dir FOLDER, or train.Server(…, allow_dirs=[FOLDER])"
 _LOGGER: Final = logging.getLogger("aioflow.files")
 _STEPS_OUT: Final = frozenset({".", ".."})
+_WILDCARD: Final = re.compile(r"[*?\[]")
+_NO_LINK: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+_WALKS: Final = bool(_NO_LINK) and {os.open, os.mkdir, os.stat, os.unlink, os.rename} <= os.supports_dir_fd
+# A folder that is only passed through need not be readable, where the system knows such descriptors.
+_PASS: Final[int] = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
 
 
 def is_url(path: str) -> bool:
@@ -95,8 +103,70 @@ class AllowedFolders:
                 raise self._refused(given or path)
         return real
 
+    def opener(self, real: str, flags: int) -> int:
+        """Open a name that `file` has returned, as the `opener` of `open`. With O_CREAT missing folders are made.
+
+        Raises:
+            PermissionDeniedError: it is in none of the folders.
+            OSError: as `os.open`; also where a part of the name has become a link meanwhile.
+        """
+        if real in self._resolved():  # one of the folders itself
+            folder, name = real, os.curdir
+        else:
+            folder, name = os.path.split(real)
+        with self.folder(folder, make=bool(flags & os.O_CREAT)) as dir_fd:
+            return relative_to(dir_fd)(real if dir_fd is None else name, flags)
+
+    @contextmanager
+    def folder(self, real: str, *, make: bool = False) -> Iterator[int | None]:
+        """Hold a folder whose name `file` has returned, so that names relative to it stay in it.
+
+        Args:
+            make: Make it, and the folders around it, where it is missing.
+
+        Yields:
+            A descriptor to be used as `dir_fd`; None where there are no limits, or no such descriptors.
+        """
+        if self._folders is None or not _WALKS:
+            if make:
+                os.makedirs(real or os.curdir, exist_ok=True)
+            yield None
+            return
+        descriptor = self._walked(real, make)
+        try:
+            yield descriptor
+        except OSError as error:
+            if isinstance(error.filename, str):  # it is relative to the folder
+                error.filename = os.path.join(real, error.filename)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _walked(self, real: str, make: bool) -> int:
+        """Open a folder part by part, from the allowed folder that it is in. Links are not followed."""
+        root = next((folder for folder in self._resolved() if _is_in(real, folder)), None)
+        if root is None:
+            raise self._refused(real)
+        if make:
+            os.makedirs(root, exist_ok=True)
+        reached, descriptor = root, os.open(root, _PASS)
+        for part in filter(None, real[len(root) :].split(os.sep)):
+            reached = os.path.join(reached, part)
+            above = descriptor
+            try:
+                descriptor = _inner(part, above, make)
+            except OSError as error:
+                error.filename = reached
+                raise
+            finally:
+                os.close(above)
+        return descriptor
+
+    def _resolved(self) -> list[str]:
+        return [os.path.realpath(folder) for folder in self._folders or () if not is_url(folder)]
+
     def _holds(self, real: str) -> bool:
-        return any(_is_in(real, os.path.realpath(folder)) for folder in self._folders or () if not is_url(folder))
+        return any(_is_in(real, folder) for folder in self._resolved())
 
     def check_url(self, url: str) -> None:
         """Raises PermissionDeniedError: what begins with the URL is not all in one of the folders."""
@@ -118,14 +188,30 @@ class AllowedFolders:
             yield from glob.iglob(pattern, include_hidden=True)
             return
         folder, rest = _cut(pattern)
-        root = self.file(folder or os.curdir, pattern)
+        self.file(folder or os.curdir, pattern)
+        parts = re.split(r"/+", rest)
         if _STEPS_OUT & set(re.split(r"[/\\]", rest)):
             raise self._refused(pattern)
-        if not rest:  # the name of a folder
-            yield from [folder] if os.path.isdir(root) else []
-        for name in glob.iglob(rest, root_dir=root, include_hidden=True):
-            if self._holds(os.path.realpath(os.path.join(root, name))):
-                yield os.path.join(folder, name)
+        yield from self._below(folder, parts)
+
+    def _below(self, folder: str, parts: list[str]) -> Iterator[str]:
+        part, *rest = parts
+        with suppress(OSError, PermissionDeniedError):  # `glob` passes over folders that cannot be listed, too
+            for name in self._names(self.file(folder or os.curdir), part):
+                path = os.path.join(folder, name)
+                if rest:
+                    yield from self._below(path, rest)
+                elif self._holds(os.path.realpath(path)):
+                    yield path
+
+    def _names(self, real: str, part: str) -> list[str]:
+        """The names in a folder that match one part of a pattern. Raises OSError."""
+        with self.folder(real) as dir_fd:
+            if _WILDCARD.search(part):
+                return fnmatch.filter(names_in(real, dir_fd), part)
+            at = os.path.join(real, part) if dir_fd is None else part or os.curdir
+            os.stat(at, dir_fd=dir_fd, follow_symlinks=False)
+            return [part]
 
     def _refused(self, path: str) -> PermissionDeniedError:
         return PermissionDeniedError(
@@ -136,6 +222,18 @@ class AllowedFolders:
 
 
 ANYWHERE: Final = AllowedFolders(None)
+
+
+def _inner(name: str, above: int, make: bool) -> int:
+    """Open a folder in a folder, unless it is a link. Raises OSError."""
+    try:
+        return os.open(name, _PASS | _NO_LINK, dir_fd=above)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=above)
+    return os.open(name, _PASS | _NO_LINK, dir_fd=above)
 
 
 def _warn_of_code(folder: str) -> None:
@@ -164,7 +262,7 @@ def _goes_down(rest: str) -> bool:
 
 def _cut(pattern: str) -> tuple[str, str]:
     """The folder before the first part with a wildcard, and the rest."""
-    found = re.search(r"[*?\[]", pattern)
+    found = _WILDCARD.search(pattern)
     head = pattern if found is None else pattern[: found.start()]
     cut = head.rfind("/") + 1
     return pattern[:cut], pattern[cut:]

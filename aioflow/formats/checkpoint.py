@@ -15,7 +15,6 @@ Everything here blocks: call it from a thread.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -38,14 +37,7 @@ from aioflow.formats.increments import (
 )
 from aioflow.formats.manifests import MANIFEST, described, family_of, files_of, read_manifest, sealed, step_of
 from aioflow.formats.slice_tables import SliceTables, plain_prefix, table_files
-from aioflow.formats.stores import Store, StoredFile, is_url, store_of
-from aioflow.formats.temporary_files import (
-    flush_directory,
-    has_writer,
-    remove_abandoned,
-    temporary_file,
-    write_atomically,
-)
+from aioflow.formats.stores import Folder, Store, StoredFile, is_url, store_of
 from aioflow.formats.tensor_bundle import INDEX, TensorBundle
 from aioflow.formats.tensor_bundle_writer import SUFFIXES, bundle_files
 from aioflow.formats.tensor_file import TensorFile, write_tensors
@@ -64,10 +56,6 @@ __all__ = [
 
 _DATA: Final = ".safetensors"
 _PENDING: Final = ".safetensors.pending"
-
-
-def _named(prefix: str, suffix: str) -> Path:
-    return Path(prefix + suffix)
 
 
 def write_checkpoint(
@@ -92,10 +80,10 @@ def write_checkpoint(
     arrays = {key: value if hasattr(value, "rows") else np.asarray(value) for key, value in tensors.items()}
     if base is not None:
         write_increment(store, name, arrays, _in_same_folder(store, base, folders))
-    elif is_url(prefix):
-        _write_streamed(store, name, arrays)
+    elif isinstance(store, Folder):
+        _write_file(store, name, arrays)
     else:
-        _write_file(store.path(name), arrays)
+        _write_streamed(store, name, arrays)
 
 
 def _in_same_folder(here: Store, base: str, folders: AllowedFolders) -> str | None:
@@ -105,25 +93,22 @@ def _in_same_folder(here: Store, base: str, folders: AllowedFolders) -> str | No
     return name if here.path("") == there.path("") else None
 
 
-def _write_file(prefix: str, arrays: Mapping[str, Any]) -> None:
-    data, pending = _named(prefix, _DATA), _named(prefix, _PENDING)
-    with file_errors(data):
-        data.parent.mkdir(parents=True, exist_ok=True)
-        _tidy(prefix)
-        with temporary_file(data) as temporary:
-            header, digests = write_tensors(temporary.file, arrays)
-            size = temporary.file.tell()
-            _settle(prefix)
-            manifest = _manifest(data.name, prefix, arrays, header, digests, size)
-            temporary.publish(pending)
-            try:
-                write_atomically(_named(prefix, MANIFEST), manifest)
-            except BaseException:
-                if not _is_pending(prefix):
-                    pending.unlink(missing_ok=True)
-                raise
-            pending.replace(data)
-        flush_directory(data.parent)
+def _write_file(store: Folder, name: str, arrays: Mapping[str, Any]) -> None:
+    data, pending = name + _DATA, name + _PENDING
+    _tidy(store, name)
+    with store.creating(pending) as upload:
+        header, digests = write_tensors(upload.file, arrays)
+        size = upload.file.tell()
+        _settle(store, name)
+        manifest = _manifest(data, name, arrays, header, digests, size)
+        upload.commit()
+        try:
+            store.put(name + MANIFEST, manifest)
+        except BaseException:
+            if not _is_pending(store, name):
+                store.remove(pending)
+            raise
+        store.rename(pending, data)
 
 
 def _write_streamed(store: Store, name: str, arrays: Mapping[str, Any]) -> None:
@@ -146,21 +131,21 @@ def remove_unfinished(prefix: str, meta_graph_suffix: str = "meta") -> None:
         PermissionDeniedError, …: the file system refuses.
     """
     store, name = store_of(prefix)
-    _tidy(store.path(name))
+    if isinstance(store, Folder):
+        _tidy(store, name)
     tidy_blocks(store, name)
     store.remove_unfinished(rf"{family_of(name)}(?:{SUFFIXES}|\.{re.escape(meta_graph_suffix)})")
 
 
-def _tidy(prefix: str) -> None:
+def _tidy(store: Folder, name: str) -> None:
     """Take away what killed writers have left: their temporary files, and data files that wait for their names."""
-    directory, name = Path(prefix).parent, Path(prefix).name
     family = family_of(name)
-    remove_abandoned(directory, rf"{family}(?:{re.escape(_DATA)}|{re.escape(MANIFEST)})")
+    store.remove_unfinished(rf"{family}(?:{re.escape(_DATA)}|{re.escape(_PENDING)}|{re.escape(MANIFEST)})")
     waiting = re.compile(family + re.escape(_PENDING))
     with suppress(OSError, OpError):  # it is only for tidiness; each save settles its own prefix for certain
-        for entry in [e for e in os.listdir(directory) if waiting.fullmatch(e)]:
-            if has_writer(directory / entry) is False:
-                _settle(str(directory / entry.removesuffix(_PENDING)))
+        for file in filter(waiting.fullmatch, store.names()):
+            if store.has_writer(file) is False:
+                _settle(store, file.removesuffix(_PENDING))
 
 
 def _manifest(
@@ -177,21 +162,21 @@ def _manifest(
     return sealed(content)
 
 
-def _settle(prefix: str) -> None:
+def _settle(store: Folder, name: str) -> None:
     """Finish what a crash left: the pending data file takes its name if the manifest speaks of it, or else goes."""
-    pending = _named(prefix, _PENDING)
-    if not pending.exists() or has_writer(pending):
+    pending = name + _PENDING
+    if store.size(pending) is None or store.has_writer(pending):
         return
-    if _is_pending(prefix):
-        pending.replace(_named(prefix, _DATA))
+    if _is_pending(store, name):
+        store.rename(pending, name + _DATA)
     else:
-        pending.unlink()
+        store.remove(pending)
 
 
-def _is_pending(prefix: str) -> bool:
+def _is_pending(store: Store, name: str) -> bool:
     """Whether the manifest speaks of the data file that waits for its name."""
     try:
-        return _matches(TensorFile(_named(prefix, _PENDING)), read_manifest(*store_of(prefix)))
+        return _matches(TensorFile(StoredFile(store, name + _PENDING)), read_manifest(store, name))
     except (NotFoundError, DataLossError):
         return False
 
@@ -223,8 +208,7 @@ class CheckpointReader:
         with file_errors(Path(prefix)):
             store, name = store_of(prefix, folders)
             if prefix.endswith(_DATA) and store.size(name + MANIFEST) is None:
-                local = None if is_url(prefix) else Path(folders.file(store.path(name)))
-                self._file = TensorFile(local or StoredFile(store, name))
+                self._file = TensorFile(StoredFile(store, name))
                 return
             _refuse_part(store, name)
             if (theirs := _tensorflows(store, name)) is not None:
@@ -324,7 +308,7 @@ def data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders 
     store, name = store_of(prefix, folders)
     if is_url(prefix) or _came_from_a_store(store, name, manifest):
         return _streamed_file(store, name, manifest)
-    return _named_file(store.path(name), manifest, folders)
+    return _named_file(store, name, manifest)
 
 
 def _came_from_a_store(store: Store, name: str, manifest: Mapping[str, Any]) -> bool:
@@ -334,18 +318,18 @@ def _came_from_a_store(store: Store, name: str, manifest: Mapping[str, Any]) -> 
     return bool(own) and store.size(str(file)) is not None
 
 
-def _named_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders) -> TensorFile:
+def _named_file(store: Store, name: str, manifest: Mapping[str, Any]) -> TensorFile:
     failure: OpError | None = None
     for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first just now
         try:
-            file = TensorFile(Path(folders.file(prefix + suffix)))
+            file = TensorFile(StoredFile(store, name + suffix))
         except (NotFoundError, DataLossError) as error:
             failure = failure if failure is not None and isinstance(error, NotFoundError) else error
             continue
         if _matches(file, manifest):
             return file
         failure = _mismatch(file, manifest)
-    raise failure or DataLossError(f"the data file of checkpoint {prefix} is missing")
+    raise failure or DataLossError(f"the data file of checkpoint {store.path(name)} is missing")
 
 
 def _mismatch(file: TensorFile, manifest: Mapping[str, Any]) -> DataLossError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeAlias
 
 from aioflow.errors import (
     AbortedError,
@@ -24,7 +24,20 @@ from aioflow.errors import (
 )
 from aioflow.work.stopping import blocks, checkpoint, claim
 
-__all__ = ["PIECE", "file_errors", "open_file", "path_text", "read_whole", "unblocking", "write_whole"]
+__all__ = [
+    "PIECE",
+    "Opener",
+    "file_errors",
+    "names_in",
+    "open_file",
+    "path_text",
+    "read_whole",
+    "relative_to",
+    "unblocking",
+    "write_whole",
+]
+
+Opener: TypeAlias = Callable[[str, int], int]  # as the `opener` of `open`
 
 PIECE: Final = 1 << 20  # bytes that are read or written at a time
 
@@ -76,20 +89,45 @@ def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise kind(f"{error.strerror or error}: {error.filename or path}") from error
 
 
-def unblocking(path: str, flags: int) -> int:
-    """An `opener` of `open` that waits for no other end of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+def relative_to(dir_fd: int | None) -> Opener:
+    """Return an opener of names in a folder, which follows no link there; of any paths, as usual, for None."""
+    no_link: int = 0 if dir_fd is None else os.O_NOFOLLOW
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | no_link, 0o666, dir_fd=dir_fd)
+
+    return opener
 
 
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+def names_in(folder: str | os.PathLike[str], dir_fd: int | None = None) -> list[str]:
+    """List a folder, by its descriptor if there is one, which need not be open for reading. Raises OSError."""
+    if dir_fd is None:
+        return os.listdir(folder)
+    descriptor = os.open(os.curdir, os.O_RDONLY, dir_fd=dir_fd)
+    try:
+        return os.listdir(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unblocking(opener: Opener) -> Opener:
+    """Return an opener that waits for no other end of a pipe."""
+    flag: int = getattr(os, "O_NONBLOCK", 0)
+    return lambda path, flags: opener(path, flags | flag)
+
+
+def open_file(path: str | os.PathLike[str], opener: Opener = os.open) -> BinaryIO:
     """A file, open for reading, that is one: a pipe would be waited for, and a device may never end.
+
+    Args:
+        opener: Opens it in the place of `os.open`.
 
     Raises:
         FailedPreconditionError: it is a folder, a pipe, a socket or a device.
         NotFoundError, PermissionDeniedError, …: it cannot be read.
     """
     with file_errors(path):
-        file = open(path, "rb", opener=unblocking)  # noqa: SIM115 (the caller closes it)
+        file = open(path, "rb", opener=unblocking(opener))  # noqa: SIM115 (the caller closes it)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
             raise FailedPreconditionError(f"{os.fspath(path)} is no file", expected="a file", actual="something else")
@@ -107,15 +145,18 @@ def path_text(name: bytes) -> str:
     return name.decode(errors="surrogateescape")
 
 
-def read_whole(path: str) -> bytes:
+def read_whole(path: str, opener: Opener | None = None) -> bytes:
     """The contents of a file, piece by piece: it may be a device that never ends.
+
+    Args:
+        opener: Opens it in the place of `os.open`.
 
     Raises:
         NotFoundError, PermissionDeniedError, …: it cannot be read.
         ResourceExhaustedError: it is larger than a value may be.
     """
     contents = BytesIO()
-    with file_errors(path), open(path, "rb", buffering=0) as file:
+    with file_errors(path), open(path, "rb", buffering=0, opener=opener) as file:
         while piece := file.read(PIECE):
             claim(contents.tell() + len(piece))
             contents.write(piece)
@@ -123,14 +164,15 @@ def read_whole(path: str) -> bytes:
     return contents.getvalue()
 
 
-def write_whole(path: str, contents: bytes) -> None:
-    """Write a file, or replace it, piece by piece; missing folders are made.
+def write_whole(path: str, contents: bytes, opener: Opener) -> None:
+    """Write a file, or replace it, piece by piece.
+
+    Args:
+        opener: Opens it.
 
     Raises:
         PermissionDeniedError, FailedPreconditionError, …: it cannot be written.
     """
-    with file_errors(path):
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with open(path, "wb") as file:
-            for part in blocks(len(contents), PIECE):
-                file.write(memoryview(contents)[part])
+    with file_errors(path), open(path, "wb", opener=opener) as file:
+        for part in blocks(len(contents), PIECE):
+            file.write(memoryview(contents)[part])

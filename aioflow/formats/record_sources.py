@@ -69,7 +69,7 @@ class WholeFile:
         work = self._work
         if work is None:
             return None
-        contents = read_whole(self._folders.file(path_text(work)))
+        contents = read_whole(self._folders.file(path_text(work)), self._folders.opener)
         self._work = None
         return work, contents
 
@@ -132,7 +132,8 @@ class TextLines(_Opening):
     def _next(self) -> Record | None:
         with file_errors(self._path):
             if self._file is None:
-                self._file = self._kept(open(self._folders.file(self._path), "rb"))  # noqa: SIM115 (`close` does)
+                real = self._folders.file(self._path)
+                self._file = self._kept(open(real, "rb", opener=self._folders.opener))  # noqa: SIM115 (`close` does)
             while (line := self._line()) is not None:
                 self._number += 1
                 if self._number > self._skip:
@@ -164,7 +165,8 @@ class TFRecords(_Opening):
 
     def _next(self) -> Record | None:
         if self._file is None:
-            self._file = self._kept(RecordFile(self._folders.file(path_text(self._work)), self._compression))
+            path = self._folders.file(path_text(self._work))
+            self._file = self._kept(RecordFile(path, self._compression, self._folders.opener))
         start = self._file.offset
         record = self._file.read()
         return None if record is None else (b"%b:%d" % (self._work, start), record)
@@ -200,7 +202,8 @@ class FixedLengthRecords(_Opening):
 
     def _next(self) -> Record | None:
         if self._stream is None:
-            self._stream = self._kept(open_stream(self._folders.file(self._path), self._compression))
+            path = self._folders.file(self._path)
+            self._stream = self._kept(open_stream(path, self._compression, self._folders.opener))
         if not self._fill(self._stream):
             return None
         found = b"%b:%d" % (self._work, self._number), bytes(self._window[: self._size])

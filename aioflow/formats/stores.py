@@ -28,9 +28,11 @@ from aioflow.errors import (
     UnknownError,
 )
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders, is_url, local_path
-from aioflow.formats.files import file_errors, open_file
+from aioflow.formats.files import file_errors, names_in, open_file
 from aioflow.formats.temporary_files import (
+    TemporaryFile,
     flush_directory,
+    has_writer,
     held,
     remove_abandoned,
     temporary_file,
@@ -162,9 +164,10 @@ def joined(folder: str | os.PathLike[str], name: str) -> str:
 
 
 class _FolderUpload:
-    def __init__(self, temporary: Any, final: Path) -> None:
+    def __init__(self, temporary: TemporaryFile, final: Path, dir_fd: int | None) -> None:
         self._temporary = temporary
         self._final = final
+        self._dir_fd = dir_fd
         self.file: BinaryIO = temporary.file
 
     def flush(self) -> None:
@@ -173,7 +176,7 @@ class _FolderUpload:
 
     def commit(self) -> None:
         self._temporary.publish(self._final)
-        flush_directory(self._final.parent)
+        flush_directory(self._final.parent, self._dir_fd)
 
 
 class Folder:
@@ -186,24 +189,29 @@ class Folder:
     def path(self, name: str) -> str:
         return str(self._path / name)
 
+    @contextmanager
+    def _entry(self, name: str = "", *, make: bool = False) -> Iterator[tuple[Path, int | None]]:
+        """Name a file for the system: by its path, or by its name and the descriptor of the folder that it is in."""
+        path = self._path / name
+        with file_errors(path), self._folders.folder(str(self._path), make=make) as dir_fd:
+            yield path if dir_fd is None else Path(name), dir_fd
+
     def read(self, name: str) -> bytes:
         with file_errors(self._path / name), self.open(name) as file:
             return file.read()
 
     def put(self, name: str, data: bytes) -> None:
-        write_atomically(self._path / name, data)
+        with self._entry(name) as (file, dir_fd):
+            write_atomically(file, data, dir_fd)
 
     def open(self, name: str) -> BinaryIO:
         with file_errors(self._path / name):
-            return open_file(self._folders.file(self.path(name)))
+            return open_file(self._folders.file(self.path(name)), self._folders.opener)
 
     @contextmanager
     def creating(self, name: str) -> Iterator[Upload]:
-        path = self._path / name
-        with file_errors(path):
-            self._path.mkdir(parents=True, exist_ok=True)
-            with temporary_file(path) as temporary:
-                yield _FolderUpload(temporary, path)
+        with self._entry(name, make=True) as (file, dir_fd), temporary_file(file, dir_fd) as temporary:
+            yield _FolderUpload(temporary, file, dir_fd)
 
     @contextmanager
     def staging(self, name: str, data: bytes) -> Iterator[Upload]:
@@ -222,27 +230,48 @@ class Folder:
 
     def _status(self, name: str) -> os.stat_result | None:
         with file_errors(self._path / name):
+            folder, last = os.path.split(self._folders.file(self.path(name)))
             try:
-                return (self._path / name).stat()
+                with self._folders.folder(folder) as dir_fd:
+                    file = self._path / name if dir_fd is None else last
+                    return os.stat(file, dir_fd=dir_fd, follow_symlinks=dir_fd is None)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def remove(self, name: str) -> None:
-        with file_errors(self._path / name):
-            (self._path / name).unlink(missing_ok=True)
+        with suppress(NotFoundError), self._entry(name) as (file, dir_fd):
+            os.unlink(file, dir_fd=dir_fd)
+
+    def rename(self, name: str, new: str) -> None:
+        """Rename a file, which replaces another one, and have that on the disk. Raises NotFoundError."""
+        with self._entry(name) as (file, dir_fd):
+            os.replace(file, file.with_name(new), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            flush_directory(file.parent, dir_fd)
+
+    def has_writer(self, name: str) -> bool | None:
+        """Whether a living process is writing a file of `creating`; None where that cannot be told."""
+        with self._entry(name) as (file, dir_fd):
+            return has_writer(file, dir_fd)
 
     def names(self) -> list[str]:
         with file_errors(self._path):
             try:
-                return sorted(os.listdir(self._path))
+                with self._folders.folder(str(self._path)) as dir_fd:
+                    return sorted(names_in(self._path, dir_fd))
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
     def remove_unfinished(self, names: str) -> None:
-        remove_abandoned(self._path, names)
+        with suppress(FileNotFoundError, NotADirectoryError), self._folders.folder(str(self._path)) as dir_fd:
+            remove_abandoned(self._path if dir_fd is None else Path(), names, dir_fd)
 
-    def held(self, names: Iterable[str], *, alone: bool) -> AbstractContextManager[Mapping[str, bool]]:
-        return held(self._path, names, alone=alone)
+    @contextmanager
+    def held(self, names: Iterable[str], *, alone: bool) -> Iterator[Mapping[str, bool]]:
+        if not (files := list(names)):  # the folder may be missing
+            yield {}
+            return
+        with self._entry() as (folder, dir_fd), held(folder, files, alone=alone, dir_fd=dir_fd) as found:
+            yield found
 
 
 # -- elsewhere --------------------------------------------------------------------------------------------------------

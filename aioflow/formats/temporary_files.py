@@ -6,7 +6,8 @@ with the processes that were forked from it meanwhile. Where there are no locks 
 taken away; where an open file cannot be deleted (Windows), that tells as well. Files that others may refer to are held
 by the same locks, by who refers to them and by who deletes them.
 
-Everything here blocks on the disk: call it from a thread.
+Everything here blocks on the disk: call it from a thread. A function with a `dir_fd` takes, with it, names of that
+folder instead of paths, and follows no links there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.formats.files import file_errors, unblocking
+from aioflow.formats.files import file_errors, names_in, relative_to, unblocking
 
 __all__ = [
     "TemporaryFile",
@@ -48,9 +50,10 @@ class TemporaryFile:
         path: Its name.
     """
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, dir_fd: int | None = None) -> None:
         self.path = path
         self.file = file
+        self._dir_fd = dir_fd
 
     def publish(self, final: Path) -> None:
         """Flush it to the disk and rename it. It stays locked until the end of the block that it was made by."""
@@ -58,39 +61,41 @@ class TemporaryFile:
         os.fsync(self.file.fileno())
         if locks is None:
             self.file.close()  # an open file cannot be renamed there
-        self.path.replace(final)
+        os.replace(self.path, final, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd)
 
 
 @contextmanager
-def temporary_file(path: Path) -> Iterator[TemporaryFile]:
+def temporary_file(path: Path, dir_fd: int | None = None) -> Iterator[TemporaryFile]:
     """A new file beside `path`, which is gone at the end of the block unless it was published by then."""
-    temporary = _created(path)
+    temporary = _created(path, dir_fd)
     try:
         with temporary.file:
             yield temporary
     finally:
-        temporary.path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary.path, dir_fd=dir_fd)
 
 
-def _created(path: Path) -> TemporaryFile:
+def _created(path: Path, dir_fd: int | None) -> TemporaryFile:
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-        file = temporary.open("xb")
+        file = open(temporary, "xb", opener=relative_to(dir_fd))  # noqa: SIM115 (the caller closes it)
         if locks is None:
             return TemporaryFile(temporary, file)
         with suppress(OSError):
             locks.flock(file, locks.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
-            return TemporaryFile(temporary, file)
+            return TemporaryFile(temporary, file, dir_fd)
         file.close()  # before it was locked, somebody has taken it for an abandoned one
 
 
-def has_writer(path: Path) -> bool | None:
+def has_writer(path: Path, dir_fd: int | None = None) -> bool | None:
     """Whether a process that lives has a file of `temporary_file` in its hands; None where that cannot be told."""
     if locks is None:
         return None
     try:
-        with path.open("r+b") as file:  # locks of network file systems need one that may be written
+        # Locks of network file systems need one that may be written.
+        with open(path, "r+b", opener=relative_to(dir_fd)) as file:
             locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
     except BlockingIOError:
         return True
@@ -100,7 +105,9 @@ def has_writer(path: Path) -> bool | None:
 
 
 @contextmanager
-def held(directory: Path, names: Iterable[str], *, alone: bool) -> Iterator[Mapping[str, bool]]:
+def held(
+    directory: Path, names: Iterable[str], *, alone: bool, dir_fd: int | None = None
+) -> Iterator[Mapping[str, bool]]:
     """A block in which nobody else holds files of a directory, or nobody else holds them alone.
 
     Yields:
@@ -111,7 +118,7 @@ def held(directory: Path, names: Iterable[str], *, alone: bool) -> Iterator[Mapp
         for name in names:
             try:
                 mode = "r+b" if alone else "rb"
-                file = stack.enter_context(open(directory / name, mode, opener=unblocking))
+                file = stack.enter_context(open(directory / name, mode, opener=unblocking(relative_to(dir_fd))))
                 if locks is None:
                     file.close()  # an open one could not be deleted
                     found[name] = False
@@ -145,55 +152,64 @@ def kept_file(path: Path) -> BinaryIO | None:
     return None
 
 
-def remove_abandoned(directory: Path, names: str) -> None:
+def remove_abandoned(directory: Path, names: str, dir_fd: int | None = None) -> None:
     """Delete the temporary files of writers that are no more.
 
     Args:
         names: A regular expression for the names that they were to get.
     """
     temporary = re.compile(rf"\.(?:{names})\.[0-9a-f]{{12}}\.tmp")
-    with suppress(OSError), os.scandir(directory) as entries:  # who may write into a directory may not list it
-        for entry in [e for e in entries if temporary.fullmatch(e.name)]:
+    with suppress(OSError):  # who may write into a directory may not list it
+        for name in filter(temporary.fullmatch, names_in(directory, dir_fd)):
             with suppress(OSError):  # it is gone already, or in somebody's hands
-                _remove(Path(entry.path))
+                _remove(directory / name, dir_fd)
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, dir_fd: int | None) -> None:
     if locks is None:
         path.unlink()
         return
-    with path.open("r+b") as file:
+    with open(path, "r+b", opener=relative_to(dir_fd)) as file:
         locks.flock(file, locks.LOCK_EX | locks.LOCK_NB)
-        path.unlink()
+        os.unlink(path, dir_fd=dir_fd)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, dir_fd: int | None = None) -> None:
     """Replace the file by `data`: after a crash it has the old contents or the new ones."""
-    with replacing(path) as file:
+    with replacing(path, dir_fd) as file:
         file.write(data)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
     """A block that writes a file, which takes the place of `path` when the block ends without an error.
 
     Raises:
         InvalidArgumentError: there is something else than a file.
     """
-    if path.exists() and not path.is_file():  # a folder; or a device, whose name would be a file's from then on
-        raise InvalidArgumentError("only a file can be replaced", expected="a file, or nothing", actual=str(path))
     with file_errors(path):
-        remove_abandoned(path.parent, re.escape(path.name))
-        with temporary_file(path) as temporary:
+        if _is_no_file(path, dir_fd):
+            raise InvalidArgumentError("only a file can be replaced", expected="a file, or nothing", actual=str(path))
+        remove_abandoned(path.parent, re.escape(path.name), dir_fd)
+        with temporary_file(path, dir_fd) as temporary:
             yield temporary.file
             temporary.publish(path)
-        flush_directory(path.parent)
+        flush_directory(path.parent, dir_fd)
 
 
-def flush_directory(path: Path) -> None:
+def _is_no_file(path: Path, dir_fd: int | None) -> bool:
+    """Whether there is a folder; or a device, whose name would be a file's from then on."""
+    try:
+        mode = os.stat(path, dir_fd=dir_fd, follow_symlinks=dir_fd is None).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
+
+
+def flush_directory(path: Path, dir_fd: int | None = None) -> None:
     """Make renames in the directory lasting, where the system lets a directory be opened."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
     except OSError:
         return
     try:

@@ -6,6 +6,7 @@ The checksums are CRC-32C (the Castagnoli polynomial), masked. A file may be com
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, ClassVar, Final, Protocol
 
 from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
-from aioflow.formats.files import file_errors
+from aioflow.formats.files import Opener, file_errors
 from aioflow.work.stopping import checkpoint, claim
 
 __all__ = [
@@ -94,11 +95,12 @@ class _Inflated:
         self._file.close()
 
 
-def open_stream(path: str, compression: str = "") -> ByteStream:
+def open_stream(path: str, compression: str = "", opener: Opener | None = None) -> ByteStream:
     """Open a file for reading, decompressed on the way.
 
     Args:
         compression: "", "GZIP" or "ZLIB".
+        opener: Opens it in the place of `os.open`.
 
     Raises:
         NotFoundError, PermissionDeniedError, …: the file cannot be opened.
@@ -106,8 +108,16 @@ def open_stream(path: str, compression: str = "") -> ByteStream:
     """
     _check_compression(compression)
     with file_errors(path):
-        file: Any = open(path, "rb", buffering=_CHUNK)  # noqa: SIM115 (the caller closes it)
+        file: Any = open(path, "rb", buffering=_CHUNK, opener=opener)  # noqa: SIM115 (the caller closes it)
     return _Inflated(file, _WINDOWS[compression]) if compression else file
+
+
+def _size(stream: Any) -> int | None:
+    """How many bytes there are, of a file that is not compressed; None where that is not known, as of a pipe."""
+    if isinstance(stream, _Inflated):
+        return None
+    status = os.fstat(stream.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _check_compression(compression: str) -> None:
@@ -122,11 +132,11 @@ class RecordFile:
         offset: Where the next record starts, counted in decompressed bytes.
     """
 
-    def __init__(self, path: str, compression: str = "") -> None:
+    def __init__(self, path: str, compression: str = "", opener: Opener | None = None) -> None:
         self.path = path
         self.offset = 0
-        self._limit = os.path.getsize(path) if compression == "" and os.path.isfile(path) else None
-        self._stream = open_stream(path, compression)
+        self._stream = open_stream(path, compression, opener)
+        self._limit = _size(self._stream)
         self._buffer = b""  # what has been read of the file, and how much of that has been used
         self._used = 0
 

@@ -18,7 +18,7 @@ def test_a_source_and_its_file_may_be_garbage_at_once(tmp_path: Path, monkeypatc
     path.write_text("one\ntwo\n")
     file: Any = open(path, "rb")  # noqa: SIM115 - the source closes it
     held = [file]
-    monkeypatch.setattr(builtins, "open", lambda *args: held.pop())
+    monkeypatch.setattr(builtins, "open", lambda *args, **options: held.pop())
     source: Any = TextLines(bytes(path), 0)
     assert source.next() == (b"%b:1" % bytes(path), b"one")
     monkeypatch.undo()

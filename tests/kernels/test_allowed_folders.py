@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -315,6 +317,86 @@ async def test_nor_is_the_store_of_an_earlier_checkpoint(tmp_path: Path) -> None
     async with af.Session(Worker(folders=AllowedFolders([tmp_path]))) as session:
         with pytest.raises(PermissionDeniedError, match=r"127\.0\.0\.1"):
             await session.run(save)
+
+
+# -- links that change meanwhile --------------------------------------------------------------------------------------
+
+
+async def _fill(folder: Path, word: str, value: float) -> None:
+    """Write all files that the nodes of `OPENING` read or write, with a word and a number to tell them by."""
+    for name in ("there.txt", "there.new", f"there-{word}"):
+        (folder / name).write_text(f"{word}\n{word}\n")
+    with af.io.TFRecordWriter(str(folder / "there.records")) as writer:
+        writer.write(word.encode())
+    with af.Graph().as_default():
+        tensors = {"tensor_names": ["v"], "shape_and_slices": [""], "tensors": [[value]]}
+        saved = [
+            af.raw_ops.SaveV2(prefix=str(folder / "there"), **tensors),
+            af.raw_ops.SaveV2(prefix=str(folder / "there-2"), **tensors),
+            af.raw_ops._SaveBlocks(prefix=str(folder / "there-3"), base="", name="blocks", **tensors),
+            af.raw_ops._SaveBundle(prefix=str(folder / "there-4"), name="bundle", **tensors),
+        ]
+        async with af.Session() as session:
+            await session.run(saved)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders `secret` and `public` with such files."""
+    place = tmp_path_factory.mktemp("filled")
+    for word, value in (("secret", 66.0), ("public", 1.0)):
+        (place / word).mkdir()
+        asyncio.run(_fill(place / word, word, value))
+    return place
+
+
+@contextmanager
+def turned(inside: Path, outside: Path, what: str, at: int) -> Iterator[list[str]]:
+    """A block in which a folder, or each file in it, becomes a link once `at` names have been resolved."""
+    resolved: list[str] = []
+    realpath = os.path.realpath
+
+    def resolve_and_turn(path: Any, *args: Any, **options: Any) -> Any:
+        real = realpath(path, *args, **options)
+        resolved.append(str(real))
+        if len(resolved) == at:
+            if what == "folder":
+                inside.rename(inside.with_name("before"))
+                inside.symlink_to(outside)
+            else:
+                for file in outside.iterdir():
+                    (inside / file.name).unlink(missing_ok=True)
+                    (inside / file.name).symlink_to(file)
+        return real
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os.path, "realpath", resolve_and_turn)
+        yield resolved
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="the system opens no names relative to a folder")
+@pytest.mark.parametrize("what", ["folder", "files"])
+@pytest.mark.parametrize("op", OPENING)
+async def test_a_link_that_is_made_after_the_check_is_not_followed(
+    op: str, what: str, filled: Path, tmp_path: Path
+) -> None:
+    outside, inside = tmp_path / "out", tmp_path / "in" / "sub"
+    shutil.copytree(filled / "secret", outside)
+    before, node = _contents(outside), OPENING[op](str(inside / "there"))
+    at, resolved = 0, [""]
+    while len(resolved) >= at:
+        at += 1 + at // 6
+        shutil.rmtree(inside.parent, ignore_errors=True)
+        shutil.copytree(filled / "public", inside)
+        async with af.Session(Worker(folders=AllowedFolders([inside.parent]))) as session:
+            found = ""
+            with turned(inside, outside, what, at) as resolved, suppress(OpError):
+                found = str(await session.run(node))
+        assert ("secret" in found or "66" in found, _contents(outside) == before) == (False, True), (at, found)
 
 
 # -- and no other kernel opens what it is told ------------------------------------------------------------------------

@@ -26,11 +26,11 @@ def _bytes(value: Any, what: str) -> bytes:
 
 
 def _read(path: str, folders: AllowedFolders) -> bytes:
-    return read_whole(folders.file(path))
+    return read_whole(folders.file(path), folders.opener)
 
 
 def _write(path: str, contents: bytes, folders: AllowedFolders) -> None:
-    write_whole(folders.file(path), contents)
+    write_whole(folders.file(path), contents, folders.opener)
 
 
 def _list(patterns: list[bytes], folders: AllowedFolders) -> Any:

@@ -207,9 +207,9 @@ def calls_that_outlive_their_connection() -> AbstractContextManager[Any]:
 
 def disk_error_swallowed() -> AbstractContextManager[Any]:
     def change(write: Any) -> Any:
-        def try_to(prefix: Any, arrays: Any) -> None:
+        def try_to(store: Any, name: Any, arrays: Any) -> None:
             with suppress(OpError):
-                write(prefix, arrays)
+                write(store, name, arrays)
 
         return try_to
 
