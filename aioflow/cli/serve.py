@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -16,7 +17,7 @@ from aioflow.cli import program
 from aioflow.cli.arguments import add_imports, file, patience, port, positive, seconds, size
 from aioflow.cli.model_inputs import input_shape
 from aioflow.errors import InvalidArgumentError, OpError
-from aioflow.formats.files import file_errors
+from aioflow.formats.files import check_private, file_errors
 from aioflow.serve.backstop import keep_within
 from aioflow.serve.options import BATCH
 from aioflow.serve.quiet import log_changes, log_no_garbage
@@ -43,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     _add_models(parser)
     where = parser.add_argument_group("where it listens, and for whom")
-    where.add_argument("--host", default="127.0.0.1", help="the address (127.0.0.1: this machine alone)")
+    where.add_argument("--host", default="127.0.0.1", help="the address (127.0.0.1); beyond this machine, with a token")
     where.add_argument("--port", type=port, default=8000, help="the port (8000); 0: any that is free")
     where.add_argument("--grpc-port", type=port, metavar="PORT", help="the port for gRPC (none); 0: any that is free")
     where.add_argument(
@@ -53,7 +54,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="a name by which it may be asked, as by a proxy; once for each. Without one, and on 127.0.0.1 without a"
         " token, those of this machine",
     )
-    where.add_argument("--token-file", type=file, metavar="FILE", help="requests must bring what is in this file")
+    where.add_argument(
+        "--token-file", type=file, metavar="FILE", help="requests must bring what is in this file (mode 600)"
+    )
     where.add_argument("--tls-cert", type=file, metavar="FILE", help="speak TLS with this certificate (PEM)")
     where.add_argument("--tls-key", type=file, metavar="FILE", help="its key (PEM)")
     how = parser.add_argument_group("how requests become steps")
@@ -279,8 +282,9 @@ def _options(arguments: argparse.Namespace) -> service.ModelOptions:
 
 
 def _token(path: Path) -> str:
-    with file_errors(path):
-        found = path.read_bytes()[: _MOST_TOKEN + 1].strip()
+    with file_errors(path), path.open("rb") as file:
+        check_private(path, os.fstat(file.fileno()))
+        found = file.read(_MOST_TOKEN + 2).strip()
     if not found or len(found) > _MOST_TOKEN or not found.isascii() or any(byte <= 32 for byte in found):
         raise InvalidArgumentError(f"{path} has no token", expected="printable ASCII without spaces, on one line")
     return found.decode()

@@ -27,6 +27,7 @@ from aioflow.work.stopping import blocks, checkpoint, claim
 __all__ = [
     "PIECE",
     "Opener",
+    "check_private",
     "file_errors",
     "names_in",
     "open_file",
@@ -132,6 +133,31 @@ def open_file(path: str | os.PathLike[str], opener: Opener = os.open) -> BinaryI
             file.close()
             raise FailedPreconditionError(f"{os.fspath(path)} is no file", expected="a file", actual="something else")
         return file
+
+
+def check_private(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
+    """Refuse a file with a secret if other users may read or write it, as ssh does.
+
+    A file of another user, such as root, may be readable by its group, which is how this user is let in.
+
+    Args:
+        status: Of the file, if it is open. A pipe is not looked at.
+
+    Raises:
+        InvalidArgumentError: its mode is too open; the error has the command that mends it.
+        NotFoundError, PermissionDeniedError, …: it cannot be looked at.
+    """
+    if os.name != "posix":
+        return
+    with file_errors(path):
+        status = status or os.stat(path)
+    own = status.st_uid == os.geteuid()
+    if stat.S_ISREG(status.st_mode) and status.st_mode & (0o077 if own else 0o037):
+        raise InvalidArgumentError(
+            f"other users may read or write {os.fspath(path)}, which has a secret",
+            expected=f"chmod {'600' if own else '640'} {os.fspath(path)}",
+            actual=f"mode {stat.S_IMODE(status.st_mode):03o}",
+        )
 
 
 def path_text(name: bytes) -> str:

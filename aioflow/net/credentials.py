@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from aioflow.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from aioflow.formats.files import check_private
 from aioflow.net.proving import client_secret, is_client_secret
 from aioflow.net.tls import Tls
 
@@ -126,9 +127,11 @@ def read_secret(path: str | Path) -> bytes:
 
     Raises:
         NotFoundError: it cannot be read.
+        InvalidArgumentError: other users may read it.
     """
     try:
         with open(path, "rb") as file:
+            check_private(path, os.fstat(file.fileno()))
             return file.read(_MOST + 2).strip()  # with the end of a line, and to be found too long
     except OSError as error:
         raise NotFoundError(f"the file of the cluster's secret cannot be read: {error}") from error

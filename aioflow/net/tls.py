@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from aioflow.errors import InvalidArgumentError, NotFoundError
+from aioflow.formats.files import check_private
 
 __all__ = ["Tls"]
 
@@ -27,7 +28,7 @@ class Tls:
     Args:
         cert: The file of the certificate (PEM, with those between it and the authority), good for the host's name or
             address in the cluster, and for both servers and clients.
-        key: The file of its private key.
+        key: The file of its private key, which no other user may read.
         ca: The file of the authorities that have signed the certificates of all processes of the cluster, and nothing
             else: whoever has a certificate of theirs may run steps.
 
@@ -98,6 +99,7 @@ class Tls:
             except OSError as error:
                 raise NotFoundError(f"a file for TLS cannot be read: {error}") from error
             made[protocol] = context
+        check_private(key)
         return made
 
 

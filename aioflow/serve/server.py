@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.applications import Starlette
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.formats.files import check_private
 from aioflow.serve.app import create_app
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import Limits
@@ -76,7 +77,7 @@ class Server:
 
     async def __aenter__(self) -> Server:
         async with contextlib.AsyncExitStack() as stack:
-            sockets = self._sockets or [stack.enter_context(listening(self._where.host, self._where.port))]
+            sockets = self._sockets or [stack.enter_context(listening(self._where))]
             server = web_server(self.app, self._where)
             await stack.enter_async_context(self.repository)
             group = await stack.enter_async_context(running())
@@ -133,7 +134,11 @@ async def _leave_grpc(server: GrpcServer, serving: asyncio.Task[None], *raised: 
 
 
 def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:
-    """What speaks HTTP for an application. Raises InvalidArgumentError: its certificate cannot be read."""
+    """Return the HTTP server for an application.
+
+    Raises:
+        InvalidArgumentError: its certificate cannot be read, or other users may read the key.
+    """
     tls: dict[str, Any] = {}
     if where.tls_cert is not None:
         tls = {"ssl_certfile": os.fspath(where.tls_cert), "ssl_keyfile": where.tls_key}
@@ -147,7 +152,10 @@ def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:
         ws="none",
         **tls,
     )
-    return EmbeddedServer(_loaded(settings))
+    loaded = _loaded(settings)
+    if where.tls_key is not None:
+        check_private(where.tls_key)
+    return EmbeddedServer(loaded)
 
 
 def _loaded(settings: EmbeddedSettings) -> EmbeddedSettings:
@@ -164,8 +172,9 @@ def _loaded(settings: EmbeddedSettings) -> EmbeddedSettings:
 
 
 @contextlib.contextmanager
-def listening(host: str, port: int) -> Generator[socket.socket, None, None]:
+def listening(where: ServerOptions) -> Generator[socket.socket, None, None]:
     """A socket at an address. Raises OSError: it is taken, or not for everybody."""
+    host, port = where.host, where.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -180,6 +189,7 @@ def listening(host: str, port: int) -> Generator[socket.socket, None, None]:
             listener.listen(_BACKLOG)
         except OSError as error:
             raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+        where.warn_if_open(listener.getsockname()[1])
         yield listener
 
 

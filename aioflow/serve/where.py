@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ from typing import Final
 
 from aioflow.checks.numbers import check_seconds
 from aioflow.errors import InvalidArgumentError
+from aioflow.net.addresses import is_loopback
 
 __all__ = ["ServerOptions"]
 
+_LOG: Final = logging.getLogger("aioflow.serve")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
@@ -24,7 +27,7 @@ class ServerOptions:
         grpc_port: The port for gRPC at that host; None for none.
         token, hosts: As of `create_app`. Without either, a service that listens on the loopback address is asked by the
             names of that, so that no page of a browser reaches it by another.
-        tls_cert, tls_key: Files of a certificate chain and its key (PEM), for TLS.
+        tls_cert, tls_key: Files of a certificate chain and its key (PEM), for TLS. No other user may read the key.
         drain_seconds: How long requests that have begun may take, when the service is to end.
     """
 
@@ -41,6 +44,16 @@ class ServerOptions:
         check_seconds(self.drain_seconds, "ServerOptions.drain_seconds")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgumentError("a certificate and its key go together", expected="both, or neither")
+
+    def warn_if_open(self, port: int) -> None:
+        """Log a warning if the service listens beyond the loopback address and asks for no token."""
+        if self.token is None and self.host not in _LOOPBACK and not is_loopback(self.host):
+            _LOG.warning(
+                "anyone who can reach %s port %d may use, load and unload the models, since there is no token: give one"
+                " (--token-file, ServerOptions.token), or listen on 127.0.0.1 behind a proxy that asks for one",
+                self.host,
+                port,
+            )
 
     def allowed(self) -> Collection[str] | None:
         """The names by which the service may be asked; None for any."""

@@ -60,6 +60,7 @@ def asked(x: Any) -> Any:
 async def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
     await save_model(tmp_path / "1", scaled(2))
     await save_model(tmp_path / "2", scaled(3))
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text("secret\n")
     async with serving(f"m={tmp_path}:1", "--token-file", str(tmp_path / "token")) as (process, url):
         x = rows(2)
@@ -175,6 +176,7 @@ def text(url: str) -> str:
         (["m=x", "--limit", "rank=0"], "rank"),
         (["m=x", "--limit", "ranks=1"], "body_bytes"),
         (["m=x", "--token-file", "missing"], "missing"),
+        (["m=x", "--token-file", "open"], "chmod 600 open"),
         (["m=x", "--tls-cert", "x"], "together"),
         (["m=x", "--max-batch-size", "0"], "at least 1"),
         (["m=x", "--processes", "0"], "at least 1"),
@@ -190,6 +192,8 @@ def test_mistakes_are_one_line(
     for package in ("starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(package, reason="aioflow[serve] is not installed")
     monkeypatch.chdir(tmp_path)
+    Path("open").write_text("secret")
+    Path("open").chmod(0o644)
     try:
         status = main(["serve", *arguments, "--port", "0"])
     except SystemExit as ended:

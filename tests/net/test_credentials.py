@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +32,7 @@ from aioflow.errors import (
 )
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.credentials import Credentials
+from aioflow.net.credentials import Credentials, read_secret
 from aioflow.net.framing import Kind, Message
 from aioflow.net.server import Server
 from aioflow.net.transports import connect, listen
@@ -283,6 +284,7 @@ def test_the_secret_of_clients_is_none_of_a_server() -> None:
 def test_the_command_makes_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["secret"]) == 0
     file = tmp_path / "cluster.secret"
+    file.touch(0o600)
     file.write_text(capsys.readouterr().out)
     known = Credentials.from_environment({"AIOFLOW_SECRET_FILE": str(file)})
     assert len(known.secret or b"") == 64
@@ -296,6 +298,7 @@ def test_the_command_makes_secrets(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "secret"
+    file.touch(0o600)
     file.write_bytes(SECRET + b"\n")
     assert Credentials.from_environment({}) == Credentials()
     assert Credentials.from_environment({"AIOFLOW_SECRET": SECRET.decode()}).secret == SECRET
@@ -310,6 +313,35 @@ def test_a_secret_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
             with pytest.raises(InvalidArgumentError) as caught:
                 Credentials.from_environment(environment)
             assert not wrong or wrong not in str(caught.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the system has no such modes")
+@pytest.mark.parametrize(
+    ("mode", "is_read"), [(0o600, True), (0o400, True), (0o640, False), (0o604, False), (0o602, False)]
+)
+def test_read_secret_refuses_a_file_that_others_may_read(mode: int, is_read: bool, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(SECRET)
+    file.chmod(mode)
+    if is_read:
+        assert read_secret(file) == SECRET
+        return
+    with pytest.raises(InvalidArgumentError, match=f"mode {mode:03o}") as caught:
+        read_secret(file)
+    assert caught.value.expected == f"chmod 600 {file}"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the system has no such users")
+@pytest.mark.parametrize(("mode", "is_read"), [(0o440, True), (0o640, True), (0o644, False), (0o660, False)])
+def test_read_secret_lets_the_group_of_another_user_read(
+    mode: int, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(SECRET)
+    file.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    with contextlib.nullcontext() if is_read else pytest.raises(InvalidArgumentError, match="chmod 640"):
+        assert read_secret(file) == SECRET
 
 
 @pytest.mark.parametrize("secret", [SECRET, b"\xff\xfe" + SECRET, "geheimes Wört ".encode() + SECRET])

@@ -16,7 +16,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.serve import Limits, Repository
+from aioflow.serve import Limits, Repository, where
 from aioflow.serve.requests import header
 from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
 from tests.serve.service import (
@@ -261,6 +261,40 @@ def test_an_empty_token_is_refused(folder: Path) -> None:
     """As it comes from a setting that is not there: everybody would have it."""
     with pytest.raises(errors.InvalidArgumentError, match="token"):
         create_app({"m": folder}, token="")
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "is_warned"),
+    [
+        ("0.0.0.0", None, True),
+        ("::", None, True),
+        ("192.0.2.7", None, True),
+        ("models.example", None, True),
+        ("0.0.0.0", "x", False),
+        ("127.0.0.1", None, False),
+        ("127.0.0.9", None, False),
+        ("localhost", None, False),
+        ("::1", None, False),
+    ],
+)
+def test_server_options_warn_of_an_open_service(
+    host: str, token: str | None, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ServerOptions(host=host, token=token).warn_if_open(8000)
+    assert [record.getMessage().partition(" may ")[0] for record in caplog.records] == (
+        [f"anyone who can reach {host} port 8000"] if is_warned else []
+    )
+
+
+async def test_server_warns_of_an_open_service(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loopback address stands for a public one here."""
+    monkeypatch.setattr(where, "is_loopback", lambda host: False)
+    monkeypatch.setattr(where, "_LOOPBACK", ())
+    async with serving({"m": folder}) as (server, _):
+        port = server.url.rpartition(":")[2]
+        assert f"anyone who can reach 127.0.0.1 port {port} may use, load and unload the models" in caplog.text
 
 
 async def test_who_asks_by_a_strange_name(folder: Path) -> None:

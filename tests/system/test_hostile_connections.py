@@ -55,6 +55,7 @@ class Worker:
 async def worker(folder: Path, credentials: Credentials, *options: str) -> AsyncIterator[Worker]:
     command = ["-m", "aioflow.worker", "--cluster", "ps=127.0.0.1:0", "--job", "ps", *options]
     if credentials.secret is not None:
+        (folder / "secret").touch(0o600)
         (folder / "secret").write_bytes(credentials.secret)
         command += ["--secret-file", str(folder / "secret")]
     with (folder / "log").open("w+b") as log:

@@ -120,6 +120,7 @@ async def test_without_a_secret() -> None:
 
 
 async def test_with_a_secret_and_with_tags(tmp_path: Path) -> None:
+    (tmp_path / "secret").touch(0o600)
     (tmp_path / "secret").write_bytes(SECRET)
     async with worker("--secret-file", str(tmp_path / "secret")) as where:
         for seals in (False, True):

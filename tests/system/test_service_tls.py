@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from pathlib import Path
 
 import pytest
 
+from aioflow import errors
 from aioflow.serve import GrpcServer, Repository
 from tests.net.certificates import Authority
 
@@ -33,6 +35,17 @@ async def test_grpc_by_tls(folder: Path, tmp_path: Path) -> None:
         client_of(server.address, trusted) as ask,
     ):
         assert (await ask("ServerLive")).live
+
+
+async def test_servers_refuse_a_key_that_others_may_read(folder: Path, tmp_path: Path) -> None:
+    cert, key, _ = Authority(tmp_path).tls("server").files
+    await asyncio.to_thread(os.chmod, key, 0o644)
+    where = ServerOptions(port=0, tls_cert=cert, tls_key=key)
+    async with Repository({"m": folder}) as repository:
+        for server in (Server({"m": folder}, where=where), GrpcServer(repository, where)):
+            with pytest.raises(errors.InvalidArgumentError, match="chmod 600"):
+                async with asyncio.timeout(SECONDS), server:
+                    pass
 
 
 async def test_tls(folder: Path, tmp_path: Path) -> None:

@@ -187,6 +187,10 @@ def test_files_that_are_none_are_refused(tmp_path: Path, authority: Authority, w
     for files in ((key, cert, ca), (cert, authority.folder / "ca.key", ca), (cert, key, key)):
         with pytest.raises(InvalidArgumentError):
             Tls(*files)
+    key.chmod(0o644)
+    with pytest.raises(InvalidArgumentError, match="chmod 600"):
+        Tls(cert, key, ca)
+    key.chmod(0o600)
     environment = {"AIOFLOW_TLS_CERT": str(cert), "AIOFLOW_TLS_KEY": str(key), "AIOFLOW_TLS_CA": str(ca)}
     assert Credentials.from_environment(environment).tls is not None
     del environment["AIOFLOW_TLS_CA"]
@@ -221,6 +225,7 @@ def test_strangers_who_never_begin_tls_keep_no_peer_out(loop: str, worker: Tls) 
 
 async def test_a_worker_is_given_its_files_on_the_command_line(authority: Authority, worker: Tls) -> None:
     secret = authority.folder / "secret"
+    secret.touch(0o600)
     secret.write_bytes(SECRET)
     files: dict[str, Path | str] = {
         "secret-file": secret,

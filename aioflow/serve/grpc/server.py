@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc
 
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
-from aioflow.formats.files import file_errors
+from aioflow.formats.files import check_private, file_errors
 from aioflow.serve.admission import Admission
 from aioflow.serve.bearer import Bearer
 from aioflow.serve.grpc.methods import OPEN, SERVICE, Method, Methods
@@ -106,6 +106,7 @@ class GrpcServer:
                 port = server.add_secure_port(wanted, credentials)
         except RuntimeError as error:
             raise OSError(f"nothing can listen for gRPC at {wanted}: the log of grpc says why") from error
+        self._where.warn_if_open(port)
         return f"{host}:{port}"
 
     def _credentials(self) -> Any:
@@ -114,6 +115,7 @@ class GrpcServer:
         key, chain = _read(self._where.tls_key), _read(self._where.tls_cert)
         if b"-----BEGIN" not in key or b"-----BEGIN" not in chain:
             raise InvalidArgumentError("the certificate or its key cannot be read", expected="two PEM files")
+        check_private(self._where.tls_key)
         return grpc.ssl_server_credentials([(key, chain)])
 
     def _handler(self, name: str, method: Method) -> Callable[[Any, Any], Awaitable[None]]:

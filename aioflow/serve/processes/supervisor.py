@@ -133,7 +133,7 @@ class Processes:
         self._all_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         where = self._settings.where
         async with contextlib.AsyncExitStack() as stack:
-            self._listener = stack.enter_context(listening(where.host, where.port))
+            self._listener = stack.enter_context(listening(where))
             self._board_fd = new_board(len(self._free_slots))
             stack.callback(os.close, self._board_fd)
             self._board = Board(self._board_fd)
