@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -147,7 +148,9 @@ def _give_up_broken_output() -> None:
 def run(
     main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None = None, patience: float | None = None
 ) -> T:
-    """Run a coroutine to its end in the fastest loop there is. SIGINT and SIGTERM cancel it; a second one kills it.
+    """Run a coroutine to its end in the fastest loop there is.
+
+    SIGINT and SIGTERM cancel it, and a second one cuts it off; a third one, even if the event loop does not turn.
 
     Args:
         on_terminate: Called on the event loop at the first SIGTERM, which then does not count: the coroutine ends in
@@ -157,38 +160,66 @@ def run(
 
     Raises:
         Stopped: a signal came, and the coroutine has ended because of it.
+        KeyboardInterrupt: more than one came.
     """
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_until_stopped(main, on_terminate, patience))
+    stop = _Stop(on_terminate, patience)
+    with _handled(stop), asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(stop.watched(main))
 
 
-async def _until_stopped(
-    main: Coroutine[Any, Any, T], on_terminate: Callable[[], object] | None, patience: float | None
-) -> T:
-    received: list[int] = []
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+class _Stop:
+    """The handler of signals that come while a coroutine runs."""
 
-    def stop(number: int, _: FrameType | None) -> None:
-        nonlocal on_terminate, patience
-        if patience is not None:
-            _end_within(patience)
-            patience = None
-        if number == signal.SIGTERM and on_terminate is not None and not received:
-            loop.call_soon_threadsafe(on_terminate)
-            on_terminate = None
-            return
-        received.append(number)
-        if len(received) > 1 or task is None:
-            raise KeyboardInterrupt
-        loop.call_soon_threadsafe(task.cancel)
+    def __init__(self, on_terminate: Callable[[], object] | None, patience: float | None) -> None:
+        self._on_terminate = on_terminate
+        self._patience = patience
+        self._received: list[int] = []
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cut_off = False
 
-    with _handled(stop):
+    async def watched(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine in this task. Raises Stopped."""
+        self._task = asyncio.current_task()
         try:
             return await main
         except asyncio.CancelledError:
-            if not received:
+            if len(self._received) != 1:
                 raise
-            raise Stopped(received[0]) from None
+            raise Stopped(self._received[0]) from None
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if self._patience is not None:
+            _end_within(self._patience)
+            self._patience = None
+        if self._task is None:
+            raise Stopped(number)
+        if number == signal.SIGTERM and self._on_terminate is not None and not self._received:
+            _call_soon(self._task.get_loop(), self._on_terminate)
+            self._on_terminate = None
+            return
+        self._received.append(number)
+        loop = self._task.get_loop()
+        if len(self._received) == 1:
+            _call_soon(loop, self._task.cancel)
+        elif len(self._received) == 2 or self._is_cut_off:
+            _call_soon(loop, partial(self._cut_off, loop))
+        else:
+            raise KeyboardInterrupt
+
+    def _cut_off(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the loop. From a handler of signals, the exception would hit any line of the program."""
+        self._is_cut_off = True
+        loop.set_exception_handler(_ignore)  # the errors of tasks that are cut off say nothing
+        raise KeyboardInterrupt
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the program is at its end
+        loop.call_soon_threadsafe(callback)
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle an error of a loop by doing nothing."""
 
 
 def _end_within(seconds: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import re
 import signal
@@ -17,6 +19,7 @@ import pytest
 
 import aioflow as af
 import aioflow.cli.calibrate
+import aioflow.cli.program
 import aioflow.worker
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.runtime.calibrate import calibrate
@@ -83,6 +86,66 @@ def test_an_interrupt_ends_a_command_that_only_computes(
     monkeypatch.setattr(aioflow.cli.calibrate, "calibrate", partial(calibrate, clock=clock))
     assert aioflow.cli.main(["calibrate"]) == 130
     assert capsys.readouterr().err == "aioflow: interrupted\n"
+
+
+async def _cleaning_up(interrupt: Callable[[], None], at: str) -> None:
+    """Be interrupted, and once more while a task cleans up, or while the loop turns meanwhile."""
+
+    async def part() -> None:
+        try:
+            await asyncio.sleep(SECONDS)
+        finally:
+            if at == "child":
+                interrupt()
+                await asyncio.sleep(SECONDS)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(interrupt)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part())
+    finally:
+        if at == "main":
+            interrupt()
+            await asyncio.sleep(SECONDS)
+        elif at == "callback":
+            loop.call_soon(interrupt)
+            await asyncio.sleep(SECONDS)
+
+
+@posix
+@pytest.mark.parametrize("at", ["child", "main", "callback"])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_run_is_cut_off_by_a_second_signal_without_a_traceback(
+    loop: str, at: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module = pytest.importorskip(loop)
+    monkeypatch.setattr(aioflow.cli.program, "loop_factory", lambda: module.new_event_loop)
+    signals = 0
+
+    def interrupt() -> None:
+        nonlocal signals
+        signals += 1
+        signal.raise_signal(signal.SIGINT)
+
+    def command() -> int:
+        aioflow.cli.program.run(_cleaning_up(interrupt, at))
+        return 0
+
+    assert aioflow.cli.program.run_command("aioflow", command) == 130
+    gc.collect()  # an error of a task that was not retrieved is logged here
+    assert (signals, capfd.readouterr().err) == (2, "aioflow: interrupted\n")
+
+
+@posix
+def test_run_is_cut_off_by_a_third_signal_if_the_loop_does_not_turn() -> None:
+    async def main() -> None:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+        pytest.fail("it goes on")
+
+    with pytest.raises(KeyboardInterrupt):
+        aioflow.cli.program.run(main())
 
 
 # ── where the output goes ────────────────────────────────────────────────────────────────────────────────────────────
