@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections import deque
 from collections.abc import Generator
@@ -22,6 +23,8 @@ else:
 __all__ = ["Connection", "EmbeddedServer", "EmbeddedSettings"]
 
 _GRACE: Final = 0.3  # seconds for which an idle connection stays open when the server ends
+_PROBES: Final = (0.25, 1.0)  # seconds after which a client that sends no more is asked whether it is there
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CUT_OFF: Final = b'{"error":"the service has ended"}'
 
 
@@ -121,6 +124,38 @@ class Connection(Base):
         if self.cycle is not None:  # None where the connection becomes a WebSocket
             self._requests.append(self.cycle)
             self.cycle.keep_alive = self.cycle.keep_alive and not self.server_state.is_leaving
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # as asyncio has it
+        """Keep the connection for the responses of a client that has closed its sending half, as HTTP allows.
+
+        A client that has gone sends the same, so it is probed: an interim response, which means nothing to one that is
+        there, is answered by the system of one that is not, and the next one then fails.
+        """
+        waiting = [request for request in self._requests if not request.response_complete]
+        if self.scheme == "https" or not waiting or any(request.more_body for request in waiting):
+            return None  # TLS cannot be half closed; other requests will never be whole
+        waiting[-1].keep_alive = False
+        if all(request.scope["http_version"] == "1.1" for request in waiting):
+            for seconds in _PROBES:
+                self.loop.call_later(seconds, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        for request in self._requests:
+            if not request.response_complete:
+                if not request.response_started and not self.transport.is_closing():
+                    self.transport.write(_CONTINUE)
+                return
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, in the form of the protocol's errors."""
+        body = json.dumps({"error": msg}).encode()
+        head = (
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head % len(body) + body)
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every request that the client has gone. uvicorn tells only the last, and with pipelining an earlier one

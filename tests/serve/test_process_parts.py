@@ -403,6 +403,64 @@ async def test_connection_takes_constant_time_for_each_of_many_pipelined_request
     assert looks < 30 * count
 
 
+loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+
+
+@loops
+@pytest.mark.parametrize("count", [1, 3])
+def test_server_answers_a_client_that_has_closed_its_sending_half(
+    loop: Callable[[], asyncio.AbstractEventLoop], count: int
+) -> None:
+    async def main() -> None:
+        service = Service()
+        service.may_answer.clear()
+        async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
+            writer.write(request("a1") * count)
+            writer.write_eof()
+            await eventually(lambda: service.asked == 1)
+            service.may_answer.set()
+            assert [await answered(reader) for _ in range(count)] == [(b"a1", i == count - 1) for i in range(count)]
+            assert await reader.read() == b""
+
+    run_on(loop, main())
+
+
+@loops
+@pytest.mark.parametrize("is_there", [True, False])
+def test_server_probes_a_client_that_sends_no_more(
+    loop: Callable[[], asyncio.AbstractEventLoop], is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "_PROBES", (0.0, 0.0))
+
+    async def main() -> None:
+        service = Service()
+        service.may_answer.clear()
+        async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
+            writer.write(request("a1"))
+            await eventually(lambda: service.asked == 1)
+            if is_there:
+                writer.write_eof()
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+                service.may_answer.set()
+                assert await answered(reader) == (b"a1", True)
+            else:
+                writer.close()
+                await eventually(lambda: not service.web.server_state.connections)
+                service.may_answer.set()
+
+    run_on(loop, main())
+
+
+@pytest.mark.parametrize("sent", [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"])
+async def test_server_refuses_what_is_not_http_in_the_form_of_other_errors(sent: bytes) -> None:
+    async with asyncio.timeout(SECONDS), Service().connected() as (reader, writer):
+        writer.write(sent)
+        head, body = (await reader.read()).split(b"\r\n\r\n")
+    assert (head[:13], b"content-type: application/json" in head) == (b"HTTP/1.1 400 ", True)
+    assert json.loads(body) == {"error": "Invalid HTTP request received."}
+
+
 class Flood(Service):
     """A server whose first response is more than a client that does not read takes, in so many pieces."""
 
