@@ -58,6 +58,10 @@ class SessionConfig:
         max_value_bytes: The most bytes that one value may take, be it what a kernel makes or what is fetched. A view
             counts as what a copy of it would take. A larger one is refused with ResourceExhaustedError before its
             memory is asked for, where its size is known by then. None for half of the memory that the process may use.
+        partial_runs: How many partial runs of the session may be unfinished at a time: each is a step whose tasks and
+            values stay until it ends. One more is refused with ResourceExhaustedError.
+        partial_run_timeout: Seconds without a `partial_run` after which an unfinished one is stopped; the next call
+            raises DeadlineExceededError. None for no limit.
     """
 
     allow_soft_placement: bool = False
@@ -78,6 +82,8 @@ class SessionConfig:
     fetch_to_host: bool = True
     reproducible: bool = False
     max_value_bytes: int | None = None
+    partial_runs: int = 1024
+    partial_run_timeout: float | None = 3600.0
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -150,6 +156,8 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "compression": _or_none(_text),
     "fetch_to_host": _switch,
     "max_value_bytes": _or_none(_at_least(0)),
+    "partial_runs": _at_least(1),
+    "partial_run_timeout": check_seconds,
 }
 
 

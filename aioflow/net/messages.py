@@ -391,15 +391,19 @@ def config_of(document: Mapping[str, Any]) -> SessionConfig:
     return _settings(document)
 
 
+_OF_CLIENTS: Final = frozenset({"partial_runs", "partial_run_timeout"})  # settings that no worker needs
+
+
 def settings_document(config: SessionConfig) -> dict[str, Any]:
     """All settings, for the sessions on a server."""
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    names = [field.name for field in dataclasses.fields(config) if field.name not in _OF_CLIENTS]
+    values = {name: getattr(config, name) for name in names}
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
 def settings_of(document: Mapping[str, Any]) -> SessionConfig:
     """The settings in a document. Raises DataLossError."""
-    hints = typing.get_type_hints(SessionConfig)
+    hints = {name: hint for name, hint in typing.get_type_hints(SessionConfig).items() if name not in _OF_CLIENTS}
     for name, hint in hints.items():
         if name not in document or not _fits(document[name], hint):
             raise DataLossError(f"a malformed setting {name!r}", expected=hint, actual=brief(document.get(name)))

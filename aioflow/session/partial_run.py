@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from aioflow.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     OpError,
+    ResourceExhaustedError,
 )
 from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
 from aioflow.graph.graph import Tensor
@@ -44,6 +46,7 @@ from aioflow.work.threads import in_thread
 __all__ = ["PartialRuns"]
 
 _IDS: Final = itertools.count(1)
+_LONGEST: Final = 86_400.0 * 365  # for timers: an infinite number of seconds is none
 _NODES: Final = 1 << 20  # of the graph, as far as `planned` is concerned: it is always made in a thread
 _polish: Final = finish(None, owned=False)
 
@@ -75,7 +78,10 @@ class _PartialRun:
         self.unfed = set(self.feeds.values())
         self.unfetched = set(self.fetches.values())
         self.error: BaseException | None = None
+        self.expired: OpError | None = None
         self.ended = asyncio.Event()
+        self.calls = 0
+        self.timer: asyncio.TimerHandle | None = None
         self.exchange = Exchange(
             tuple(self.loop.create_future() for _ in self.feeds), tuple(self.loop.create_future() for _ in self.fetches)
         )
@@ -110,6 +116,30 @@ class _PartialRun:
             if not future.done():  # it is, where the step has failed
                 future.set_result(value)
 
+    def watch(self, seconds: float | None) -> None:
+        """Let the run expire when no call has come for so long. The timer keeps neither it nor its session."""
+        if seconds is not None and not self.calls and not self.complete and self.expired is None:
+            self.timer = self.loop.call_later(min(seconds, _LONGEST), _expire, weakref.ref(self), seconds)
+
+    def unwatch(self) -> None:
+        """Let it not expire."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def expire(self, seconds: float) -> None:
+        """Stop the step, and drop its values. A step that has failed keeps its error."""
+        if self.error is not None:
+            return
+        self.expired = DeadlineExceededError(
+            "the partial run was not finished",
+            expected=f"a call at least every {seconds:g} s (SessionConfig.partial_run_timeout)",
+            actual="none",
+        )
+        if not self.ended.is_set():
+            self.step.stop(self.expired)
+        self.exchange = Exchange((), ())
+
     def end(self, error: BaseException | None) -> None:
         """The step is over: whoever waits for something learns so."""
         self.error = error
@@ -117,6 +147,11 @@ class _PartialRun:
             if not future.done():
                 future.cancel()
         self.ended.set()
+
+
+def _expire(run: weakref.ref[_PartialRun], seconds: float) -> None:
+    if (found := run()) is not None:
+        found.expire(seconds)
 
 
 def _check_once(what: str, done: str, tensor: Tensor, known: Mapping[Tensor, int], left: set[int]) -> None:
@@ -152,11 +187,20 @@ class PartialRuns:
         self._background = background
         self._steps = steps
         self._runs: dict[str, _PartialRun] = {}
+        self._beginning = 0
         self._prepared: dict[Hashable, _Prepared] = {}
         cluster.on_move.append(self.drop)
 
     async def begin(self, request: StepRequest, mutations: int, probe: Probe | None) -> str:
-        """Start the step; returns the handle for `advance`."""
+        """Start the step; returns the handle for `advance`. Raises ResourceExhaustedError: there are too many."""
+        self._make_room()
+        self._beginning += 1
+        try:
+            return await self._begin(request, mutations, probe)
+        finally:
+            self._beginning -= 1
+
+    async def _begin(self, request: StepRequest, mutations: int, probe: Probe | None) -> str:
         key = (request, mutations)
         prepared = self._prepared.get(key)
         if prepared is None:
@@ -167,7 +211,21 @@ class PartialRuns:
         await self._background.start(self._drive(run, prepared))
         handle = f"partial_run_{self._session}_{next(_IDS)}"
         self._runs[handle] = run
+        run.watch(self._config.partial_run_timeout)
         return handle
+
+    def _make_room(self) -> None:
+        """Forget the runs that have failed, if need be. Raises ResourceExhaustedError: there are too many others."""
+        most = self._config.partial_runs - self._beginning
+        if len(self._runs) >= most:
+            for handle in [h for h, run in self._runs.items() if run.error is not None or run.expired is not None]:
+                del self._runs[handle]
+        if len(self._runs) >= most:
+            raise ResourceExhaustedError(
+                "too many partial runs of this session are not finished",
+                expected=f"at most {most} (SessionConfig.partial_runs)",
+                actual=len(self._runs) + self._beginning + 1,
+            )
 
     async def drop(self) -> None:
         """Forget all set-ups, and have the workers forget them: they are to be planned anew. What runs goes on."""
@@ -246,9 +304,14 @@ class PartialRuns:
             )
         if run.loop is not asyncio.get_running_loop():
             raise FailedPreconditionError("the partial run was set up on another event loop")
+        if run.expired is not None:
+            self._runs.pop(handle, None)
+            raise run.expired
         run.check(fetches.tensors, feeds)
         positions = [run.fetches[t] for t in fetches.tensors]
         run.unfetched.difference_update(positions)
+        run.unwatch()
+        run.calls += 1
         run.feed(feeds)
         try:
             return await fetches.give(await _results(run, positions))
@@ -256,8 +319,11 @@ class PartialRuns:
             run.unfetched.update(positions)
             raise
         finally:
+            run.calls -= 1
             if run.ended.is_set() and (run.error is not None or run.complete):
                 self._runs.pop(handle, None)
+            else:
+                run.watch(self._config.partial_run_timeout)
 
 
 async def _owned_feeds(feeds: Mapping[Tensor, Any]) -> dict[Tensor, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from tests.waiting import eventually
 
 REFUSED = af.errors.InvalidArgumentError
 
@@ -248,3 +249,67 @@ async def test_a_grown_graph() -> None:
             handle = await session.partial_run_setup([y], [a])
             assert await session.partial_run(handle, y, {a: 2.0}) == 4
             y = y + 0.0
+
+
+# -- runs that are never finished -------------------------------------------------------------------------------------
+
+
+async def test_partial_run_setup_refuses_more_than_the_limit() -> None:
+    feeds, r1, r2 = three()
+    async with af.Session(config=af.SessionConfig(partial_runs=2)) as session:
+
+        async def begin() -> str:
+            return await session.partial_run_setup([r1, r2], feeds)
+
+        first, *others = await asyncio.gather(*(begin() for _ in range(4)), return_exceptions=True)
+        assert isinstance(first, str)
+        assert [type(each) for each in others] == [str, *[af.errors.ResourceExhaustedError] * 2]
+        with pytest.raises(af.errors.ResourceExhaustedError, match=r"SessionConfig\.partial_runs"):
+            await begin()
+        assert await session.partial_run(first, [r1, r2], dict(zip(feeds, (1, 2, 3), strict=True))) == [3, 9]
+        await begin()
+
+
+async def test_partial_run_that_failed_takes_no_place() -> None:
+    x = af.placeholder("float32", [], name="x")
+    y = af.check_numerics(x, "x")
+    async with af.Session(config=af.SessionConfig(partial_runs=1)) as session:
+        failed = await session.partial_run_setup([y], [x])
+        await session.partial_run(failed, [], {x: np.nan})
+        await eventually(lambda: session._partial_runs._runs[failed].error is not None)
+        again = await session.partial_run_setup([y], [x])
+        assert await session.partial_run(again, y, {x: 1}) == 1
+
+
+async def test_partial_run_that_is_not_finished_expires() -> None:
+    feeds, r1, r2 = three()
+    async with af.Session(config=af.SessionConfig(partial_run_timeout=0.01)) as session:
+        handles = [await session.partial_run_setup([r1, r2], feeds) for _ in range(3)]
+        await eventually(lambda: all(run.ended.is_set() for run in session._partial_runs._runs.values()))
+        assert not session._steps
+        for handle in handles:
+            with pytest.raises(af.errors.DeadlineExceededError, match=r"SessionConfig\.partial_run_timeout"):
+                await session.partial_run(handle, r1, {feeds[0]: 1, feeds[1]: 2})
+            with pytest.raises(REFUSED, match="must come before"):
+                await session.partial_run(handle, r1)
+
+
+async def test_partial_run_does_not_expire_while_a_call_waits() -> None:
+    may_end = Event()
+    x = af.placeholder("float32", [], name="x")
+
+    def wait(value: Any) -> Any:
+        may_end.wait(60)
+        return value
+
+    y = af.py_func(wait, [x], af.float32)
+    z = x + 1
+    async with af.Session() as session:
+        handle = await session.partial_run_setup([y, z], [x])
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(session.partial_run(handle, [y, z], {x: 1}))
+            run = session._partial_runs._runs[handle]
+            await eventually(lambda: run.calls == 1)
+            assert run.timer is None
+            may_end.set()
+        assert call.result() == [1, 2]

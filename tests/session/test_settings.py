@@ -35,6 +35,8 @@ WRONG: dict[str, list[Any]] = {
     "fetch_to_host": ["no", None],
     "reproducible": ["yes", 0],
     "max_value_bytes": [-1, "1 GB", 1e9],
+    "partial_runs": [0, -1, 1.5, None],
+    "partial_run_timeout": ["long", math.nan, True],
 }
 CASES = [pytest.param(name, value, id=f"{name}={value!r:.20}") for name, values in WRONG.items() for value in values]
 
