@@ -83,7 +83,7 @@ class Endpoints:
                 headers = [(_JSON_LENGTH, b"%d" % encoded.json_length)]
                 await answer(send, 200, encoded.body, _BYTES, headers)
 
-    async def _decoded(self, body: bytes, json_length: int | None) -> InferRequest:
+    async def _decoded(self, body: bytes | memoryview, json_length: int | None) -> InferRequest:
         if len(body) <= _LARGE or (json_length is not None and json_length <= _LARGE):
             return decode_request(body, json_length, self._limits)
         return await in_thread(decode_request, body, json_length, self._limits, effects=False)

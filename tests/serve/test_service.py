@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator
 from errno import EADDRINUSE
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 import aioflow as af
 from aioflow import errors
 from aioflow.serve import Limits, Repository, where
-from aioflow.serve.requests import header
+from aioflow.serve.admission import Admission
+from aioflow.serve.requests import header, read_body
 from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
 from tests.serve.service import (
     Server,
@@ -421,3 +423,25 @@ async def test_metrics_are_what_has_happened(tmp_path: Path) -> None:
         await client.post("/v2/repository/models/m/load")
         await client.post("/v2/models/m/infer", json=asked(rows()))
         assert (await families(client))["aioflow_requests_total"]["m", "ok", "1"] == 4
+
+
+async def test_read_body_takes_no_more_memory_than_the_body() -> None:
+    """Pieces that are joined in the end take twice as much."""
+    count, size = 256, 1 << 16
+
+    async def receive() -> dict[str, Any]:
+        nonlocal count
+        count -= 1
+        return {"type": "http.request", "body": bytes([count]) * size, "more_body": count > 0}
+
+    tracemalloc.start()
+    try:
+        with Admission(1 << 30).holding() as held:
+            body = await read_body({"headers": []}, receive, Limits(), held)
+            assert tracemalloc.get_traced_memory()[1] < 1.3 * len(body)
+    finally:
+        tracemalloc.stop()
+    assert (len(body), held.bytes) == (256 * size, 256 * size)
+    assert body == b"".join(bytes([index]) * size for index in reversed(range(256)))
+    with pytest.raises(TypeError):
+        body[0] = 0  # type: ignore[index]

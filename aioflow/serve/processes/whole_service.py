@@ -77,7 +77,7 @@ class WholeService:
             return
         with self._admission.holding() as held:
             body = await read_body(scope, receive, self._limits, held)
-        found = await self._channel.call("request_all", method=method, path=path, body=body.decode("latin-1"))
+        found = await self._channel.call("request_all", method=method, path=path, body=bytes(body).decode("latin-1"))
         await answer(send, found["status"], found["body"].encode("latin-1"), found["kind"].encode("latin-1"))
 
 

@@ -50,7 +50,7 @@ def decode_request(body: Any, json_length: int | None = None, limits: Limits | N
         raise MalformedRequestError(
             "Inference-Header-Content-Length is not within the body", expected=f"0 to {total}", actual=json_length
         )
-    document = json_object(body if json_length == total else bytes(memoryview(body)[:json_length]), limits)
+    document = json_object(body if json_length == total else memoryview(body)[:json_length], limits)
     parameters = _object(document, "parameters", "the request")
     timeout, priority = scheduling(parameters)
     inputs, end = _inputs(document, body, json_length, limits)
@@ -62,7 +62,7 @@ def decode_request(body: Any, json_length: int | None = None, limits: Limits | N
     )
 
 
-def json_object(data: bytes, limits: Limits) -> dict[str, Any]:
+def json_object(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
     """The JSON object that a body is. Raises as `decode_request`."""
     if len(data) > limits.json_bytes:
         raise TooLargeError(
@@ -71,7 +71,7 @@ def json_object(data: bytes, limits: Limits) -> dict[str, Any]:
             actual=len(data),
         )
     try:
-        found = parse_json(data)
+        found = parse_json(bytes(data))
     except (ValueError, RecursionError) as error:
         raise MalformedRequestError("the request is not JSON", expected="a JSON object", actual=str(error)) from error
     if type(found) is not dict:
