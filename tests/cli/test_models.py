@@ -197,6 +197,24 @@ def test_text_comes_out_and_is_written(ours: Path, tmp_path: Path, capsys: pytes
     assert np.load(tmp_path / "text.npy") == b"ab"
 
 
+@pytest.mark.parametrize("output", ["--output=words.npz", "--output=words.npy", "--output-folder=words"])
+def test_run_writes_strings_that_numpy_loads_without_pickle(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = np.array([["a", ""], ["bcd", "é"]])
+    with af.Graph().as_default() as graph:
+        af.identity(af.constant(words), name="words")
+    af.train.write_graph(graph, tmp_path, "graph", as_text=False)
+    assert main(["run", "graph", output]) == 0
+    [file] = [path for path in tmp_path.rglob("*") if path.suffix in (".npy", ".npz")]
+    found = np.load(file)  # arrays of objects would be refused
+    if file.suffix == ".npz":
+        [found] = found.values()
+    assert found.dtype.kind == "S"
+    np.testing.assert_array_equal(np.char.decode(found, "utf-8"), words)
+
+
 def test_inputs_are_made_up_and_steps_are_timed(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(foreign), "--fill", "ones", "--shape", "x=4,3", "--repeat", "7"]) == 0
     shown = output(capsys)
