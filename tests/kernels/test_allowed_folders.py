@@ -15,6 +15,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError
+from aioflow.formats import allowed_folders
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
@@ -271,8 +272,12 @@ async def test_a_file_elsewhere_is_not_even_looked_at(op: str, files: Path) -> N
     assert sorted(os.listdir(files)) == before
 
 
+@pytest.mark.parametrize("has_dir_fd", [True, False])
 @pytest.mark.parametrize("op", OPENING)
-async def test_one_in_a_folder_that_was_given_is_opened(op: str, files: Path) -> None:
+async def test_one_in_a_folder_that_was_given_is_opened(
+    op: str, has_dir_fd: bool, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowed_folders, "_WALKS", has_dir_fd and allowed_folders._WALKS)
     worker = Worker(folders=AllowedFolders([files]))
     node = OPENING[op](str(files / "there"))
     async with af.Session(worker) as session:
