@@ -7,8 +7,8 @@ until nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from aioflow.compiler.ir import Edge
 from aioflow.compiler.prune import needed_operations
 from aioflow.errors import InvalidArgumentError
+from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.calls import resolved
 from aioflow.graph.operation import Operation
@@ -39,6 +40,7 @@ __all__ = ["RowVerdict", "row_verdict"]
 
 _LONGEST: Final = 4096  # elements of a value that is followed
 _PASSES: Final = 100  # over the nodes, of which a loop in a loop needs a few
+_HANDED_ON: Final = frozenset({Role.ENTER, Role.SWITCH})  # the ops, beside those that pass on, that hand a handle on
 _PASSED: Final = frozenset({Role.ENTER, Role.EXIT, Role.NEXT})
 
 
@@ -51,11 +53,13 @@ class RowVerdict:
             `Kind.UNKNOWN`.
         op: The node that decided it; None where it is proven.
         why: What that node does.
+        changes: Whether the step changes what other steps see.
     """
 
     kind: Kind
     op: Operation | None = None
     why: str = ""
+    changes: bool = False
 
     @property
     def is_proven(self) -> bool:
@@ -77,12 +81,11 @@ def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdic
     sources = [tensor if tensor in fed else resolved(tensor) for tensor in fetches]
     operations = needed_operations([t.op for t in sources if t not in fed], fed, {t.op for t in feeds})
     analysis = _Analysis(feeds)
-    for op in operations:
-        if op.op_def.traits.effect is Effect.CHANGES:
-            return RowVerdict(Kind.REFUTED, op, "changes what other steps see, or waits for them")
     analysis.run(operations)
     found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]
-    return max(found, key=lambda each: each.kind) if found else RowVerdict(Kind.UNKNOWN)
+    found += [RowVerdict(Kind.REFUTED, op, "changes something by the rows") for op in analysis.changes_by_rows]
+    worst = max(found, key=lambda each: each.kind, default=RowVerdict(Kind.UNKNOWN))
+    return replace(worst, changes=any(op.op_def.traits.effect is Effect.CHANGES for op in operations))
 
 
 def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
@@ -101,9 +104,15 @@ def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
 
 
 class _Analysis:
-    """Where the rows are in every tensor that has been reached, and what is known of the values of small ones."""
+    """Where the rows are in every tensor that has been reached, and what is known of the values of small ones.
+
+    Attributes:
+        changes_by_rows: The nodes that change something that depends on the rows: with a batch it would be another.
+    """
 
     def __init__(self, feeds: Sequence[Tensor]) -> None:
+        self.changes_by_rows: dict[Operation, None] = {}
+        self._changed: set[Hashable] = set()  # the resources that the step changes
         self._states: dict[Tensor, Rows] = {}
         self._values: dict[Tensor, Array | None] = {}
         self._feeds = frozenset(feeds)
@@ -121,12 +130,27 @@ class _Analysis:
 
     def run(self, operations: Sequence[Operation]) -> None:
         """Apply the rules of these, each of which comes after what it reads, until nothing changes."""
+        self._changed = {
+            self._resource(tensor)
+            for op in operations
+            if op.op_def.traits.effect is Effect.CHANGES
+            for tensor in op.inputs
+            if tensor.dtype is dtypes.resource
+        }
         loops = any(op.op_def.traits.role is Role.NEXT for op in operations)
         for _ in range(_PASSES):
             if not (self._pass(operations) and loops):
                 return
         for op in operations:  # the rules are not monotonous: nothing is known
             self._states.update((t, Rows(Kind.UNKNOWN, op=op, why="is in a loop")) for t in op.outputs)
+
+    def _resource(self, handle: Tensor) -> Hashable:
+        """What tells the resource of a handle from others."""
+        op = self._source(handle).op
+        while op.inputs and (op.op_def.traits.kind == "passes_on" or op.op_def.traits.role in _HANDED_ON):
+            op = self._source(op.inputs[0]).op
+        name = op.attrs.get("shared_name")
+        return (op.type, op.attrs.get("container"), name) if name else op
 
     def _pass(self, operations: Sequence[Operation]) -> bool:
         changed = False
@@ -153,11 +177,26 @@ class _Analysis:
         context = RowContext(op, inputs, [self._values.get(tensor) for tensor in sources])
         rule = _rule_of(op)
         self._follow_values(context, rule)
+        if stateful := self._by_state(context):
+            return [stateful] * count
         try:
             states = _through(context, rule)
         except (InvalidArgumentError, IndexError, ValueError):  # what is wrong with it, the step says
             states = [context.unknown("has inputs that do not fit")] * count
         return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
+
+    def _by_state(self, context: RowContext) -> Rows | None:
+        """What is known of the outputs of a node that depend on what others change, or that it changes itself."""
+        op, traits = context.op, context.op.op_def.traits
+        if traits.effect is Effect.CHANGES:
+            if any(state.kind > Kind.FIXED for state in context.inputs):
+                self.changes_by_rows[op] = None
+            return context.refuted("changes what other steps see, or waits for them")
+        if traits.effect is Effect.READS and op.inputs and self._resource(op.inputs[0]) in self._changed:
+            return context.refuted("reads what the step changes")
+        if traits.draws:
+            return context.refuted("draws random numbers, others in each step")
+        return None
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:
         """What is known of an output that depends on the number of rows, by its value."""
@@ -216,10 +255,7 @@ def _rule_of(op: Operation) -> RowRule | None:
 
 def _through(context: RowContext, rule: RowRule | None) -> list[Rows]:
     """Where the rows are in the outputs of an op."""
-    op, inputs = context.op, context.inputs
-    count, traits = len(op.outputs), op.op_def.traits
-    if traits.draws:
-        return [context.refuted("draws random numbers, others in each step")] * count
+    inputs, count = context.inputs, len(context.op.outputs)
     if rule is not None and rule.always and (rule.values is not None or max(inputs, key=_kind).kind < Kind.UNKNOWN):
         return _as_list(rule.rule(context), count)
     worst = max(inputs, key=_kind, default=FIXED)

@@ -75,7 +75,7 @@ async def _is_batched(session: Session, signature: Signature, options: ModelOpti
     found = await in_thread(row_verdict, inputs, outputs, effects=False)
     if found.is_proven:
         return True
-    if not found.is_refuted and options.batch == "auto" and options.warmup:
+    if not (found.is_refuted or found.changes) and options.batch == "auto" and options.warmup:
         return await keeps_rows_apart(session, signature)
     _LOG.info("requests share no steps: %s", found)
     return False

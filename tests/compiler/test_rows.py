@@ -52,6 +52,13 @@ def recurrent(x: Any) -> Any:
     return last + af.reduce_sum(af.transpose(found.stack(), [1, 0, 2]), 1)
 
 
+def counted(x: Any, by_rows: bool = False, reads: bool = False) -> Any:
+    """`x`, after a variable has been added to in the same step."""
+    count = af.Variable(np.float32(0))
+    with af.control_dependencies([af.assign_add(count, af.reduce_sum(x) if by_rows else 1.0)]):
+        return x + count.read_value() if reads else af.identity(x)
+
+
 def normalized(x: Any, training: bool) -> Any:
     image = af.expand_dims(x, 3)
     return af.nn.fused_batch_norm(
@@ -88,6 +95,8 @@ PROVEN: dict[str, Build] = {
     "a shape that copies sizes of 0": lambda x: af.reshape(
         x, af.where_v2(af.equal(af.stack([batch_size(x), 0]), 0), af.shape(x)[:2] * 8, af.stack([batch_size(x), 1]))
     ),
+    "a variable": lambda x: x * af.Variable(weights(8)),
+    "beside what changes whatever the rows are": counted,
     "squeezed": lambda x: af.squeeze(af.expand_dims(x, 1), [1]),
     "a branch by what is fixed": lambda x: af.cond(af.placeholder_with_default(True, []), lambda: x, lambda: -x),
 }  # fmt: skip
@@ -104,6 +113,11 @@ REFUTED: dict[str, tuple[Build, str]] = {
     "as many as a value says": (lambda x: af.boolean_mask(x, x[:, 0, 0] >= 0), "depends on values"),
     "repeated": (lambda x: af.repeat(x, 1 + af.cast(af.sign(x[:, 0, 0]), af.int32), axis=0), "several rows"),
     "dropout": (lambda x: af.nn.dropout(x, rate=0.5), "random"),
+    "a variable that is changed by the rows": (lambda x: counted(x, by_rows=True), "by the rows"),
+    "a variable that the step changes": (lambda x: counted(x, reads=True), "reads what the step changes"),
+    "what a queue gives": (
+        lambda x: x + af.FIFOQueue(1, ["float32"], [()]).dequeue(), "changes what other steps see"
+    ),
     "rows along axis 1": (lambda x: af.transpose(x, [1, 0, 2]), "along axis 1"),
     "rows that are cut up": (lambda x: af.reshape(x, [-1, 8]), "6 rows"),
     "squeezed by what is there": (lambda x: af.squeeze(af.expand_dims(x, 1)), "size 1"),
@@ -137,6 +151,7 @@ async def test_batch_that_is_proven_is_what_its_rows_are_alone(build: Build) -> 
     assert found.is_proven, found
     values = np.random.default_rng(1).standard_normal((3, 6, 8)).astype(np.float32)
     async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
         together = await session.run(y, {x: values})
         alone = [await session.run(y, {x: values[i : i + 1]}) for i in range(3)]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5, atol=1e-5)

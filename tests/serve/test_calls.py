@@ -111,6 +111,19 @@ async def test_what_is_not_known_is_tried(function: Callable[[Any], Any], is_bat
         assert (await opened(session, hidden(function), batch="always")).is_batched
 
 
+async def test_model_that_changes_something_is_not_tried() -> None:
+    async with af.Session() as session:
+        count = af.Variable(0)
+        await session.run(count.initializer)
+
+        def counting(x: Any) -> Any:
+            with af.control_dependencies([af.assign_add(count, 1)]):
+                return hidden(lambda value: value)(x)
+
+        assert not (await opened(session, counting)).is_batched
+        assert await session.run(count) == 0
+
+
 async def test_proven_model_is_batched_without_a_step() -> None:
     async with af.Session() as session:
         call = await opened(session, lambda x: af.nn.softmax(af.tanh(x) * 2.0), warmup=False)
