@@ -72,7 +72,7 @@ class Batching(ABC):
                 repeating its last row, so that fewer different steps run.
             pad: By feed, a `Padding` or what to fill up with, for rows that differ in length.
             unchecked: Whether fetches are taken as they are that are known to mix rows, to give another number of them,
-                or to change something: that callers may share steps is the caller's word.
+                or to depend on what the step changes: that callers may share steps is the caller's word.
 
         Raises:
             InvalidArgumentError, DTypeError: a feed or fetch has no rows, its rows are not kept apart (with the node
