@@ -26,11 +26,12 @@ def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
 
 def original_size(grads: Any, image: Any) -> tuple[int, int]:
     """Height and width of the images that were resized. Raises InvalidArgumentError: the gradients are not of them."""
-    if np.ndim(image) != 4 or (len(image), image.shape[3]) != (len(grads), grads.shape[3]):
+    shapes = np.shape(grads), np.shape(image)
+    if {len(shape) for shape in shapes} != {4} or shapes[0][::3] != shapes[1][::3]:
         raise InvalidArgumentError(
             "the gradients do not fit the images that were resized",
-            expected=f"(batch, h, w, channels) of {grads.shape}",
-            actual=np.shape(image),
+            expected="(batch, h, w, channels), with equal batches and channels",
+            actual=shapes,
         )
     return checked_size(grads, image.shape[1:3])
 
