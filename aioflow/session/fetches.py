@@ -30,10 +30,12 @@ __all__ = [
     "feed_parts",
     "fetch_key",
     "flat_feeds",
+    "small_copies",
 ]
 
 Take = Callable[[Sequence[Any]], Any]
 
+_OWNED: Final = 1 << 16  # bytes of a feed that is copied, in some microseconds, before a step waits
 _LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
 _LEAVES: Final = (Tensor, Operation, str)
 _HOST_MEMORY: Final = (1, 3)  # of DLPack's device types: the host's, and the host's for CUDA
@@ -253,6 +255,14 @@ def _not_a_feed(key: Any, error: InvalidArgumentError) -> DTypeError:
     wrong = DTypeError(f"cannot feed {key!r}: {error.message}", expected=error.expected, actual=error.actual)
     wrong.at(error.node, error.op_type or "", error.source)
     return wrong
+
+
+def small_copies(values: Iterable[Any]) -> list[Any]:
+    """The values of feeds, with copies of small arrays, which a caller may change while the step waits."""
+    return [
+        value.copy("K") if type(value) is np.ndarray and value.nbytes <= _OWNED and value.flags.writeable else value
+        for value in values
+    ]
 
 
 def convert_feeds(converters: Sequence[Callable[[Any], Any]], fed: Sequence[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from aioflow.runtime.cluster import Cluster
 from aioflow.runtime.spans import Spans, process_spans
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
 from aioflow.runtime.step import Probe, Step
+from aioflow.session.fetches import small_copies
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
 from aioflow.session.time_limit import TimeLimit
@@ -46,7 +47,7 @@ class Running:
         started = perf_counter()
         done = prepared.run_inline(values)
         if done is None:
-            done = await self.step(prepared, values)
+            done = await self.step(prepared, small_copies(values))
         else:
             if not isinstance(done, list):
                 done = await done.finish()

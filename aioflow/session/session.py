@@ -38,7 +38,7 @@ from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
 from aioflow.session.batching import Batching
 from aioflow.session.blocking import Blocking
-from aioflow.session.fetches import FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds
+from aioflow.session.fetches import FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds, small_copies
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
@@ -263,7 +263,8 @@ class Session(Blocking, Batching, Reporting):
             fetches: A tensor, variable, operation or name of one, or nested lists, tuples, dicts and named tuples of
                 them. An operation gives None, a `SparseTensor` a `SparseTensorValue`.
             feed_dict: Values for tensors (for a `SparseTensor` its three parts). Whatever a fed tensor would be
-                computed from is not run on its account.
+                computed from is not run on its account. Arrays up to 64 KiB may be changed as soon as the call waits;
+                larger ones are not copied, and must stay as they are until it returns.
             timeout: Seconds, after which the step is stopped.
             options, run_metadata: With `RunOptions(trace_level=FULL)`, `run_metadata` gets the time of every node, and
                 loses those of the run before.
@@ -282,7 +283,7 @@ class Session(Blocking, Batching, Reporting):
         if timeout is None and options is None and run_metadata is None and not self._special:
             prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
             if prepared is None or prepared.mutations != self.graph.mutations:
-                feeds = flat_feeds(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
+                feeds = _kept(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
                 prepared = await self._prepare(fetches, feeds)
             if not self._special:  # which the settings of a server may have made of it
                 try:
@@ -305,6 +306,7 @@ class Session(Blocking, Batching, Reporting):
     ) -> Any:
         """Run with a time limit, or with somebody watching."""
         _check_options(options, run_metadata)
+        feeds = _kept(feeds)
         own = timeout if timeout is not None else options.timeout
         if own is None:
             self._check_open()
@@ -312,7 +314,6 @@ class Session(Blocking, Batching, Reporting):
         async with TimeLimit(own if own is not None else self.config.operation_timeout) as limit:
             prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
             if prepared is None or prepared.mutations != self.graph.mutations:
-                feeds = flat_feeds(feeds)
                 prepared = await self._prepare(fetches, feeds)
             limit.doing = "waiting for its feeds to be converted"
             values = await prepared.convert(list(feeds.values()))
@@ -453,6 +454,12 @@ def _reach(
         from aioflow.net.remote_cluster import RemoteCluster
 
     return RemoteCluster(target, credentials=credentials), LoopThread()
+
+
+def _kept(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The feeds by plain tensors, as they are now: their caller may change small ones while the step is prepared."""
+    flat = flat_feeds(feeds)
+    return dict(zip(flat, small_copies(flat.values()), strict=True))
 
 
 def _asked(graph: Graph, fetches: Any, feeds: Sequence[Any]) -> StepRequest:

@@ -18,6 +18,7 @@ from aioflow.errors import (
     InvalidArgumentError,
 )
 from aioflow.session.batching.rows import RowsIn, RowsOut
+from aioflow.session.fetches import small_copies
 from aioflow.sync.background import Background
 from aioflow.sync.batch_driver import BatchDriver, Call
 from aioflow.sync.batch_statistics import BatchStatistics
@@ -101,7 +102,8 @@ class Batched(BatchDriver):
         """What the step gives for these rows, in the structure of the fetches.
 
         Args:
-            values: Of each feed, an array [rows, ...]; by keyword, if the feeds have been given by name.
+            values: Of each feed, an array [rows, ...]; by keyword, if the feeds have been given by name. Arrays up to
+                64 KiB may be changed as soon as the call waits; larger ones must stay as they are until it returns.
             timeout: Seconds, after which nobody waits any more; rows that have not been computed by then never are.
             priority: 0 goes before 1, and so on.
 
@@ -127,7 +129,7 @@ class Batched(BatchDriver):
             if priority.__class__ is not int or priority < 0:
                 check_whole(priority, "the priority of a call", 0)
             future = loop.create_future()
-            call = Call(rows, arrays, kind, priority, future)
+            call = Call(rows, tuple(small_copies(arrays)), kind, priority, future)
             if timeout is not None:
                 self._limit(call, timeout, begun)
             self._add(call, loop.time())
