@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, Final
 
 import numpy as np
 
 from aioflow.graph.arrays import Array
 from aioflow.graph.rows import OPEN, Count, RowContext, RowRule, Rows, Symbol, as_value, each_element
+from aioflow.ops.rows import reduced
 
-__all__ = ["common_shape", "compared", "converted", "selected"]
+__all__ = ["common_shape", "compared", "converted", "product", "quotient", "selected"]
 
 
 def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array | None]]:
@@ -22,8 +24,8 @@ def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array |
         if len(given) < len(found):
             return [None]
         try:
-            return [np.frompyfunc(place, len(given), 1)(*given).astype(object)]
-        except (ValueError, AttributeError):  # shapes that do not fit; a single element is no array
+            return [np.asarray(np.frompyfunc(place, len(given), 1)(*given), object)]
+        except ValueError:  # shapes that do not fit
             return [None]
 
     return values
@@ -57,6 +59,27 @@ def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
         return each_element.rule(ctx)
 
     return RowRule(rule, values=_by_places(place))
+
+
+def _quotient(left: Any, right: Any) -> Any:
+    left, right = _plain(left), _plain(right)
+    try:
+        return left // right
+    except (TypeError, ZeroDivisionError):
+        return _together(left, right)
+
+
+def _product(ctx: RowContext) -> list[Array | None]:
+    """The product of all sizes of a shape."""
+    entries, axes = ctx.entries(0), ctx.ints(1)
+    if entries is None or axes not in ([0], [-1]) or ctx.attrs["keep_dims"] or ctx.rank(0) != 1:
+        return [None]
+    value = np.empty((), object)
+    try:
+        value[()] = prod(entries)
+    except TypeError:
+        return [None]
+    return [value]
 
 
 def _one_of(condition: Any, left: Any, right: Any) -> Any:
@@ -94,6 +117,8 @@ def _converted(ctx: RowContext) -> list[Array | None]:
     return [ctx.value(0) if whole else None]
 
 
+quotient: Final = RowRule(each_element.rule, values=_by_places(_quotient))
+product: Final = RowRule(reduced().rule, values=_product)
 selected: Final = RowRule(each_element.rule, values=_by_places(_one_of))
 common_shape: Final = RowRule(lambda ctx: ctx.unknown("computes with rows as with sizes"), values=_common_shape)
 converted: Final = RowRule(each_element.rule, values=_converted)

@@ -97,6 +97,10 @@ PROVEN: dict[str, Build] = {
     ),
     "a variable": lambda x: x * af.Variable(weights(8)),
     "beside what changes whatever the rows are": counted,
+    "sizes by arithmetic": lambda x: af.reshape(
+        af.reshape(x, af.stack([af.reduce_prod(af.shape(x)[:2]), 8])),
+        [batch_size(x) * 12 // 12, af.size(x) // batch_size(x)],
+    ),
     "squeezed": lambda x: af.squeeze(af.expand_dims(x, 1), [1]),
     "a branch by what is fixed": lambda x: af.cond(af.placeholder_with_default(True, []), lambda: x, lambda: -x),
 }  # fmt: skip

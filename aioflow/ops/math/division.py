@@ -15,6 +15,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import define_op, gradient, not_differentiable
 from aioflow.graph.static_value import StaticValue, integers_only, known_by
 from aioflow.graph.traits import FLOATS, Laws, Neutral, Traits, elementwise
+from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
 from aioflow.ops.sparse.indexed_slices import Gradient
@@ -35,7 +36,8 @@ __all__ = [
 
 
 def _define(name: str, allowed: str, traits: Traits, value: StaticValue | None = None) -> None:
-    define_op(name, "x: T, y: T", "z: T", [f"T: {allowed}"], shape=broadcast, value=value, traits=traits)
+    rule = row_values.quotient if name == "FloorDiv" else None
+    define_op(name, "x: T, y: T", "z: T", [f"T: {allowed}"], shape=broadcast, value=value, rows=rule, traits=traits)
 
 
 def _truncated(x: Array, y: Array) -> Array:

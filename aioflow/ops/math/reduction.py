@@ -20,7 +20,7 @@ from aioflow.graph.opdef import OPS, ShapeContext, define_op, gradient, not_diff
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
 from aioflow.graph.traits import reading, reduction
-from aioflow.ops import rows
+from aioflow.ops import row_values, rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.scoping import name_scope
 
@@ -130,7 +130,7 @@ for _name, _types, _traits, _value in (
         ["keep_dims: bool = False", f"T: {_types}", _AXES],
         shape=reduced,
         value=_value,
-        rows=rows.reduced(),
+        rows=row_values.product if _name == "Prod" else rows.reduced(),
         traits=_traits,
     )
 for _name, _function in (("All", np.all), ("Any", np.any)):
