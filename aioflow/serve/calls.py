@@ -168,7 +168,7 @@ class _Shared(Call):
 
     async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
         begun = perf_counter()
-        if self.is_batched:
+        if self.is_batched and all(np.shape(array)[:1] != (0,) for array in arrays):
             try:
                 found: dict[str, Any] = await self._batched(*arrays, timeout=timeout, priority=priority)
             except InvalidArgumentError:

@@ -131,6 +131,15 @@ async def test_proven_model_is_batched_without_a_step() -> None:
         assert call.statistics().batches == 0
 
 
+async def test_request_without_rows_is_answered_as_it_is_alone() -> None:
+    async with af.Session() as session:
+        call = await opened(session, lambda x: x * 2.0)
+        empty = np.zeros((0, 2))
+        assert call.is_batched
+        assert await answers(call, empty, [[1, 2]], empty) == [[], [[2, 4]], []]
+        assert (await call([empty.astype(np.float32)], None, 0))["y"].shape == (0, 2)
+
+
 async def test_log_says_why_requests_share_no_steps(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aioflow.serve")
     async with af.Session() as session:
