@@ -195,7 +195,7 @@ class _Analysis:
         if traits.effect is Effect.READS and op.inputs and self._resource(op.inputs[0]) in self._changed:
             return context.refuted("reads what the step changes")
         if traits.draws:
-            return context.refuted("draws random numbers, others in each step")
+            return context.unknown("draws random numbers, others in each step")
         return None
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:

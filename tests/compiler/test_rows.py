@@ -116,7 +116,6 @@ REFUTED: dict[str, tuple[Build, str]] = {
     "the last row": (lambda x: x - x[-1], "picks"),
     "as many as a value says": (lambda x: af.boolean_mask(x, x[:, 0, 0] >= 0), "depends on values"),
     "repeated": (lambda x: af.repeat(x, 1 + af.cast(af.sign(x[:, 0, 0]), af.int32), axis=0), "several rows"),
-    "dropout": (lambda x: af.nn.dropout(x, rate=0.5), "random"),
     "a variable that is changed by the rows": (lambda x: counted(x, by_rows=True), "by the rows"),
     "a variable that the step changes": (lambda x: counted(x, reads=True), "reads what the step changes"),
     "what a queue gives": (
@@ -138,6 +137,7 @@ UNKNOWN: dict[str, Build] = {
     "a shape that is fed": lambda x: af.reshape(x, af.placeholder_with_default([1, 48], [2])),
     "a part that is fed": lambda x: x[af.placeholder_with_default(0, []) :],
     "a part that is fed, as sizes": lambda x: af.slice(x, [0, 0, 0], af.placeholder_with_default([1, 6, 8], [3])),
+    "dropout, which may be switched off": lambda x: af.nn.dropout(x, rate=af.placeholder_with_default(0.0, [])),
     "rows in groups": lambda x: af.reshape(x, [-1, 96]),
 }
 
