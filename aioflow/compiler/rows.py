@@ -176,10 +176,10 @@ class _Analysis:
             return [_decided_by(op, inputs[1], inputs[0])] * count
         context = RowContext(op, inputs, [self._values.get(tensor) for tensor in sources])
         rule = _rule_of(op)
-        self._follow_values(context, rule)
         if stateful := self._by_state(context):
             return [stateful] * count
         try:
+            self._follow_values(context, rule)
             states = _through(context, rule)
         except (InvalidArgumentError, IndexError, ValueError):  # what is wrong with it, the step says
             states = [context.unknown("has inputs that do not fit")] * count
@@ -207,6 +207,7 @@ class _Analysis:
         return SIZED if any(each is None or isinstance(each, Count) for each in elements) else FIXED
 
     def _follow_values(self, context: RowContext, rule: RowRule | None) -> None:
+        """Note what is known of the values of the outputs."""
         op = context.op
         found = _worked_out(op, [context.value(i) for i in range(len(op.inputs))])
         if rule is not None and rule.values is not None and all(value is None for value in found):
@@ -227,7 +228,7 @@ def _worked_out(op: Operation, inputs: Sequence[Array | None]) -> Sequence[Array
     try:
         with np.errstate(all="ignore"):
             result = known.rule(op, given)
-    except (ValueError, IndexError, TypeError, ArithmeticError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return nothing  # of what is known in part, not everything can be worked out
     found = result if isinstance(result, list) else [result]
     return [None if value is None else _short(np.asarray(value)) for value in found]
