@@ -14,6 +14,8 @@ import aioflow as af
 from aioflow.errors import DTypeError
 from aioflow.interop import onnx
 from aioflow.interop.safetensors import save
+from aioflow.interop.tensorflow import load_saved_model, save_saved_model
+from aioflow.serve.protocol import InferResponse, encode_response
 
 _NUMBERS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, -6.75]])
 
@@ -138,9 +140,38 @@ async def _onnx(array: Any, folder: Path) -> Any:
         return await session.run(signature.outputs["y"])
 
 
+def _saving(save: Callable[..., Awaitable[Any]], load: Callable[[Path], Any]) -> Callable[[Any, Path], Awaitable[Any]]:
+    async def door(array: Any, folder: Path) -> Any:
+        x, variable = af.placeholder(_dtype(array), None), af.Variable(array)
+        outputs = {"fed": af.identity(x), "constant": af.constant(array), "variable": af.identity(variable)}
+        async with af.Session() as session:
+            await session.run(variable.initializer)
+            await save(session, folder / "m", {"serving_default": af.saved.Signature({"x": x}, outputs)})
+        model = load(folder / "m")
+        async with af.Session(graph=model.graph) as session:
+            await model.initialize(session)
+            found = await session.run(dict(model.outputs), {model.inputs["x"]: array})
+        np.testing.assert_array_equal(found["fed"], found["constant"])
+        np.testing.assert_array_equal(found["fed"], found["variable"])
+        return found["variable"]
+
+    return door
+
+
+_saved, _saved_model = _saving(af.saved.save, af.saved.load), _saving(save_saved_model, load_saved_model)
+_saved.__name__, _saved_model.__name__ = "_saved", "_saved_model"
+
+
+async def _answer(array: Any, folder: Path) -> Any:
+    """Of a service, in the binary form of its protocol, which is little-endian."""
+    encoded = encode_response(InferResponse("m", "1", {"y": array}), ["y"])
+    raw = bytes(encoded.body)[encoded.json_length :]
+    return np.frombuffer(raw, array.dtype.newbyteorder("<")).reshape(array.shape)
+
+
 _DOORS: list[Callable[[Any, Path], Awaitable[Any]]] = [
     _constant, _constant_of_a_dtype, _feed, _variable, _assign, _bits, _message, _function, _coroutine, _iterator,
-    _queue, _graph, _checkpoint, _safetensors, _onnx,
+    _queue, _graph, _checkpoint, _safetensors, _onnx, _saved, _saved_model, _answer,
 ]  # fmt: skip
 
 
@@ -150,7 +181,8 @@ _DOORS: list[Callable[[Any, Path], Awaitable[Any]]] = [
         pytest.param(door, layout, id=f"{door.__name__}-{layout}")
         for door in _DOORS
         for layout in _LAYOUTS
-        if not (layout.startswith("c8") and door in (_safetensors, _onnx))  # formats without complex numbers
+        if not (layout.startswith("c8") and door in (_safetensors, _onnx, _answer))  # formats without complex numbers
+        if not (layout.startswith("f2") and door is _answer)  # which goes as JSON
     ],
 )
 async def test_numbers_are_the_same_in_any_layout(door: Any, layout: str, tmp_path: Path) -> None:
