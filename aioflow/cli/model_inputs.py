@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -203,11 +204,18 @@ def _as(name: str, value: Any, tensor: Tensor) -> Array:
 
 
 def _load(path: str) -> Any:
-    with file_errors(path):
+    with file_errors(path), open(path, "rb") as file:  # NumPy does not close a damaged one
         try:
-            loaded = np.load(path, allow_pickle=False)
-            return {key: loaded[key] for key in loaded.files} if hasattr(loaded, "files") else loaded
-        except (ValueError, EOFError) as error:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            with loaded:
+                return {key: loaded[key] for key in loaded.files}
+        except MemoryError as error:
+            raise ResourceExhaustedError(
+                f"{os.fspath(path)} declares an array that is too large", expected="arrays that fit", actual=str(error)
+            ) from error
+        except (ValueError, EOFError, OverflowError, BadZipFile) as error:
             raise InvalidArgumentError(
                 f"{os.fspath(path)} is no file of NumPy", expected="an array", actual=str(error)
             ) from error

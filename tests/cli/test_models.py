@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import re
+import zipfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +259,30 @@ def test_debug_shows_where(ours: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_an_input_for_which_there_is_no_memory(foreign: Path, capsys: pytest.CaptureFixture[str], rows: int) -> None:
     assert main(["run", str(foreign), "--fill", "ones", "--shape", f"x={rows},3"]) == 2
     assert "input 'x' is too large" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["npy", "npz"])
+def test_run_refuses_a_file_that_declares_more_than_there_is_memory(
+    foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    path, head = tmp_path / f"given.{form}", BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**13, 3)}
+    np.lib.format.write_array_header_1_0(head, header)
+    if form == "npy":
+        path.write_bytes(head.getvalue())
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", head.getvalue())
+    assert main(["run", str(foreign), "--inputs", str(path)]) == 2
+    assert "too large" in capsys.readouterr().err
+
+
+def test_run_refuses_a_damaged_archive(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "given.npz", x=GIVEN)
+    contents = (tmp_path / "given.npz").read_bytes()
+    (tmp_path / "given.npz").write_bytes(contents[: len(contents) // 2])
+    assert main(["run", str(foreign), "--inputs", str(tmp_path / "given.npz")]) == 2
+    assert "is no file of NumPy" in capsys.readouterr().err
 
 
 def test_weights_alone_cannot_be_run(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
