@@ -7,7 +7,7 @@ until nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,14 +15,15 @@ import numpy as np
 
 from aioflow.compiler.ir import Edge
 from aioflow.compiler.prune import needed_operations
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import OpError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
-from aioflow.graph.calls import resolved
+from aioflow.graph.calls import resolved, waited_for
 from aioflow.graph.operation import Operation
 from aioflow.graph.rows import (
     FIXED,
     NOTHING,
+    OTHER,
     SIZED,
     Count,
     Kind,
@@ -85,6 +86,9 @@ def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdic
     found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]
     found += [RowVerdict(Kind.REFUTED, op, "changes something by the rows") for op in analysis.changes_by_rows]
     worst = max(found, key=lambda each: each.kind, default=RowVerdict(Kind.UNKNOWN))
+    empty = analysis.reader_of_nothing(operations) if worst.is_proven else None
+    if empty is not None:
+        worst = RowVerdict(Kind.UNKNOWN, empty, "reads a list that has no elements")
     return replace(worst, changes=any(op.op_def.traits.effect is Effect.CHANGES for op in operations))
 
 
@@ -116,6 +120,7 @@ class _Analysis:
         self._states: dict[Tensor, Rows] = {}
         self._values: dict[Tensor, Array | None] = {}
         self._feeds = frozenset(feeds)
+        self._deciding: dict[Operation, list[Tensor]] = {}  # the predicates by which a Merge has one input or another
         for tensor in feeds:
             known = bool(tensor.dims) and tensor.dims is not None and tensor.dims[0] is None
             why = "is fed, and its rank is not known" if tensor.dims is None else "is fed, and has no open first size"
@@ -137,6 +142,7 @@ class _Analysis:
             for tensor in op.inputs
             if tensor.dtype is dtypes.resource
         }
+        self._deciding = _predicates(operations, self._source)
         loops = any(op.op_def.traits.role is Role.NEXT for op in operations)
         for _ in range(_PASSES):
             if not (self._pass(operations) and loops):
@@ -171,6 +177,8 @@ class _Analysis:
             return inputs[:1]
         if role is Role.MERGE:
             found = joined(inputs, op)
+            for predicate in self._deciding.get(op, ()):
+                found = _decided_by(op, self._states.get(predicate, NOTHING), found)
             return [found, found if found.kind >= Kind.UNKNOWN else FIXED]
         if role is Role.SWITCH:
             return [_decided_by(op, inputs[1], inputs[0])] * count
@@ -181,7 +189,7 @@ class _Analysis:
         try:
             self._follow_values(context, rule)
             states = _through(context, rule)
-        except (InvalidArgumentError, IndexError, ValueError):  # what is wrong with it, the step says
+        except (OpError, IndexError, ValueError):  # what is wrong with it, the step says
             states = [context.unknown("has inputs that do not fit")] * count
         return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
 
@@ -199,12 +207,14 @@ class _Analysis:
         return None
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:
-        """What is known of an output that depends on the number of rows, by its value."""
-        value = self._values.get(tensor)
+        """What is known of an output, by its shape where it has rows, and else by its value."""
+        value, dims = self._values.get(tensor), tensor.dims
+        if state.is_rows and dims and dims[state.axis : state.axis + 1] not in ((), (None,)):
+            return Rows(Kind.UNKNOWN, op=tensor.op, why="has a size of its own along the axis of the rows")
         if state.kind is not Kind.SIZED or value is None:
             return state
         elements = value.reshape(-1).tolist()
-        return SIZED if any(each is None or isinstance(each, Count) for each in elements) else FIXED
+        return SIZED if any(each is OTHER or isinstance(each, Count) for each in elements) else FIXED
 
     def _follow_values(self, context: RowContext, rule: RowRule | None) -> None:
         """Note what is known of the values of the outputs."""
@@ -212,7 +222,53 @@ class _Analysis:
         found = _worked_out(op, [context.value(i) for i in range(len(op.inputs))])
         if rule is not None and rule.values is not None and all(value is None for value in found):
             found = rule.values(context)
-        self._values.update(zip(op.outputs, found, strict=True))
+        self._values.update((t, value) for t, value in zip(op.outputs, found, strict=True) if t not in self._feeds)
+
+    def reader_of_nothing(self, operations: Sequence[Operation]) -> Operation | None:
+        """A node that reads an element of a list that has none, as far as is known: nothing is known of what it gives.
+        The rules are right for it only as long as elements may still be found.
+        """
+        for op in operations:
+            rule = _rule_of(op)
+            if op.op_def.traits.role is not Role.KERNEL or rule is passed or (rule and rule.makes_list):
+                continue
+            if any(self._states.get(tensor) == NOTHING for tensor in op.outputs):
+                return op
+        return None
+
+
+_Gates = frozenset[tuple[Tensor, int]]  # predicates, and the output of the Switch that is alive
+
+
+def _predicates(operations: Sequence[Operation], source: Callable[[Tensor], Tensor]) -> dict[Operation, list[Tensor]]:
+    """The predicates by which one input of a Merge is alive, or another: what it gives depends on them, although it may
+    be that only the control inputs of what it reads do.
+    """
+    gates: dict[Operation, _Gates] = {}
+    none: _Gates = frozenset()
+    found: dict[Operation, list[Tensor]] = {}
+
+    def of(tensor: Tensor) -> _Gates:
+        tensor = source(tensor)
+        known = gates.get(tensor.op, none)
+        if tensor.op in gates and tensor.op.op_def.traits.role is Role.SWITCH:
+            return known | {(source(tensor.op.inputs[1]), tensor.value_index)}
+        return known
+
+    for op in operations:
+        role = op.op_def.traits.role
+        if role is Role.MERGE:
+            around = [of(tensor) for tensor in op.inputs if source(tensor).op in gates]  # all but those of a loop
+            gates[op] = none.union(*around[:1]).intersection(*around[1:])
+            if len(around) == len(op.inputs):
+                found[op] = list({predicate for predicate, _ in none.union(*around) - gates[op]})
+        elif role is Role.EXIT:
+            gates[op] = gates.get(source(op.inputs[0]).op, none)  # as the loop
+        else:
+            waited = (inner for each in op.waits_for for inner in waited_for(each))
+            parts = [part for part in (*map(of, op.inputs), *(gates.get(each, none) for each in waited)) if part]
+            gates[op] = none.union(*parts) if len(parts) > 1 else parts[0] if parts else none
+    return found
 
 
 def _worked_out(op: Operation, inputs: Sequence[Array | None]) -> Sequence[Array | None]:
@@ -221,14 +277,14 @@ def _worked_out(op: Operation, inputs: Sequence[Array | None]) -> Sequence[Array
     if known is None:
         return nothing
     if not inputs and known.fact is not None:
-        return [_short(known.fact(tensor)) for tensor in op.outputs]
+        return [_short(known.fact(tensor)) for tensor in op.outputs]  # of a constant
     given = [value for value in inputs if value is not None]
     if known.rule is None or len(given) < len(inputs):
         return nothing
     try:
         with np.errstate(all="ignore"):
             result = known.rule(op, given)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+    except (OpError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return nothing  # of what is known in part, not everything can be worked out
     found = result if isinstance(result, list) else [result]
     return [None if value is None else _short(np.asarray(value)) for value in found]

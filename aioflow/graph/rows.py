@@ -24,9 +24,11 @@ __all__ = [
     "NOTHING",
     "NO_RANK",
     "OPEN",
+    "OTHER",
     "SIZED",
     "Count",
     "Kind",
+    "Open",
     "RowContext",
     "RowRule",
     "Rows",
@@ -94,7 +96,7 @@ class Symbol:
     """An element of a shape that is known in part. What cannot be told of it raises TypeError."""
 
     __slots__ = ()
-    least = 0  # that it may be
+    least: int | None = None  # that it may be; None where that is not known
     __hash__ = None  # type: ignore[assignment]  # what is not known is equal to nothing
 
     def __eq__(self, other: object) -> NoReturn:
@@ -106,34 +108,49 @@ class Symbol:
         raise TypeError("not known")
 
 
-class _Open(Symbol):
-    """A size that does not depend on the batch."""
+class Open(Symbol):
+    """A number that does not depend on the batch, and that is no less than `least`."""
 
-    __slots__ = ()
+    __slots__ = ("least",)
 
-    def _open(self, other: Any) -> Any:
-        return self if isinstance(other, int | np.integer | _Open) else NotImplemented
+    def __init__(self, least: int | None = None) -> None:
+        self.least = least
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _open
+    def _grown(self, other: Any) -> Any:
+        """A sum or a product."""
+        if not isinstance(other, int | np.integer | Open):
+            return NotImplemented
+        least = other.least if isinstance(other, Open) else other
+        return OPEN if self.least is not None and least is not None and least >= 0 else Open()
 
-    def __neg__(self) -> _Open:
-        return self
+    def _any(self, other: Any) -> Any:
+        return Open() if isinstance(other, int | np.integer | Open) else NotImplemented
+
+    __add__ = __radd__ = __mul__ = __rmul__ = _grown
+    __sub__ = __rsub__ = __floordiv__ = __rfloordiv__ = _any
+
+    def __neg__(self) -> Open:
+        return Open()
 
 
-OPEN: Final = _Open()
+OPEN: Final = Open(0)  # a size
+OTHER: Final = Symbol()  # what may depend on the batch in any way
 
 
 class Count(Symbol):
     """The number of rows, times `each`; None where that is not known."""
 
     __slots__ = ("each",)
-    least = 1
 
     def __init__(self, each: int | None = 1) -> None:
         self.each = each
 
+    @property
+    def least(self) -> int:  # type: ignore[override]  # of what is known here
+        return 1 if self.each else 0
+
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, _Open):
+        if isinstance(other, Open) and other.least is not None:
             return Count(None)
         if isinstance(other, int | np.integer) and other > 0:
             return Count(None if self.each is None else self.each * int(other))
@@ -194,7 +211,7 @@ class RowContext:
         return self._values[index]
 
     def entries(self, index: int) -> list[Any] | None:
-        """The elements of an input: numbers, `Count`, `OPEN`, or None for what is not known; None for all of it."""
+        """The elements of an input: numbers, and symbols for what is not known; None for all of it."""
         value = self._values[index]
         return None if value is None else value.reshape(-1).tolist()
 
@@ -232,12 +249,14 @@ class RowRule:
         reads_sizes: The rule is asked, too, where an input depends on the number of rows: it looks at its value.
         always: It is asked whatever the inputs are.
         values: What is known of the values of the outputs, beside what `OpDef.value` says.
+        makes_list: An output is a list, which may have no elements.
     """
 
     rule: Rule
     reads_sizes: bool = False
     always: bool = False
     values: Callable[[RowContext], list[Array | None]] | None = None
+    makes_list: bool = False
 
 
 NO_RANK: Final = "has an input of unknown rank"

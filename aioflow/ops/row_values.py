@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
-from aioflow.graph.rows import OPEN, Count, RowContext, RowRule, Rows, Symbol, as_value, each_element
+from aioflow.graph.rows import OPEN, OTHER, Count, Open, RowContext, RowRule, Rows, Symbol, as_value, each_element
 from aioflow.ops.rows import reduced
 
 __all__ = ["common_shape", "compared", "converted", "product", "quotient", "selected"]
@@ -35,9 +36,14 @@ def _plain(each: Any) -> Any:
     return each.item() if isinstance(each, np.generic) else each
 
 
-def _together(*elements: Any) -> Any:
+def _together(*elements: Any) -> Symbol:
     """An unknown element that follows from these: it may depend on the batch if they do."""
-    return OPEN if all(isinstance(each, int | type(OPEN)) for each in map(_plain, elements)) else None
+    return Open() if all(isinstance(each, int | Open) for each in map(_plain, elements)) else OTHER
+
+
+def _is_below(number: Any, symbol: Any) -> bool:
+    """Whether a number is below all that the other one may be."""
+    return isinstance(number, int) and isinstance(symbol, Symbol) and symbol.least is not None and number < symbol.least
 
 
 def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
@@ -47,9 +53,9 @@ def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
         left, right = _plain(left), _plain(right)
         if isinstance(left, int) and isinstance(right, int):
             return bool(compare(left, right))
-        if isinstance(left, Symbol) and isinstance(right, int) and right < left.least:
+        if _is_below(right, left):
             return bool(compare(left.least, right))
-        if isinstance(right, Symbol) and isinstance(left, int) and left < right.least:
+        if _is_below(left, right):
             return bool(compare(left, right.least))
         return _together(left, right)
 
@@ -96,10 +102,10 @@ def _common_size(left: Any, right: Any) -> Any:
     if isinstance(right, int):
         if right == 1 or isinstance(left, int):
             return left  # sizes that do not fit fail when the step runs
-        return right if left is OPEN else None
+        return right if isinstance(left, Open) else OTHER
     if isinstance(left, Count) and isinstance(right, Count) and left.each is not None and left.each == right.each:
         return left
-    return OPEN if left is OPEN and right is OPEN else None
+    return OPEN if isinstance(left, Open) and isinstance(right, Open) else OTHER
 
 
 def _common_shape(ctx: RowContext) -> list[Array | None]:
@@ -112,9 +118,9 @@ def _common_shape(ctx: RowContext) -> list[Array | None]:
 
 
 def _converted(ctx: RowContext) -> list[Array | None]:
-    """Cast of integers to integers."""
-    whole = ctx.op.inputs[0].dtype.is_integer and ctx.op.outputs[0].dtype.is_integer
-    return [ctx.value(0) if whole else None]
+    """Cast of integers to integers that sizes fit into."""
+    given, made = ctx.op.inputs[0].dtype, ctx.op.outputs[0].dtype
+    return [ctx.value(0) if given.is_integer and made in (dtypes.int32, dtypes.int64) else None]
 
 
 quotient: Final = RowRule(each_element.rule, values=_by_places(_quotient))

@@ -15,9 +15,11 @@ from aioflow.graph.rows import (
     NO_RANK,
     NOTHING,
     OPEN,
+    OTHER,
     SIZED,
     Count,
     Kind,
+    Open,
     RowContext,
     RowRule,
     Rows,
@@ -94,7 +96,7 @@ def _first_axes(ctx: RowContext) -> Rows:
 
 
 def _fixed(ctx: RowContext) -> Rows:
-    return FIXED
+    return ctx.inputs[-1] if ctx.inputs[-1].kind is Kind.SIZED and ctx.rank(-1) in (None, 0) else FIXED
 
 
 def _mixed(ctx: RowContext) -> Rows:
@@ -206,7 +208,7 @@ def _shape_entries(ctx: RowContext, index: int) -> list[Any] | None:
     if state.kind in (Kind.FIXED, Kind.NOTHING):
         return [OPEN if size is None else size for size in dims]
     if not state.is_rows:
-        return list(dims)
+        return [OTHER if size is None else size for size in dims]
     found: list[Any] = [OPEN if size is None else size for size in dims]
     found[state.axis] = Count(state.each)
     return found
@@ -218,7 +220,7 @@ def _shapes(ctx: RowContext) -> list[Array | None]:
 
 def _sizes(ctx: RowContext) -> list[Array | None]:
     entries, value = _shape_entries(ctx, 0), np.empty((), object)
-    if entries is None or any(each is None for each in entries):
+    if entries is None:
         return [None]
     try:
         value[()] = prod(entries)
@@ -245,8 +247,8 @@ of_size: Final = RowRule(_of_shape, always=True, values=_sizes)
 
 def _reshaped(ctx: RowContext) -> Rows:
     state, dims, target = ctx.inputs[0], ctx.dims(0), ctx.entries(1)
-    if not state.is_rows:
-        return SIZED if state.kind is Kind.FIXED else state  # what is fixed has but one shape
+    if not state.is_rows or len(ctx.rows) > 1:
+        return ctx.unknown("takes its shape from rows") if ctx.rows else SIZED
     if dims is None or target is None:
         return ctx.unknown("gives its input a shape that is not known before the step runs")
     target = list(target)
@@ -259,19 +261,25 @@ def _reshaped(ctx: RowContext) -> Rows:
         place += 1
     if any(size != 1 for size in ahead) or place == len(target):
         return ctx.unknown("gives its input a shape in which rows may lie apart")
-    head, rest = target[place], target[place + 1 :]
+    return _parted(ctx, place, target[place], target[place + 1 :], dims[axis + 1 :])
+
+
+def _parted(ctx: RowContext, place: int, head: Any, rest: Sequence[Any], inner: Sequence[int | None]) -> Rows:
+    """Rows whose parts had the sizes `inner`, and come to have the sizes `rest` behind the axis of the rows, `head`."""
+    each = ctx.inputs[0].each
+    if not all(isinstance(size, int | Open) for size in rest):
+        return ctx.unknown("gives its input a shape that is not known before the step runs")
     if isinstance(head, Count):
         return ctx.at(place, head.each)
     if not isinstance(head, int) or head != -1:
         return ctx.unknown("gives its input a shape in which rows may lie apart")
-    inner = dims[axis + 1 :]
     if not all(isinstance(size, int) for size in rest):
         return ctx.unknown("gives its input a shape that is not known before the step runs")
-    known = prod(size for size in inner if size is not None) * (state.each or 1)
+    known = prod(size for size in inner if size is not None) * (1 if each is None else each)
     size = prod(rest)
     if not size or known % size:
         return ctx.unknown("gives its input a shape in which rows may lie apart")
-    return ctx.at(place, None if state.each is None or None in inner else known // size)
+    return ctx.at(place, None if each is None or None in inner else known // size)
 
 
 reshaped: Final = RowRule(_reshaped, reads_sizes=True)
@@ -327,40 +335,51 @@ def _part(ctx: RowContext, found: Rows, begin: Any, end: Any) -> Rows:
     return found if is_all else ctx.unknown(_OPEN_PART)
 
 
-def _known_or_open(entries: list[Any] | None, count: int) -> list[Any]:
-    """The elements, with `OPEN` for what is not known: None means something else of a slice."""
-    return [OPEN] * count if entries is None else [OPEN if each is None else each for each in entries]
+def _bounds(ctx: RowContext, index: int, count: int) -> list[Any]:
+    """The elements of an input, as many as these."""
+    entries = ctx.entries(index)
+    return [Open() if ctx.inputs[index].kind <= Kind.FIXED else OTHER] * count if entries is None else entries
+
+
+def _is_same_part(*bounds: Any) -> bool:
+    """Whether a slice along another axis than that of the rows is the same for every batch."""
+    return all(bound is None or isinstance(bound, int | Open) for bound in bounds)
 
 
 def _sliced(ctx: RowContext) -> Rows:
     state, rank = ctx.inputs[0], ctx.rank(0)
-    if not state.is_rows:
-        return SIZED
+    if not state.is_rows or len(ctx.rows) > 1:
+        return ctx.unknown(_OPEN_PART) if ctx.rows else SIZED
     if rank is None:
         return ctx.unknown(NO_RANK)
-    begin, size = (_known_or_open(ctx.entries(i), rank)[state.axis] for i in (1, 2))
-    return _part(ctx, state, begin, None if isinstance(size, int) and size == -1 else size)
+    parts = list(zip(_bounds(ctx, 1, rank), _bounds(ctx, 2, rank), strict=True))
+    begin, size = parts.pop(state.axis)
+    found = _part(ctx, state, begin, None if isinstance(size, int) and size == -1 else size)
+    return found if all(_is_same_part(*part) for part in parts) or not found.is_rows else ctx.unknown(_OPEN_PART)
 
 
 def _strided(ctx: RowContext) -> Rows:
     state, rank, strides = ctx.inputs[0], ctx.rank(0), ctx.ints(3)
-    if not state.is_rows:
-        return SIZED
+    if not state.is_rows or len(ctx.rows) > 1:
+        return ctx.unknown(_OPEN_PART) if ctx.rows else SIZED
     if rank is None or strides is None:
         return ctx.unknown(_OPEN_PART)
-    begin, end = (_known_or_open(ctx.entries(i), len(strides)) for i in (1, 2))
+    begin, end = (_bounds(ctx, i, len(strides)) for i in (1, 2))
     axis = place = 0
+    found, same = ctx.unknown(_OPEN_PART), True
     for item in spelled_out(strided_index(begin, end, strides, ctx.attrs), rank, ctx.dims(0)):
         if item is None:  # a new axis
             place += 1
             continue
-        if axis == state.axis:
-            if isinstance(item, slice) and item.step in (None, 1):
-                return _part(ctx, ctx.at(place, state.each), item.start, item.stop)
-            return ctx.refuted("picks some of the rows")
+        if axis != state.axis:
+            same = same and _is_same_part(*((item.start, item.stop) if isinstance(item, slice) else (item,)))
+        elif isinstance(item, slice) and item.step in (None, 1):
+            found = _part(ctx, ctx.at(place, state.each), item.start, item.stop)
+        else:
+            found = ctx.refuted("picks some of the rows")
         axis += 1
         place += isinstance(item, slice)
-    return ctx.unknown(_OPEN_PART)
+    return found if same or not found.is_rows else ctx.unknown(_OPEN_PART)
 
 
 def _reversed_parts(ctx: RowContext) -> Rows:
@@ -488,7 +507,7 @@ def _only_count(ctx: RowContext, index: int) -> int | Rows:
     if entries is None:
         return ctx.unknown("makes an array whose shape is not known before the step runs")
     counts = [i for i, each in enumerate(entries) if isinstance(each, Count)]
-    if any(each is None for each in entries) or len(counts) > 1:
+    if any(not isinstance(each, int | Open | Count) for each in entries) or len(counts) > 1:
         return ctx.unknown("makes an array whose shape is not known before the step runs")
     return counts[0] if counts else -1
 
@@ -498,7 +517,9 @@ def _filled(ctx: RowContext) -> Rows:
     if isinstance(place, Rows):
         return place
     entries = ctx.entries(0) or []
-    return ctx.inputs[1] if place < 0 else ctx.at(place, entries[place].each)
+    if ctx.inputs[1].kind is not Kind.FIXED:
+        return ctx.unknown("computes with the number of rows") if place >= 0 or ctx.rows else ctx.inputs[1]
+    return FIXED if place < 0 else ctx.at(place, entries[place].each)
 
 
 def _tiled(ctx: RowContext) -> Rows:
@@ -612,7 +633,7 @@ def _new_list(ctx: RowContext) -> list[Rows]:
     return [FIXED] * (len(ctx.op.outputs) - 1) + [NOTHING]
 
 
-new_list: Final = RowRule(_new_list, always=True)
+new_list: Final = RowRule(_new_list, always=True, makes_list=True)
 
 
 def _element_of(ctx: RowContext, items: int, moved: int) -> Rows:
@@ -646,7 +667,7 @@ def put_in_list(items: int, value: int) -> RowRule:
             return ctx.unknown("looks a list up by rows")
         return joined([ctx.inputs[items], ctx.inputs[value]], ctx.op)
 
-    return RowRule(rule, always=True)
+    return RowRule(rule, always=True, makes_list=True)
 
 
 def list_of_rows(value: int, items: int | None = None) -> RowRule:
@@ -658,4 +679,4 @@ def list_of_rows(value: int, items: int | None = None) -> RowRule:
             state = ctx.at(state.axis - 1, state.each) if state.axis else ctx.unknown("makes an element of each row")
         return state if items is None else joined([ctx.inputs[items], state], ctx.op)
 
-    return RowRule(rule, always=True)
+    return RowRule(rule, always=True, makes_list=True)

@@ -26,6 +26,20 @@ def batch_size(x: Any) -> Any:
     return af.shape(x)[0]
 
 
+def floats(x: Any) -> Any:
+    return af.cast(x, af.float32)
+
+
+def least(x: Any, number: int) -> Any:
+    """The number of rows, or that one, as a size of which nothing is known."""
+    return af.shape(af.range(af.minimum(batch_size(x), number)))[0]
+
+
+def after(x: Any, build: Callable[[], Any]) -> Any:
+    with af.control_dependencies([x]):
+        return build()
+
+
 def attention(x: Any) -> Any:
     """Of [rows, 6, 8], by two heads, whose sizes follow from the shape."""
     size, length = batch_size(x), af.shape(x)[1]
@@ -102,6 +116,13 @@ PROVEN: dict[str, Build] = {
         [batch_size(x) * 12 // 12, af.size(x) // batch_size(x)],
     ),
     "squeezed": lambda x: af.squeeze(af.expand_dims(x, 1), [1]),
+    "a branch of constants by what is fixed": lambda x: x * af.cond(
+        af.placeholder_with_default(True, []), lambda: 2.0, lambda: 3.0
+    ),
+    "a branch beside one of all rows": lambda x: after(
+        af.cond(af.reduce_mean(x) > 0, lambda: 2.0, lambda: 3.0),
+        lambda: x * af.cond(af.placeholder_with_default(True, []), lambda: 2.0, lambda: 3.0),
+    ),
     "a branch by what is fixed": lambda x: af.cond(af.placeholder_with_default(True, []), lambda: x, lambda: -x),
 }  # fmt: skip
 REFUTED: dict[str, tuple[Build, str]] = {
@@ -124,6 +145,9 @@ REFUTED: dict[str, tuple[Build, str]] = {
     "rows along axis 1": (lambda x: af.transpose(x, [1, 0, 2]), "along axis 1"),
     "rows that are cut up": (lambda x: af.reshape(x, [-1, 8]), "6 rows"),
     "squeezed by what is there": (lambda x: af.squeeze(af.expand_dims(x, 1)), "size 1"),
+    "a branch of constants by all rows": (
+        lambda x: x * af.cond(af.reduce_mean(x) > 0, lambda: 2.0, lambda: 3.0), "several rows"
+    ),
     "a loop until all are done": (
         lambda x: af.while_loop(lambda y: af.reduce_any(y < 9.0), lambda y: y + 1.0, [x]), "several rows"
     ),
@@ -139,6 +163,37 @@ UNKNOWN: dict[str, Build] = {
     "a part that is fed, as sizes": lambda x: af.slice(x, [0, 0, 0], af.placeholder_with_default([1, 6, 8], [3])),
     "dropout, which may be switched off": lambda x: af.nn.dropout(x, rate=af.placeholder_with_default(0.0, [])),
     "rows in groups": lambda x: af.reshape(x, [-1, 96]),
+    "filled with the number of rows": lambda x: x + af.fill([batch_size(x), 6, 1], floats(batch_size(x))),
+    "a part of each as long as the batch": lambda x: af.reduce_sum(x[:, : batch_size(x)], 1),
+    "a slice of each by the number of rows": lambda x: af.reduce_sum(
+        af.slice(x, [0, 0, 0], af.stack([-1, least(x, 6), 8])), 1
+    ),
+    "parts of each by the number of rows": lambda x: af.reduce_max(
+        af.reshape(x, af.stack([batch_size(x), least(x, 2), -1])), 2
+    ),
+    "a branch of constants by the number of rows": lambda x: x * af.cond(batch_size(x) > 1, lambda: 2.0, lambda: 3.0),
+    "the length of a list of as many elements": lambda x: (
+        x * floats(af.TensorArray(af.int32, 0, dynamic_size=True).unstack(af.range(batch_size(x))).size())
+    ),
+    "a rank that depends on the number of rows": lambda x: (
+        x * floats(af.rank(af.reshape(weights(1), af.fill([batch_size(x)], 1))))
+    ),
+    "a choice by a size that is not known": lambda x: (
+        x * floats(af.where_v2(af.equal(af.shape(af.range(batch_size(x)))[0], 3), 2, 5))
+    ),
+    "where a size that is not known is": lambda x: (
+        x * floats(af.shape(af.where(af.equal(af.shape(af.range(batch_size(x))), [3])))[0])
+    ),
+    "a choice by a size that may be 0": lambda x: x[
+        : af.where_v2(af.shape(af.placeholder_with_default([0], [None])) - 5 > -1, af.shape(x)[:1], [1])[0]
+    ],
+    "an element of a list that has none": lambda x: af.cond(
+        af.placeholder_with_default(True, []), lambda: x, lambda: af.TensorArray(af.float32, 1).read(0)
+    ),
+    "a part whose ends are rows": lambda x: af.strided_slice(
+        x, [0, 0], af.cast(x[:, 0, 0], af.int32), [1, 1], ellipsis_mask=1, end_mask=2
+    ),
+    "rows that are as many as a shape says": lambda x: af.ensure_shape(x, [3, 6, 8]),
 }
 
 
