@@ -189,7 +189,7 @@ class _Analysis:
         try:
             self._follow_values(context, rule)
             states = _through(context, rule)
-        except (OpError, IndexError, ValueError):  # what is wrong with it, the step says
+        except (OpError, IndexError, ValueError, TypeError):  # what is wrong with it, the step says
             states = [context.unknown("has inputs that do not fit")] * count
         return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
 

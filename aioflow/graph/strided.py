@@ -111,7 +111,7 @@ def spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice
             actual=format_dims(dims),
         )
     result: list[slice | int | None] = []
-    for item in items if Ellipsis in items else (*items, Ellipsis):
+    for item in items if any(item is Ellipsis for item in items) else (*items, Ellipsis):
         if isinstance(item, EllipsisType):
             result.extend([slice(None)] * missing)
         else:
