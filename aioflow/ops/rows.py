@@ -35,9 +35,11 @@ __all__ = [
     "apart_from",
     "batch_norm",
     "broadcast",
+    "by_segments",
     "by_values",
     "chosen",
     "concatenated",
+    "counted",
     "each_element",
     "einsum",
     "element_at",
@@ -91,7 +93,7 @@ def _first_axis(ctx: RowContext) -> Rows:
 
 def _first_axes(ctx: RowContext) -> Rows:
     found = ctx.inputs[0]
-    same = all(state == found for state in ctx.inputs) and found.is_rows and not found.axis and found.each is not None
+    same = ctx.rows == [0, 1] and ctx.inputs[1] == found and not found.axis and found.each is not None
     return found if same else ctx.unknown("does not have the rows of all its inputs along their first axis")
 
 
@@ -101,6 +103,22 @@ def _fixed(ctx: RowContext) -> Rows:
 
 def _mixed(ctx: RowContext) -> Rows:
     return ctx.refuted(_MIXES)
+
+
+def _by_segments(ctx: RowContext) -> Rows:
+    """SegmentSum: along the first axis."""
+    found = ctx.alone()
+    return found if found is not None and found.axis else _mixed(ctx)
+
+
+def _counted(ctx: RowContext) -> Rows:
+    """DenseBincount, of each row of a matrix, or of a whole vector. Weights are of the same shape, or empty."""
+    found, weights = ctx.inputs[0], ctx.dims(2)
+    if not found.is_rows or found.axis or ctx.rank(0) != 2:
+        return _mixed(ctx)
+    alone = ctx.rows == [0] and weights is not None and 0 in weights
+    together = ctx.rows == [0, 2] and ctx.inputs[2] == found and found.each is not None
+    return found if alone or together else ctx.unknown("has weights of another shape, as far as is known")
 
 
 def _by_values(ctx: RowContext) -> Rows:
@@ -139,14 +157,16 @@ def _examples(ctx: RowContext) -> list[Rows]:
 
 
 first_axis: Final = RowRule(_first_axis)  # rows of the first input along axis 0 are rows of each output
-first_axes: Final = RowRule(_first_axes)  # likewise, with rows in all inputs
+first_axes: Final = RowRule(_first_axes)  # likewise, with rows in the first two inputs
 chosen: Final = RowRule(_chosen)
 fixed: Final = RowRule(_fixed, always=True)  # its result does not depend on what the rows are
 mixed: Final = RowRule(_mixed)
 batch_norm: Final = RowRule(_batch_norm)
 looked_up: Final = RowRule(_looked_up)
 examples: Final = RowRule(_examples)
+by_segments: Final = RowRule(_by_segments)
 by_values: Final = RowRule(_by_values)
+counted: Final = RowRule(_counted)
 
 
 def apart_from(axes: Callable[[RowContext], Sequence[int] | None], index: int = 0, refuses: bool = True) -> RowRule:

@@ -104,6 +104,21 @@ PROVEN: dict[str, Build] = {
     "a sum along each": lambda x: af.cumsum(x, 1),
     "a choice": lambda x: af.where(af.reduce_sum(x, [1, 2]) > 0, x[:, 0, 0], -x[:, 0, 1]),
     "a place of each that is fed": lambda x: x[:, af.placeholder_with_default(3, [])],
+    "whether a class is one of the best": lambda x: af.raw_ops.InTopKV2(
+        predictions=x[:, 0], targets=af.argmax(x[:, 1], 1), k=af.constant(2, af.int64)
+    ),
+    "counts of each row": lambda x: af.raw_ops.DenseBincount(
+        input=af.argmax(x, 2), size=af.constant(8, af.int64), weights=af.zeros([0])
+    ),
+    "counts of each row with weights": lambda x: af.raw_ops.DenseBincount(
+        input=af.argmax(x, 2), size=af.constant(8, af.int64), weights=x[:, :, 0]
+    ),
+    "sums of parts of each": lambda x: af.transpose(
+        af.segment_sum(af.transpose(x, [1, 0, 2]), [0, 0, 1, 1, 1, 2]), [1, 0, 2]
+    ),
+    "the contrast of channels that are rows": lambda x: af.transpose(
+        af.image.adjust_contrast(af.transpose(af.expand_dims(x, 3), [3, 1, 2, 0]), 0.5), [3, 1, 2, 0]
+    ),
     "padding": lambda x: af.pad(x, [[0, 0], [1, 1], [0, 2]]),
     "a part up to where no batch ends": lambda x: x[: 10**9, 1:],
     "reversed up to its length": lambda x: af.reverse_sequence(x, af.cast(af.abs(x[:, 0, 0]), af.int32) % 6, 1, 0),
@@ -134,6 +149,13 @@ REFUTED: dict[str, tuple[Build, str]] = {
     "every row with every other": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_b=True), "by one another"),
     "rows added up": (lambda x: af.matmul(x[:, 0], x[:, 0], transpose_a=True), "by one another"),
     "a row that is fed": (lambda x: x + x[af.placeholder_with_default(0, [])], "picks"),
+    "counts of all": (
+        lambda x: af.raw_ops.DenseBincount(
+            input=af.argmax(x[:, 0], 1), size=af.constant(8, af.int64), weights=af.zeros([0])
+        ),
+        "several rows",
+    ),
+    "sums of rows": (lambda x: af.segment_sum(x, af.cast(x[:, 0, 0] > 0, af.int32)), "several rows"),
     "another order": (lambda x: af.reverse(x, [0]), "several rows"),
     "the first row": (lambda x: x + x[:1], "picks"),
     "the last row": (lambda x: x - x[-1], "picks"),

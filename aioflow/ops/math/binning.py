@@ -30,7 +30,7 @@ define_op(
     "output: T",
     ["Tidx: {index}", "T: {int32, int64, float32, float64}", "binary_output: bool = False"],
     shape=_dense_shape,
-    rows=rows.mixed,
+    rows=rows.counted,
     traits=reduction(cost=reading(4)),
 )
 define_op(

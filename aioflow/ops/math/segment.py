@@ -64,7 +64,7 @@ for _name, _types in {
         "output: T",
         [f"T: {_types}", "Tindices: {index}"],
         shape=_sorted_shape,
-        rows=rows.mixed,
+        rows=rows.by_segments,
         traits=opaque(),
     )
 for _name, _types, _ids in (
