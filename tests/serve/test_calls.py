@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,12 +91,49 @@ async def test_request_to_a_model_with_effects_is_not_run_again() -> None:
         assert await answers(call, [[-1, 5]]) == [[]]
 
 
+async def test_requests_that_wait_are_answered_by_a_model_with_effects_that_mixes_rows() -> None:
+    async with af.Session() as session:
+        count = af.Variable(0)
+        await session.run(count.initializer)
+
+        def counting(x: Any) -> Any:
+            with af.control_dependencies([af.assign_add(count, 1)]):
+                return selected(af.identity(x))
+
+        call = await opened(session, counting, batch="always", max_batch_size=2)
+        found = await answers(call, [[-1, 5]], [[1, 1]], [[3, 4]], [[5, 6]])
+        assert [isinstance(each, InvalidArgumentError) for each in found[:2]] == [True, True]
+        assert found[2:] == [[[3, 4]], [[5, 6]]]
+        assert await session.run(count) == 3
+
+
+async def test_step_that_was_running_when_another_gave_a_wrong_total_answers_nothing() -> None:
+    done = threading.Event()
+
+    def mixing(x: Any) -> Any:
+        if len(x) == 2 and x[0, 0] == 7:
+            done.wait(60)
+            return x[[0, 0]]
+        return x[:1]
+
+    async with af.Session() as session:
+        call = await opened(session, hidden(mixing), batch="always", max_batch_size=2, max_concurrent_batches=2)
+        async with asyncio.TaskGroup() as group:
+            first, second = (group.create_task(answers(call, [[n, 0]], [[n + 1, 0]])) for n in (7, 1))
+            await asyncio.wait([second])
+            done.set()
+        assert second.result() == [[[1, 0]], [[2, 0]]]
+        assert first.result() == [[[7, 0]], [[8, 0]]]
+
+
 @pytest.mark.parametrize(
     ("function", "is_batched"),
     [
         (lambda x: x * 2, True),
         (lambda x: x / (1 + np.abs(x).sum(1, keepdims=True)), True),
         (lambda x: x - x.mean(0), False),
+        (lambda x: ((x - [0, x[:, 1].mean()]) * [1e4, 1]).astype(np.float32), False),
+        (lambda x: (x * [1e4, 1e-9]).astype(np.float32), True),
         (lambda x: x[x[:, 0] >= 0], False),
         (lambda x: x[::-1].copy(), False),
         (lambda x: x * len(x), False),

@@ -241,10 +241,21 @@ class Batched(BatchDriver):
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
+    async def _answer(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
+        if self.uneven is None:
+            await super()._answer(pieces, loop)
+            return
+        for piece in pieces:  # of which none has been computed
+            await super()._answer([piece], loop)
+
+    def _check_even(self, pieces: list[Piece], rows: int) -> None:
+        """Raise InvalidArgumentError where calls share a step, or one takes several, and none may any more."""
+        if self.uneven is not None and (len(pieces) > 1 or rows < pieces[0].request.rows):
+            raise copy.copy(self.uneven)
+
     async def _results(self, pieces: list[Piece]) -> list[Any]:
         rows = sum(piece.end - piece.begin for piece in pieces)
-        if self.uneven is not None and (len(pieces) > 1 or rows < pieces[0].request.rows):
-            raise copy.copy(self.uneven)  # and so each call is computed by itself
+        self._check_even(pieces, rows)
         padded = self._core.policy.padded(rows)
         if self._into.size(pieces, padded) > _LARGE:
             fed = await in_thread(self._into.join, pieces, padded, effects=False)
@@ -258,6 +269,7 @@ class Batched(BatchDriver):
                 self.uneven = error
                 _LOG.warning("calls share no more steps, since one gave other rows than it was fed: %s", error)
             raise
+        self._check_even(pieces, rows)  # again: meanwhile another step may have shown it
         return values
 
     async def _is_repeatable(self, pieces: list[Piece]) -> bool:
