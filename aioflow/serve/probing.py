@@ -19,8 +19,9 @@ __all__ = ["keeps_rows_apart"]
 _LOG: Final = logging.getLogger("aioflow.serve")
 _ROWS: Final = 3
 _SIZES: Final = (5, 1)  # what open sizes but the first are taken to be: 1 where a model refuses the other
-_ROUNDING: Final = 1e-3  # of the largest value: products of matrices of other sizes are rounded otherwise
+_ROUNDING: Final = 1e-3  # of the largest value in a column: products of matrices of other sizes are rounded otherwise
 _COARSE: Final = 3e-2  # of a dtype of 16 bits
+_NOISE: Final = 1e-3  # of that, of the largest value of all: a column may be the difference of large numbers
 
 Step = Callable[..., Awaitable[list[Any]]]
 
@@ -78,5 +79,7 @@ def _is_joined(value: Any, parts: Sequence[Any]) -> bool:
     rounding = _ROUNDING if value.dtype.itemsize > 2 else _COARSE
     kind = np.complex128 if value.dtype.kind == "c" else np.float64
     value, wanted = value.astype(kind), wanted.astype(kind)
-    largest = np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted))
-    return bool(np.allclose(value, wanted, rtol=rounding, atol=rounding * largest, equal_nan=True))
+    sizes = np.where(np.isfinite(wanted), np.abs(wanted), 0.0)
+    largest = np.max(sizes, axis=tuple(range(max(1, sizes.ndim - 1))), initial=0.0)
+    scale = np.maximum(largest, _NOISE * np.max(largest, initial=0.0))
+    return bool(np.all(np.isclose(value, wanted, rtol=rounding, atol=rounding * scale, equal_nan=True)))
