@@ -86,9 +86,11 @@ def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdic
     found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]
     found += [RowVerdict(Kind.REFUTED, op, "changes something by the rows") for op in analysis.changes_by_rows]
     worst = max(found, key=lambda each: each.kind, default=RowVerdict(Kind.UNKNOWN))
-    empty = analysis.reader_of_nothing(operations) if worst.is_proven else None
-    if empty is not None:
-        worst = RowVerdict(Kind.UNKNOWN, empty, "reads a list that has no elements")
+    if worst.is_proven:
+        if (reader := analysis.reader_of_nothing(operations)) is not None:
+            worst = RowVerdict(Kind.UNKNOWN, reader, "reads a list that has no elements")
+        elif (reader := analysis.reader_of_others(operations)) is not None:
+            worst = RowVerdict(Kind.UNKNOWN, reader, "may read what nodes have written that it only waits for")
     return replace(worst, changes=any(op.op_def.traits.effect is Effect.CHANGES for op in operations))
 
 
@@ -120,7 +122,7 @@ class _Analysis:
         self._states: dict[Tensor, Rows] = {}
         self._values: dict[Tensor, Array | None] = {}
         self._feeds = frozenset(feeds)
-        self._deciding: dict[Operation, list[Tensor]] = {}  # the predicates by which a Merge has one input or another
+        self._deciding: dict[Operation, list[Tensor]] = {}  # the predicates by which nodes are alive, or their inputs
         for tensor in feeds:
             known = bool(tensor.dims) and tensor.dims is not None and tensor.dims[0] is None
             why = "is fed, and its rank is not known" if tensor.dims is None else "is fed, and has no open first size"
@@ -197,13 +199,16 @@ class _Analysis:
         """What is known of the outputs of a node that depend on what others change, or that it changes itself."""
         op, traits = context.op, context.op.op_def.traits
         if traits.effect is Effect.CHANGES:
-            if any(state.kind > Kind.FIXED for state in context.inputs):
+            deciding = [self._states.get(predicate, NOTHING) for predicate in self._deciding.get(op, ())]
+            if any(state.kind > Kind.FIXED for state in (*context.inputs, *deciding)):
                 self.changes_by_rows[op] = None
             return context.refuted("changes what other steps see, or waits for them")
         if traits.effect is Effect.READS and op.inputs and self._resource(op.inputs[0]) in self._changed:
             return context.refuted("reads what the step changes")
         if traits.draws:
             return context.unknown("draws random numbers, others in each step")
+        if traits.effect is Effect.KEEPS and traits.kind != "handle" and op.inputs and op.op_def.rows is None:
+            return context.unknown("may give what other nodes have put there")
         return None
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:
@@ -236,13 +241,35 @@ class _Analysis:
                 return op
         return None
 
+    def reader_of_others(self, operations: Sequence[Operation]) -> Operation | None:
+        """A node that reads a tensor array of whose elements its flow does not know all: a write changes the array for
+        every node that has its handle.
+        """
+        written: dict[Hashable, list[Rows]] = {}
+        readers = []
+        for op in operations:
+            rule = _rule_of(op)
+            if op.op_def.traits.effect is not Effect.KEEPS or len(op.inputs) < 2 or not op.outputs:
+                continue
+            if rule is None or rule.makes_list:
+                written.setdefault(self._resource(op.inputs[0]), []).append(self.state(op.outputs[0]))
+            else:
+                readers.append(op)
+        for op in readers:
+            array = self._resource(op.inputs[0])
+            found = joined(written.get(array, ()), op)
+            is_known = isinstance(array, Operation) and array.op_def.traits.role is Role.KERNEL
+            if not is_known or (found.kind > Kind.FIXED and self.state(op.inputs[-1]) != found):
+                return op
+        return None
+
 
 _Gates = frozenset[tuple[Tensor, int]]  # predicates, and the output of the Switch that is alive
 
 
 def _predicates(operations: Sequence[Operation], source: Callable[[Tensor], Tensor]) -> dict[Operation, list[Tensor]]:
     """The predicates by which one input of a Merge is alive, or another: what it gives depends on them, although it may
-    be that only the control inputs of what it reads do.
+    be that only the control inputs of what it reads do. Of a node that changes something, those by which it is alive.
     """
     gates: dict[Operation, _Gates] = {}
     none: _Gates = frozenset()
@@ -268,6 +295,8 @@ def _predicates(operations: Sequence[Operation], source: Callable[[Tensor], Tens
             waited = (inner for each in op.waits_for for inner in waited_for(each))
             parts = [part for part in (*map(of, op.inputs), *(gates.get(each, none) for each in waited)) if part]
             gates[op] = none.union(*parts) if len(parts) > 1 else parts[0] if parts else none
+            if gates[op] and op.op_def.traits.effect is Effect.CHANGES:
+                found[op] = [predicate for predicate, _ in gates[op]]
     return found
 
 

@@ -52,6 +52,7 @@ __all__ = [
     "gathered",
     "gathered_nd",
     "last_axes",
+    "like",
     "list_of_rows",
     "looked_up",
     "matrix_product",
@@ -63,6 +64,7 @@ __all__ = [
     "one_hot",
     "packed",
     "padded",
+    "partitioned",
     "passed",
     "put_in_list",
     "reduced",
@@ -121,6 +123,11 @@ def _counted(ctx: RowContext) -> Rows:
     return found if alone or together else ctx.unknown("has weights of another shape, as far as is known")
 
 
+def _partitioned(ctx: RowContext) -> Rows:
+    """DynamicPartition: what DynamicStitch makes of its parts may have the rows again."""
+    return ctx.unknown("gives parts whose sizes depend on values")
+
+
 def _by_values(ctx: RowContext) -> Rows:
     return ctx.refuted("gives a result whose size depends on values")
 
@@ -167,6 +174,7 @@ examples: Final = RowRule(_examples)
 by_segments: Final = RowRule(_by_segments)
 by_values: Final = RowRule(_by_values)
 counted: Final = RowRule(_counted)
+partitioned: Final = RowRule(_partitioned)
 
 
 def apart_from(axes: Callable[[RowContext], Sequence[int] | None], index: int = 0, refuses: bool = True) -> RowRule:
@@ -261,6 +269,13 @@ def _of_shape(ctx: RowContext) -> list[Rows]:
     return found
 
 
+def _like(ctx: RowContext) -> Rows:
+    """ZerosLike and OnesLike: of an input of a known shape, whatever is in it."""
+    state, dims = ctx.inputs[0], ctx.dims(0)
+    return FIXED if state.kind > Kind.FIXED and dims is not None and None not in dims else state
+
+
+like: Final = RowRule(_like, always=True, values=lambda ctx: [None])
 of_shapes: Final = RowRule(_of_shape, always=True, values=_shapes)
 of_size: Final = RowRule(_of_shape, always=True, values=_sizes)
 

@@ -40,6 +40,14 @@ def after(x: Any, build: Callable[[], Any]) -> Any:
         return build()
 
 
+def written_meanwhile(x: Any) -> Any:
+    first = af.TensorArray(af.float32, 2, clear_after_read=False, infer_shape=False).write(0, weights(1, 1))
+    second = first.write(1, af.reduce_mean(x) * af.ones([1, 1]))
+    element = after(second.flow, lambda: first.read(1))
+    element.set_shape([1, 1])
+    return x * element
+
+
 def attention(x: Any) -> Any:
     """Of [rows, 6, 8], by two heads, whose sizes follow from the shape."""
     size, length = batch_size(x), af.shape(x)[1]
@@ -119,6 +127,7 @@ PROVEN: dict[str, Build] = {
     "the contrast of channels that are rows": lambda x: af.transpose(
         af.image.adjust_contrast(af.transpose(af.expand_dims(x, 3), [3, 1, 2, 0]), 0.5), [3, 1, 2, 0]
     ),
+    "what sums lead to": lambda x: af.gradients(af.reduce_sum(x * x), x)[0],
     "padding": lambda x: af.pad(x, [[0, 0], [1, 1], [0, 2]]),
     "a part up to where no batch ends": lambda x: x[: 10**9, 1:],
     "reversed up to its length": lambda x: af.reverse_sequence(x, af.cast(af.abs(x[:, 0, 0]), af.int32) % 6, 1, 0),
@@ -162,6 +171,12 @@ REFUTED: dict[str, tuple[Build, str]] = {
     "as many as a value says": (lambda x: af.boolean_mask(x, x[:, 0, 0] >= 0), "depends on values"),
     "repeated": (lambda x: af.repeat(x, 1 + af.cast(af.sign(x[:, 0, 0]), af.int32), axis=0), "several rows"),
     "a variable that is changed by the rows": (lambda x: counted(x, by_rows=True), "by the rows"),
+    "a change that is made by the rows, or not": (
+        lambda x: after(
+            af.cond(af.reduce_mean(x) > 0, lambda: af.assign_add(af.Variable(0.0), 1.0), lambda: 0.0), lambda: x * 2.0
+        ),
+        "by the rows",
+    ),
     "a variable that the step changes": (lambda x: counted(x, reads=True), "reads what the step changes"),
     "what a queue gives": (
         lambda x: x + af.FIFOQueue(1, ["float32"], [()]).dequeue(), "changes what other steps see"
@@ -216,6 +231,10 @@ UNKNOWN: dict[str, Build] = {
     ),
     "a part whose ends are rows": lambda x: af.strided_slice(
         x, [0, 0], af.cast(x[:, 0, 0], af.int32), [1, 1], ellipsis_mask=1, end_mask=2
+    ),
+    "an element that was written by a node that is waited for": written_meanwhile,
+    "parts by values that are put together again": lambda x: af.nn.embedding_lookup(
+        [weights(3, 3), weights(3, 3)], af.cast(af.abs(x[:, 0, 0]), af.int32) % 5
     ),
     "rows that are as many as a shape says": lambda x: af.ensure_shape(x, [3, 6, 8]),
 }

@@ -72,7 +72,7 @@ define_op(
     ["T: type"],
     shape=unchanged,
     value=known_by(lambda x: blank(x.shape, x.dtype)),
-    rows=rows.each_element,
+    rows=rows.like,
     traits=movement(only_shapes=True, row_major=True),
 )
 define_op(
@@ -82,7 +82,7 @@ define_op(
     ["T: {numbers, bool}"],
     shape=unchanged,
     value=known_by(np.ones_like),
-    rows=rows.each_element,
+    rows=rows.like,
     traits=movement(only_shapes=True, row_major=True),
 )
 not_differentiable("ZerosLike", "OnesLike")

@@ -347,7 +347,7 @@ define_op(
     "outputs: num_partitions*T",
     ["num_partitions: int >= 1", "T: type"],
     shape=_partition_shape,
-    rows=rows.by_values,
+    rows=rows.partitioned,
     traits=opaque(),
 )
 
