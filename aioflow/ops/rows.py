@@ -13,7 +13,6 @@ from aioflow.graph.einsum import parse_equation
 from aioflow.graph.rows import (
     FIXED,
     NO_RANK,
-    NOTHING,
     OPEN,
     OTHER,
     SIZED,
@@ -26,7 +25,6 @@ from aioflow.graph.rows import (
     aligned,
     as_value,
     each_element,
-    joined,
     passed,
 )
 from aioflow.graph.strided import spelled_out, strided_index
@@ -42,7 +40,6 @@ __all__ = [
     "counted",
     "each_element",
     "einsum",
-    "element_at",
     "examples",
     "expanded",
     "filled",
@@ -53,12 +50,10 @@ __all__ = [
     "gathered_nd",
     "last_axes",
     "like",
-    "list_of_rows",
     "looked_up",
     "matrix_product",
     "matrix_products",
     "mixed",
-    "new_list",
     "of_shapes",
     "of_size",
     "one_hot",
@@ -66,14 +61,12 @@ __all__ = [
     "padded",
     "partitioned",
     "passed",
-    "put_in_list",
     "reduced",
     "reshaped",
     "reversed_parts",
     "sliced",
     "split_along",
     "squeezed",
-    "stacked_list",
     "strided",
     "tiled",
     "transposed",
@@ -655,63 +648,3 @@ matrix_product: Final = RowRule(_matrix_product)
 matrix_products: Final = RowRule(_matrix_products)
 einsum: Final = RowRule(_einsum)
 transposed_convolution: Final = RowRule(_transposed_convolution, reads_sizes=True)
-
-
-# ── lists of tensors: what is known of one is what is known of its elements ──────────────────────────────────────────
-
-
-def _new_list(ctx: RowContext) -> list[Rows]:
-    """A list without elements: its last output (of a tensor array, the flow) stands for them."""
-    if any(state.kind > Kind.FIXED for state in ctx.inputs):
-        found = ctx.unknown("makes a list whose length depends on the rows")
-        return [found] * len(ctx.op.outputs)
-    return [FIXED] * (len(ctx.op.outputs) - 1) + [NOTHING]
-
-
-new_list: Final = RowRule(_new_list, always=True, makes_list=True)
-
-
-def _element_of(ctx: RowContext, items: int, moved: int) -> Rows:
-    """An element of the list at that position, or elements whose axes have moved by so many."""
-    state = ctx.inputs[items]
-    if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i != items):
-        return ctx.unknown("looks a list up by rows")
-    return ctx.at(state.axis + moved, state.each) if state.is_rows else state
-
-
-def element_at(items: int) -> RowRule:
-    """Reads an element: the position of the list."""
-
-    def rule(ctx: RowContext) -> list[Rows]:
-        found = _element_of(ctx, items, 0)
-        return [ctx.inputs[items]] * (len(ctx.op.outputs) - 1) + [found]
-
-    return RowRule(rule, always=True)
-
-
-def stacked_list(items: int) -> RowRule:
-    """Reads several elements as one tensor: the position of the list."""
-    return RowRule(lambda ctx: _element_of(ctx, items, 1), always=True)
-
-
-def put_in_list(items: int, value: int) -> RowRule:
-    """Puts an element into a list: the positions of both."""
-
-    def rule(ctx: RowContext) -> Rows:
-        if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i not in (items, value)):
-            return ctx.unknown("looks a list up by rows")
-        return joined([ctx.inputs[items], ctx.inputs[value]], ctx.op)
-
-    return RowRule(rule, always=True, makes_list=True)
-
-
-def list_of_rows(value: int, items: int | None = None) -> RowRule:
-    """Makes a list of the parts of a tensor along its first axis: its position, and that of a list for them."""
-
-    def rule(ctx: RowContext) -> Rows:
-        state = ctx.inputs[value]
-        if state.is_rows:
-            state = ctx.at(state.axis - 1, state.each) if state.axis else ctx.unknown("makes an element of each row")
-        return state if items is None else joined([ctx.inputs[items], state], ctx.op)
-
-    return RowRule(rule, always=True, makes_list=True)

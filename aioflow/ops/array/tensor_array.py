@@ -15,7 +15,7 @@ from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_different
 from aioflow.graph.scopes import current_scope
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.traits import Effect, bookkeeping, handle, movement, opaque
-from aioflow.ops import rows
+from aioflow.ops import row_lists, rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.core import identity, scalar
 from aioflow.ops.dtype_errors import another_dtype
@@ -69,7 +69,7 @@ define_op(
         "tensor_array_name: string = ''",
     ],
     shape=_new_array,
-    rows=rows.new_list,
+    rows=row_lists.new_list,
     traits=handle(),
 )
 define_op(
@@ -86,7 +86,7 @@ define_op(
     "flow_out: float32",
     ["T: type"],
     shape=_flow,
-    rows=rows.put_in_list(3, 2),
+    rows=row_lists.put_in_list(3, 2),
     traits=bookkeeping(effect=Effect.KEEPS),
 )
 define_op(
@@ -94,7 +94,7 @@ define_op(
     f"handle: resource, index: int32, {_FLOW}",
     "value: dtype",
     ["dtype: type"],
-    rows=rows.element_at(2),
+    rows=row_lists.element_at(2),
     traits=bookkeeping(effect=Effect.KEEPS),
 )
 define_op(
@@ -103,7 +103,7 @@ define_op(
     "value: dtype",
     ["dtype: type", "element_shape: shape = None"],
     shape=_gathered,
-    rows=rows.stacked_list(2),
+    rows=row_lists.stacked_list(2),
     traits=movement(effect=Effect.KEEPS),
 )
 define_op(
@@ -112,7 +112,7 @@ define_op(
     "flow_out: float32",
     ["T: type"],
     shape=_scattered,
-    rows=rows.list_of_rows(2, 3),
+    rows=row_lists.list_of_rows(2, 3),
     traits=opaque(effect=Effect.KEEPS),
 )
 define_op(

@@ -14,7 +14,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op, gradient, not_differentiable
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import bookkeeping, instant, movement, opaque
-from aioflow.ops import rows
+from aioflow.ops import row_lists, rows
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.core import scalar
 
@@ -49,7 +49,7 @@ define_op(
     "handle: variant",
     [_ELEMENT, "shape_type: {index}"],
     shape=scalar,
-    rows=rows.new_list,
+    rows=row_lists.new_list,
     traits=bookkeeping(),
 )
 define_op(
@@ -58,7 +58,7 @@ define_op(
     "output_handle: variant",
     [_ELEMENT],
     shape=scalar,
-    rows=rows.put_in_list(0, 1),
+    rows=row_lists.put_in_list(0, 1),
     traits=bookkeeping(),
 )
 define_op(
@@ -67,7 +67,7 @@ define_op(
     "output_handle: variant, tensor: element_dtype",
     [_ELEMENT],
     shape=_popped,
-    rows=rows.element_at(0),
+    rows=row_lists.element_at(0),
     traits=bookkeeping(),
 )
 define_op("TensorListLength", _LIST, "length: int32", shape=scalar, rows=rows.fixed, traits=bookkeeping())
@@ -93,7 +93,7 @@ define_op(
     "handle: variant",
     [_ELEMENT, "shape_type: {index}"],
     shape=scalar,
-    rows=rows.new_list,
+    rows=row_lists.new_list,
     traits=bookkeeping(),
 )
 define_op("TensorListResize", f"{_LIST}, size: int32", "output_handle: variant", shape=scalar, traits=bookkeeping())
@@ -103,7 +103,7 @@ define_op(
     "item: element_dtype",
     [_ELEMENT, "Tshape: {index} = int32"],
     shape=_element,
-    rows=rows.element_at(0),
+    rows=row_lists.element_at(0),
     traits=bookkeeping(),
 )
 define_op(
@@ -112,7 +112,7 @@ define_op(
     "output_handle: variant",
     [_ELEMENT, "resize_if_index_out_of_bounds: bool = False"],
     shape=scalar,
-    rows=rows.put_in_list(0, 2),
+    rows=row_lists.put_in_list(0, 2),
     traits=bookkeeping(),
 )
 define_op(
@@ -121,7 +121,7 @@ define_op(
     "tensor: element_dtype",
     [_ELEMENT, "num_elements: int = -1"],
     shape=_stacked,
-    rows=rows.stacked_list(0),
+    rows=row_lists.stacked_list(0),
     traits=movement(),
 )
 define_op(
@@ -130,7 +130,7 @@ define_op(
     "output_handle: variant",
     [_ELEMENT, "shape_type: {index}"],
     shape=scalar,
-    rows=rows.list_of_rows(0),
+    rows=row_lists.list_of_rows(0),
     traits=opaque(),
 )
 # Of a list's middle. TensorFlow has no such ops; ONNX has, of its sequences.
