@@ -369,9 +369,9 @@ def _bounds(ctx: RowContext, index: int, count: int) -> list[Any]:
     return [Open() if ctx.inputs[index].kind <= Kind.FIXED else OTHER] * count if entries is None else entries
 
 
-def _is_same_part(*bounds: Any) -> bool:
-    """Whether a slice along another axis than that of the rows is the same for every batch."""
-    return all(bound is None or isinstance(bound, int | Open) for bound in bounds)
+def _is_same(*sizes: Any) -> bool:
+    """Whether sizes, or the bounds of a slice, are the same for every batch."""
+    return all(size is None or isinstance(size, int | Open) for size in sizes)
 
 
 def _sliced(ctx: RowContext) -> Rows:
@@ -383,7 +383,7 @@ def _sliced(ctx: RowContext) -> Rows:
     parts = list(zip(_bounds(ctx, 1, rank), _bounds(ctx, 2, rank), strict=True))
     begin, size = parts.pop(state.axis)
     found = _part(ctx, state, begin, None if isinstance(size, int) and size == -1 else size)
-    return found if all(_is_same_part(*part) for part in parts) or not found.is_rows else ctx.unknown(_OPEN_PART)
+    return found if all(_is_same(*part) for part in parts) or not found.is_rows else ctx.unknown(_OPEN_PART)
 
 
 def _strided(ctx: RowContext) -> Rows:
@@ -400,7 +400,7 @@ def _strided(ctx: RowContext) -> Rows:
             place += 1
             continue
         if axis != state.axis:
-            same = same and _is_same_part(*((item.start, item.stop) if isinstance(item, slice) else (item,)))
+            same = same and _is_same(*((item.start, item.stop) if isinstance(item, slice) else (item,)))
         elif isinstance(item, slice) and item.step in (None, 1):
             found = _part(ctx, ctx.at(place, state.each), item.start, item.stop)
         else:
@@ -621,7 +621,11 @@ def _transposed_convolution(ctx: RowContext) -> Rows:
     state, sizes = ctx.alone(2), ctx.entries(0)
     if state is None or state.axis or not sizes:
         return ctx.unknown("has rows in another input than the gradients")
-    same = isinstance(sizes[0], Count) and sizes[0].each == state.each and state.each is not None
+    if ctx.inputs[1].kind is Kind.SIZED:
+        return ctx.unknown("computes with the number of rows")
+    same = (
+        isinstance(sizes[0], Count) and sizes[0].each == state.each and state.each is not None and _is_same(*sizes[1:])
+    )
     return state if same else ctx.unknown("makes an array whose shape is not known before the step runs")
 
 

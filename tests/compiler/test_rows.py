@@ -30,9 +30,9 @@ def floats(x: Any) -> Any:
     return af.cast(x, af.float32)
 
 
-def least(x: Any, number: int) -> Any:
-    """The number of rows, or that one, as a size of which nothing is known."""
-    return af.shape(af.range(af.minimum(batch_size(x), number)))[0]
+def least(x: Any, number: int, more: int = 0) -> Any:
+    """The number of rows, or that one, and some more, as a size of which nothing is known."""
+    return af.shape(af.range(af.minimum(batch_size(x), number) + more))[0]
 
 
 def after(x: Any, build: Callable[[], Any]) -> Any:
@@ -46,6 +46,12 @@ def written_meanwhile(x: Any) -> Any:
     element = after(second.flow, lambda: first.read(1))
     element.set_shape([1, 1])
     return x * element
+
+
+def transposed(x: Any, factor: Any, size: Any) -> Any:
+    return af.nn.conv2d_transpose(
+        af.expand_dims(x, 3), weights(2, 2, 1, 1) * floats(factor), af.stack([batch_size(x), size, 16, 1]), 2, "SAME"
+    )
 
 
 def attention(x: Any) -> Any:
@@ -235,6 +241,10 @@ UNKNOWN: dict[str, Build] = {
     "an element that was written by a node that is waited for": written_meanwhile,
     "parts by values that are put together again": lambda x: af.nn.embedding_lookup(
         [weights(3, 3), weights(3, 3)], af.cast(af.abs(x[:, 0, 0]), af.int32) % 5
+    ),
+    "a transposed convolution by the number of rows": lambda x: transposed(x, batch_size(x), 12),
+    "a transposed convolution to a size by the number of rows": lambda x: af.reduce_sum(
+        transposed(x, 1, least(x, 2, 10)), [1, 2, 3]
     ),
     "rows that are as many as a shape says": lambda x: af.ensure_shape(x, [3, 6, 8]),
 }
