@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = ["keeps_rows_apart"]
 _LOG: Final = logging.getLogger("aioflow.serve")
 _ROWS: Final = 3
 _SIZES: Final = (5, 1)  # what open sizes but the first are taken to be: 1 where a model refuses the other
+_WORDS: Final = (True, False)  # whether each row has texts of more words; numbers where a model refuses that
 _ROUNDING: Final = 1e-3  # of the largest value in a column: products of matrices of other sizes are rounded otherwise
 _COARSE: Final = 3e-2  # of a dtype of 16 bits
 _NOISE: Final = 1e-3  # of that, of the largest value of all: a column may be the difference of large numbers
@@ -31,8 +33,9 @@ async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
     inputs = list(signature.inputs.values())
     step = session.make_callable(list(signature.outputs.values()), inputs)
     failure: OpError | None = None
-    for size in _SIZES:
-        fed = [_random_rows(tensor, size) for tensor in inputs]
+    for size, words in product(_SIZES, _WORDS if any(each.dtype is dtypes.string for each in inputs) else (False,)):
+        rng = np.random.default_rng(0)
+        fed = [_random_rows(tensor, size, words, rng) for tensor in inputs]
         try:
             alone = [await step(*(each[row : row + 1] for each in fed)) for row in range(_ROWS)]
             together = [await step(*(each[:rows] for each in fed)) for rows in range(2, _ROWS + 1)]
@@ -47,13 +50,18 @@ async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
     return False
 
 
-def _random_rows(tensor: Tensor, size: int) -> Any:
-    """Rows of values that are not 0: one of positive, one of negative, one of both; of integers, small ones."""
+def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generator) -> Any:
+    """Rows of values that are not 0: one of positive, one of negative, one of both; of integers, small ones. Of texts,
+    one row of numbers, one of two, one of three; or all of one.
+    """
     dims = tensor.dims or (None,)
     shape = (_ROWS, *(size if each is None else each for each in dims[1:]))
-    rng, dtype = np.random.default_rng(0), tensor.dtype
+    dtype = tensor.dtype
     if dtype is dtypes.string:
-        return rng.choice(np.array([b"1", b"2", b"3"], object), shape)
+        texts = rng.choice(np.array([b"1", b"2", b"3"], object), shape)
+        for row in range(words, words * _ROWS):
+            texts[row] += b" 12" * row
+        return texts
     if dtype.is_bool:
         return rng.random(shape) < 0.5
     if dtype.is_integer:

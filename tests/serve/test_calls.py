@@ -162,6 +162,38 @@ async def test_model_that_changes_something_is_not_tried() -> None:
         assert await session.run(count) == 0
 
 
+def _padded_words(texts: Any) -> Any:
+    """As a tokenizer does: the lengths of the words of each text, filled up to the longest text."""
+    words = [text.split() for text in texts]
+    return np.array([[len(each) for each in text] + [0] * (max(map(len, words)) - len(text)) for text in words], "f")
+
+
+@pytest.mark.parametrize(
+    ("function", "is_batched"),
+    [
+        (_padded_words, False),
+        (lambda texts: _padded_words(texts).mean(1), False),
+        (lambda texts: _padded_words(texts).sum(1), True),
+        (lambda texts: np.array([float(text) for text in texts], np.float32), True),
+    ],
+)
+async def test_models_of_texts_are_tried_with_different_numbers_of_words(
+    function: Callable[[Any], Any], is_batched: bool
+) -> None:
+    async with af.Session() as session:
+        x = af.placeholder("string", [None])
+        y = af.py_func(function, [x], af.float32, stateful=False)
+        assert (await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions())).is_batched == is_batched
+
+
+async def test_inputs_are_tried_with_different_values() -> None:
+    async with af.Session() as session:
+        inputs = {name: af.placeholder("float32", [None, 2]) for name in ("x", "y")}
+        mixing = af.py_func(lambda x, y: (x - y) * x.mean(0), list(inputs.values()), af.float32, stateful=False)
+        mixing.set_shape([None, 2])
+        assert not (await open_call(session, Signature(inputs, {"z": mixing}), ModelOptions())).is_batched
+
+
 async def test_proven_model_is_batched_without_a_step() -> None:
     async with af.Session() as session:
         call = await opened(session, lambda x: af.nn.softmax(af.tanh(x) * 2.0), warmup=False)
