@@ -317,7 +317,45 @@ def _some(x: Any, rng: np.random.Generator) -> Any:
     return x[tuple(items)]
 
 
+def _size(x: Any, rng: np.random.Generator) -> Any:
+    """A number that may depend on the number of rows, or on the rows."""
+    made: list[Callable[[], Any]] = [
+        lambda: af.shape(x)[_axis(x, rng)],
+        lambda: least(x, 2),
+        lambda: af.minimum(batch_size(x), 2),
+        lambda: af.placeholder_with_default(2, []),
+        lambda: af.cast(af.reduce_max(x) > 0.5, af.int32) + 1,
+    ]
+    return made[int(rng.integers(len(made)))]()
+
+
+def _up_to(x: Any, rng: np.random.Generator) -> Any:
+    items: list[Any] = [slice(None)] * len(x.shape)
+    items[_axis(x, rng)] = slice(None, _size(x, rng))
+    return x[tuple(items)]
+
+
+def _looped(x: Any, rng: np.random.Generator) -> Any:
+    invariants = [af.TensorShape([]), af.TensorShape([None] * len(x.shape))]
+    size = _size(x, rng)
+    return af.while_loop(lambda i, _: i < size, lambda i, y: (i + 1, y * 1.1 + x), [0, x], shape_invariants=invariants)[
+        1
+    ]
+
+
+def _listed(x: Any, rng: np.random.Generator) -> Any:
+    array = af.TensorArray(af.float32, 2, clear_after_read=False, infer_shape=False)
+    array = array.write(0, x).write(1, af.reverse(x, [_axis(x, rng)]))
+    return array.stack() if rng.random() < 0.5 else array.read(_size(x, rng) - 1)
+
+
 STEPS: list[Callable[[Any, np.random.Generator], Any]] = [
+    lambda x, rng: x * af.cond(_size(x, rng) > 1, lambda: 2.0, lambda: 3.0),
+    lambda x, rng: af.cond(_size(x, rng) > 1, lambda: af.tanh(x), lambda: x * 2.0),
+    lambda x, rng: x + af.fill([batch_size(x), *([1] * (len(x.shape) - 1))], floats(_size(x, rng))),
+    _up_to,
+    _looped,
+    _listed,
     lambda x, rng: af.tanh(x),
     lambda x, rng: x + af.reduce_sum(x, _axis(x, rng), keepdims=True),
     lambda x, rng: af.reduce_mean(x, _axis(x, rng)),
