@@ -1,5 +1,5 @@
-"""Whether callers may share a step as rows of a batch: whether each row of what is fetched is made from one row of what
-is fed, and from nothing else that depends on the batch.
+"""The analysis of whether callers may share a step as rows of a batch: whether each row of the fetches is computed from
+one row of the feeds, and from nothing else that depends on the batch.
 
 The rules of the ops (`graph.rows`) are applied from the feeds to the fetches, over and over where there are loops,
 until nothing changes.
@@ -47,7 +47,7 @@ _PASSED: Final = frozenset({Role.ENTER, Role.EXIT, Role.NEXT})
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """What is known of a batch.
+    """The verdict on whether the rows of a batch are kept apart.
 
     Attributes:
         kind: `Kind.ROWS` where it is proven that rows are kept apart, `Kind.REFUTED` where they are not, else
@@ -95,7 +95,7 @@ def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdic
 
 
 def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
-    """What is known of one fetch."""
+    """Return the verdict on one fetch."""
     if state.kind >= Kind.UNKNOWN:
         return RowVerdict(state.kind, state.op, state.why)
     if not state.is_rows:
@@ -110,7 +110,7 @@ def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
 
 
 class _Analysis:
-    """Where the rows are in every tensor that has been reached, and what is known of the values of small ones.
+    """The places of the rows, and the values of small tensors, in a step.
 
     Attributes:
         changes_by_rows: The nodes that change something that depends on the rows: with a batch it would be another.
@@ -129,7 +129,7 @@ class _Analysis:
             self._states[tensor] = Rows(Kind.ROWS) if known else Rows(Kind.UNKNOWN, op=tensor.op, why=why)
 
     def state(self, tensor: Tensor) -> Rows:
-        """Where the rows are in a tensor."""
+        """Return where the rows are in a tensor."""
         return self._states.get(self._source(tensor), NOTHING)
 
     def _source(self, tensor: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class _Analysis:
             self._states.update((t, Rows(Kind.UNKNOWN, op=op, why="is in a loop")) for t in op.outputs)
 
     def _resource(self, handle: Tensor) -> Hashable:
-        """What tells the resource of a handle from others."""
+        """Return a key that identifies the resource of a handle."""
         op = self._source(handle).op
         while op.inputs and (op.op_def.traits.kind == "passes_on" or op.op_def.traits.role in _HANDED_ON):
             op = self._source(op.inputs[0]).op
@@ -196,7 +196,7 @@ class _Analysis:
         return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
 
     def _by_state(self, context: RowContext) -> Rows | None:
-        """What is known of the outputs of a node that depend on what others change, or that it changes itself."""
+        """Return the state of the outputs of a node that changes something, or reads what is changed; else None."""
         op, traits = context.op, context.op.op_def.traits
         if traits.effect is Effect.CHANGES:
             deciding = [self._states.get(predicate, NOTHING) for predicate in self._deciding.get(op, ())]
@@ -212,7 +212,7 @@ class _Analysis:
         return None
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:
-        """What is known of an output, by its shape where it has rows, and else by its value."""
+        """Narrow the state of an output by its static shape where it has rows, and else by its value."""
         value, dims = self._values.get(tensor), tensor.dims
         if state.is_rows and dims and dims[state.axis : state.axis + 1] not in ((), (None,)):
             return Rows(Kind.UNKNOWN, op=tensor.op, why="has a size of its own along the axis of the rows")
@@ -222,7 +222,7 @@ class _Analysis:
         return SIZED if any(each is OTHER or isinstance(each, Count) for each in elements) else FIXED
 
     def _follow_values(self, context: RowContext, rule: RowRule | None) -> None:
-        """Note what is known of the values of the outputs."""
+        """Store the known values of the outputs."""
         op = context.op
         found = _worked_out(op, [context.value(i) for i in range(len(op.inputs))])
         if rule is not None and rule.values is not None and all(value is None for value in found):
@@ -230,7 +230,7 @@ class _Analysis:
         self._values.update((t, value) for t, value in zip(op.outputs, found, strict=True) if t not in self._feeds)
 
     def reader_of_nothing(self, operations: Sequence[Operation]) -> Operation | None:
-        """A node that reads an element of a list that has none, as far as is known: nothing is known of what it gives.
+        """Return a node that reads an element of a list without known elements: its output is unknown.
         The rules are right for it only as long as elements may still be found.
         """
         for op in operations:
@@ -242,8 +242,9 @@ class _Analysis:
         return None
 
     def reader_of_others(self, operations: Sequence[Operation]) -> Operation | None:
-        """A node that reads a tensor array of whose elements its flow does not know all: a write changes the array for
-        every node that has its handle.
+        """Return a node that reads a tensor array whose elements do not all reach it by the flow.
+
+        A write changes the array for every node that has its handle.
         """
         written: dict[Hashable, list[Rows]] = {}
         readers = []
@@ -268,8 +269,10 @@ _Gates = frozenset[tuple[Tensor, int]]  # predicates, and the output of the Swit
 
 
 def _predicates(operations: Sequence[Operation], source: Callable[[Tensor], Tensor]) -> dict[Operation, list[Tensor]]:
-    """The predicates by which one input of a Merge is alive, or another: what it gives depends on them, although it may
-    be that only the control inputs of what it reads do. Of a node that changes something, those by which it is alive.
+    """Return, for each Merge, the predicates that select its live input.
+
+    Its output depends on them, even where only the control inputs of its sources do. For each node that changes
+    something, the predicates are those that select whether it runs.
     """
     gates: dict[Operation, _Gates] = {}
     none: _Gates = frozenset()
@@ -301,7 +304,7 @@ def _predicates(operations: Sequence[Operation], source: Callable[[Tensor], Tens
 
 
 def _worked_out(op: Operation, inputs: Sequence[Array | None]) -> Sequence[Array | None]:
-    """What is known of the values of the outputs, by the rule for values that the op has."""
+    """Return the known values of the outputs, by the static value rule of the op."""
     nothing, known = [None] * len(op.outputs), op.op_def.value
     if known is None:
         return nothing
@@ -324,7 +327,7 @@ def _short(value: Array | None) -> Array | None:
 
 
 def _decided_by(op: Operation, predicate: Rows, value: Rows) -> Rows:
-    """A value that is there, or not, by a predicate."""
+    """Return the state of a value that a predicate selects."""
     if predicate.kind <= Kind.FIXED or value.kind >= max(predicate.kind, Kind.UNKNOWN):
         return value
     if predicate.kind >= Kind.UNKNOWN:
@@ -333,14 +336,14 @@ def _decided_by(op: Operation, predicate: Rows, value: Rows) -> Rows:
 
 
 def _rule_of(op: Operation) -> RowRule | None:
-    """The rule of an op: its own, or that of its kind."""
+    """Return the rule of an op: its own, or that of its kind."""
     if op.op_def.rows is not None:
         return op.op_def.rows
     return {"elementwise": each_element, "passes_on": passed}.get(op.op_def.traits.kind)
 
 
 def _through(context: RowContext, rule: RowRule | None) -> list[Rows]:
-    """Where the rows are in the outputs of an op."""
+    """Return where the rows are in the outputs of an op."""
     inputs, count = context.inputs, len(context.op.outputs)
     if rule is not None and rule.always and (rule.values is not None or max(inputs, key=_kind).kind < Kind.UNKNOWN):
         return _as_list(rule.rule(context), count)

@@ -1,8 +1,8 @@
-"""How the rows of a batch go through an op: where they are in its outputs, given where they are in its inputs.
+"""The way of the rows of a batch through an op: where they are in its outputs, given where they are in its inputs.
 
-A batch joins the rows of several callers along axis 0 of what is fed. Whether each caller may be given his rows of what
-is fetched follows from the ops between: `define_op(rows=...)` states a rule for each, and `compiler.rows` applies them.
-An op without a rule is one of which that is not known.
+A batch joins the rows of several callers along axis 0 of the feeds. The ops decide whether each caller can get its own
+rows of the fetches: `define_op(rows=...)` states a rule for each op, and `compiler.rows` applies them. Without a rule
+the answer is unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Kind(IntEnum):
-    """How a tensor depends on the batch. A greater one follows where several meet."""
+    """The way in which a tensor depends on the batch. Where several meet, the greatest one holds."""
 
     NOTHING = 0  # a list without elements, or a loop variable that is not known yet
     FIXED = 1  # it is the same for every batch
@@ -54,7 +54,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the rows of the batch are in a tensor.
+    """The place of the rows of the batch in a tensor.
 
     Attributes:
         axis: The axis along which they are, from the front.
@@ -81,7 +81,7 @@ SIZED: Final = Rows(Kind.SIZED)
 
 
 def joined(states: Iterable[Rows], op: Operation) -> Rows:
-    """What is known of a value that is one of several; `op` chooses between them."""
+    """Return the state of a value that `op` selects from several."""
     known = {state for state in states if state.kind is not Kind.NOTHING}
     worst = max(known, key=lambda state: state.kind, default=NOTHING)
     if len(known) > 1 and worst.is_rows:
@@ -93,7 +93,7 @@ def joined(states: Iterable[Rows], op: Operation) -> Rows:
 
 
 class Symbol:
-    """An element of a shape that is known in part. What cannot be told of it raises TypeError."""
+    """An unknown element of a shape. An operation whose result is unknown raises TypeError."""
 
     __slots__ = ()
     least: int | None = None  # that it may be; None where that is not known
@@ -109,7 +109,7 @@ class Symbol:
 
 
 class Open(Symbol):
-    """A number that does not depend on the batch, and that is no less than `least`."""
+    """An unknown number that does not depend on the batch, and is no less than `least`."""
 
     __slots__ = ("least",)
 
@@ -117,7 +117,7 @@ class Open(Symbol):
         self.least = least
 
     def _grown(self, other: Any) -> Any:
-        """A sum or a product."""
+        """Return a sum or a product."""
         if not isinstance(other, int | np.integer | Open):
             return NotImplemented
         least = other.least if isinstance(other, Open) else other
@@ -138,7 +138,7 @@ OTHER: Final = Symbol()  # what may depend on the batch in any way
 
 
 class Count(Symbol):
-    """The number of rows, times `each`; None where that is not known."""
+    """The number of rows, times `each`; None where the factor is unknown."""
 
     __slots__ = ("each",)
 
@@ -167,7 +167,7 @@ class Count(Symbol):
 
 
 def as_value(entries: list[Any] | None) -> Array | None:
-    """The elements of a vector as a value of which only some may be known."""
+    """Return a vector of elements, some of which may be symbols, as a value."""
     if entries is None:
         return None
     value = np.empty(len(entries), object)
@@ -179,7 +179,7 @@ def as_value(entries: list[Any] | None) -> Array | None:
 
 
 class RowContext:
-    """What a rule may look at.
+    """The view of a node that a rule gets.
 
     Attributes:
         op: The node.
@@ -198,42 +198,42 @@ class RowContext:
         self._values = values
 
     def dims(self, index: int) -> Dims:
-        """The static shape of an input."""
+        """Return the static shape of an input."""
         return self.op.inputs[index].dims
 
     def rank(self, index: int) -> int | None:
-        """The rank of an input; None where it is not known."""
+        """Return the rank of an input; None where it is unknown."""
         dims = self.op.inputs[index].dims
         return None if dims is None else len(dims)
 
     def value(self, index: int) -> Array | None:
-        """What is known of the value of an input; its elements are as those of `entries`."""
+        """Return the known value of an input, with elements as of `entries`, or None."""
         return self._values[index]
 
     def entries(self, index: int) -> list[Any] | None:
-        """The elements of an input: numbers, and symbols for what is not known; None for all of it."""
+        """Return the elements of an input: numbers, and symbols for unknown ones; None where all are unknown."""
         value = self._values[index]
         return None if value is None else value.reshape(-1).tolist()
 
     def ints(self, index: int) -> list[int] | None:
-        """The elements of an input where they are all known."""
+        """Return the elements of an input if all are known, else None."""
         found = self.entries(index)
         return found if found is not None and all(isinstance(each, int) for each in found) else None
 
     def unknown(self, why: str) -> Rows:
-        """What is said where the rule cannot tell."""
+        """Return the state of an output that the rule cannot decide."""
         return Rows(Kind.UNKNOWN, op=self.op, why=why)
 
     def refuted(self, why: str) -> Rows:
-        """What is said where rows are not kept apart."""
+        """Return the state of an output whose rows are not kept apart."""
         return Rows(Kind.REFUTED, op=self.op, why=why)
 
     def at(self, axis: int, each: int | None = 1) -> Rows:
-        """Rows along an axis."""
+        """Return the state of an output with rows along an axis."""
         return Rows(Kind.ROWS, axis, each)
 
     def alone(self, index: int = 0) -> Rows | None:
-        """Where the rows are in that input, if no other one has rows."""
+        """Return where the rows are in that input, if no other one has rows."""
         return self.inputs[index] if self.rows == [index] else None
 
 
@@ -242,7 +242,7 @@ Rule: TypeAlias = Callable[[RowContext], "Rows | list[Rows]"]
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """How rows go through an op: `rule` gives where they are in its output (or in each of several), and is asked where
+    """A rule for the rows of an op: `rule` gives where they are in its output (or in each of several), and is called if
     an input has rows.
 
     Attributes:

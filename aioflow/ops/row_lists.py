@@ -10,7 +10,7 @@ __all__ = ["element_at", "list_of_rows", "new_list", "put_in_list", "stacked_lis
 
 
 def _new_list(ctx: RowContext) -> list[Rows]:
-    """A list without elements: its last output (of a tensor array, the flow) stands for them."""
+    """Make a list without elements: its last output (of a tensor array, the flow) stands for them."""
     if any(state.kind > Kind.FIXED for state in ctx.inputs):
         found = ctx.unknown("makes a list whose length depends on the rows")
         return [found] * len(ctx.op.outputs)

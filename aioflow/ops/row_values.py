@@ -17,7 +17,7 @@ __all__ = ["common_shape", "compared", "converted", "product", "quotient", "sele
 
 
 def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array | None]]:
-    """The value of an output whose elements follow from those at the same place, with broadcasting."""
+    """Return a rule for values that are computed element by element, with broadcasting."""
 
     def values(ctx: RowContext) -> list[Array | None]:
         found = [ctx.value(i) for i in range(len(ctx.inputs))]
@@ -42,12 +42,12 @@ def _together(*elements: Any) -> Symbol:
 
 
 def _is_below(number: Any, symbol: Any) -> bool:
-    """Whether a number is below all that the other one may be."""
+    """Return whether a number is below every value that the other one may have."""
     return isinstance(number, int) and isinstance(symbol, Symbol) and symbol.least is not None and number < symbol.least
 
 
 def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
-    """A comparison, whose result is known where a number is below all that a size may be."""
+    """Return the rule of a comparison, whose result is known where a number is below every value of a size."""
 
     def place(left: Any, right: Any) -> Any:
         left, right = _plain(left), _plain(right)
@@ -76,7 +76,7 @@ def _quotient(left: Any, right: Any) -> Any:
 
 
 def _product(ctx: RowContext) -> list[Array | None]:
-    """The product of all sizes of a shape."""
+    """Return the product of all sizes of a shape."""
     entries, axes = ctx.entries(0), ctx.ints(1)
     if entries is None or axes not in ([0], [-1]) or ctx.attrs["keep_dims"] or ctx.rank(0) != 1:
         return [None]

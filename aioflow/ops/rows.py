@@ -171,7 +171,7 @@ partitioned: Final = RowRule(_partitioned)
 
 
 def apart_from(axes: Callable[[RowContext], Sequence[int] | None], index: int = 0, refuses: bool = True) -> RowRule:
-    """The rule of ops that work along some axes of one input, and keep its rank: others keep their rows.
+    """Return the rule of ops that work along some axes of one input and keep its rank: other axes keep their rows.
 
     Args:
         axes: They; None where they are not known.
@@ -203,7 +203,7 @@ def split_along(value: int, axis: int) -> RowRule:
 
 
 def reduced(keep: str = "keep_dims") -> RowRule:
-    """A reduction along the axes that the second input gives; the attribute that keeps them, or "" if there is none."""
+    """Return the rule of reductions along the axes in the second input; `keep` is the attribute that keeps them."""
 
     def rule(ctx: RowContext) -> Rows:
         state, rank, axes = ctx.alone(), ctx.rank(0), ctx.ints(1)
@@ -222,7 +222,7 @@ def reduced(keep: str = "keep_dims") -> RowRule:
 
 
 def _shape_entries(ctx: RowContext, index: int) -> list[Any] | None:
-    """The shape of an input as elements of a value."""
+    """Return the shape of an input as elements of a value."""
     state, dims = ctx.inputs[index], ctx.dims(index)
     if dims is None:
         return None
@@ -354,7 +354,7 @@ _OPEN_PART: Final = "takes a part that is not known before the step runs"
 
 
 def _part(ctx: RowContext, found: Rows, begin: Any, end: Any) -> Rows:
-    """What is left by a slice along the axis of the rows: `found`, if that is all of it. None stands for no bound."""
+    """Return `found` if a slice takes the whole axis of the rows. None stands for no bound."""
     state = ctx.inputs[0]
     if (isinstance(begin, int) and begin) or (isinstance(end, int) and end < _FAR):
         return ctx.refuted("picks some of the rows")
@@ -364,13 +364,13 @@ def _part(ctx: RowContext, found: Rows, begin: Any, end: Any) -> Rows:
 
 
 def _bounds(ctx: RowContext, index: int, count: int) -> list[Any]:
-    """The elements of an input, as many as these."""
+    """Return the elements of an input, or `count` symbols."""
     entries = ctx.entries(index)
     return [Open() if ctx.inputs[index].kind <= Kind.FIXED else OTHER] * count if entries is None else entries
 
 
 def _is_same(*sizes: Any) -> bool:
-    """Whether sizes, or the bounds of a slice, are the same for every batch."""
+    """Return whether sizes, or the bounds of a slice, are the same for every batch."""
     return all(size is None or isinstance(size, int | Open) for size in sizes)
 
 
@@ -436,7 +436,7 @@ def _unpacked(ctx: RowContext) -> Rows:
 
 
 def _alike(ctx: RowContext, states: Sequence[Rows]) -> Rows:
-    """The rows that all of these have along one axis."""
+    """Return where the rows are, if they are at one place in all of these."""
     if not all(state == states[0] for state in states) or (states[0].each is None and len(states) > 1):
         return ctx.unknown("joins what has rows and what has none, or has them elsewhere")
     return states[0]
@@ -530,7 +530,7 @@ one_hot: Final = RowRule(_one_hot)
 
 
 def _only_count(ctx: RowContext, index: int) -> int | Rows:
-    """The place of the one element that is the number of rows, in a vector of sizes."""
+    """Return the position of the number of rows in a vector of sizes; -1 if it is not there."""
     entries = ctx.entries(index)
     if entries is None:
         return ctx.unknown("makes an array whose shape is not known before the step runs")
@@ -590,7 +590,7 @@ broadcast: Final = RowRule(_broadcast, reads_sizes=True)
 
 
 def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> Rows:
-    """A product of two matrices (or of stacks of them), of which one has rows in its last two axes."""
+    """Apply the rule of matrix products, of which one operand has rows in its last two axes."""
     if len(ctx.rows) > 1:
         return ctx.refuted("multiplies rows by one another")
     side = ctx.rows[0]

@@ -1,4 +1,4 @@
-"""Whether rows depend on one another, as steps show: random ones, together and each alone."""
+"""The trial of whether rows depend on one another, by steps with random rows, together and each alone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generato
 
 
 def _agree(together: Sequence[Any], alone: Sequence[Sequence[Any]]) -> bool:
-    """Whether each output of a step is made of those of its rows, along axis 0."""
+    """Return whether each output of a step consists of the outputs of its rows, along axis 0."""
     parts = zip(*alone, strict=True)
     return all(_is_joined(np.asarray(v), list(map(np.asarray, each))) for v, each in zip(together, parts, strict=True))
 

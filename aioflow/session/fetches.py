@@ -258,7 +258,7 @@ def _not_a_feed(key: Any, error: InvalidArgumentError) -> DTypeError:
 
 
 def small_copies(values: Iterable[Any]) -> list[Any]:
-    """The values of feeds, with copies of small arrays, which a caller may change while the step waits."""
+    """Return the values of feeds with small arrays copied, since a caller may change them while the step waits."""
     return [
         value.copy("K") if type(value) is np.ndarray and value.nbytes <= _OWNED and value.flags.writeable else value
         for value in values

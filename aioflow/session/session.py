@@ -457,7 +457,7 @@ def _reach(
 
 
 def _kept(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The feeds by plain tensors, as they are now: their caller may change small ones while the step is prepared."""
+    """Return the feeds by plain tensors, small ones copied: the caller may change them while a step is prepared."""
     flat = flat_feeds(feeds)
     return dict(zip(flat, small_copies(flat.values()), strict=True))
 

@@ -443,4 +443,4 @@ async def test_read_body_takes_no_more_memory_than_the_body() -> None:
     assert (len(body), held.bytes) == (256 * size, 256 * size)
     assert body == b"".join(bytes([index]) * size for index in reversed(range(256)))
     with pytest.raises(TypeError):
-        body[0] = 0  # type: ignore[index]
+        body[0] = 0  # type: ignore[index]  # bytes, which cannot be written to either

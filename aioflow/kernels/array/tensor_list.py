@@ -41,7 +41,7 @@ def push(items: Any, tensor: Any) -> Any:
 
 
 def _as_dims(element_shape: Any) -> Dims:
-    """The shape of an element, with None for each size that is -1; None where it is a scalar.
+    """Return the shape of an element, with None for each size that is -1; None where `element_shape` is a scalar.
 
     Raises:
         InvalidArgumentError: it is another scalar than -1, has more than one axis, or a size is less than -1.

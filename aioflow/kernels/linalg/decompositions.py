@@ -80,13 +80,14 @@ def matrix_inverse(xp: Any, input: Any, *, adjoint: bool) -> Any:
 
 
 def _holds_the_interpreter(x: Any) -> bool:
-    """Whether NumPy would keep the interpreter's lock for long, and so the event loop: its `det` and `slogdet` do."""
+    """Return whether NumPy would hold the interpreter's lock for long, which blocks the event loop."""
     return isinstance(x, np.ndarray) and x.shape[-1] > _LARGE
 
 
 def _factored(xp: Any, x: Any) -> tuple[Any, Any]:
-    """The diagonal of R in x = QR, and the determinant of Q. Of a matrix with a row of zeros the diagonal is 0, which
-    rounding would hide.
+    """Return the diagonal of R in x = QR, and the determinant of Q.
+
+    The diagonal is 0 for a matrix with a row of zeros, which rounding would hide.
     """
     reflectors, scales = xp.linalg.qr(x, mode="raw")  # transposed: below the diagonal of R is what it is reflected at
     diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * x.any(axis=-1).all(axis=-1)[..., None]
