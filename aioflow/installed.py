@@ -37,11 +37,12 @@ class EntryPoint(NamedTuple):
 def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
     """What the distributions in these folders, by default those of `sys.path`, declare for a group of aioflow's.
 
-    The first of several versions of a distribution counts, as it does for the import itself.
+    The first of several versions of a distribution counts, as it does for the import itself; what two distributions
+    declare alike counts once, since aioflow may be installed under an earlier name of its distribution, too.
     """
     folders = tuple(folder or os.curdir for folder in (sys.path if path is None else path))
     texts = _texts(folders, tuple(map(_changed, folders)))
-    return [point for text in texts for point in _parse(text, group)]
+    return list(dict.fromkeys(point for text in texts for point in _parse(text, group)))
 
 
 def files_called(name: str, distribution: str) -> list[str]:

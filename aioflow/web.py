@@ -1,20 +1,94 @@
-"""For web services: a step that ends with the client who asked for it.
+"""For web services of any framework: the rows that a client sends, checked, and a step that ends with its client.
 
-ASGI servers do not cancel a handler whose client has gone: they only tell whoever asks. No framework is needed here.
+ASGI servers do not cancel a handler whose client has gone: they only tell whoever asks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from aioflow.errors import ClientDisconnectedError, FailedPreconditionError
+import numpy as np
+
+from aioflow.errors import ClientDisconnectedError, FailedPreconditionError, InvalidArgumentError
+from aioflow.graph.dtypes import DType, string
+from aioflow.graph.tensor import Tensor
 from aioflow.work.later import load_later as _load_later
 
-__all__ = ["until_disconnect"]
+__all__ = ["rows_of", "until_disconnect"]
 
 T = TypeVar("T")
+
+
+def rows_of(body: Any, tensor: Tensor) -> Any:
+    """Return the rows that a client has sent, as an array that can be fed to a tensor.
+
+        rows = aioflow.web.rows_of(await request.body(), x)
+
+    Whatever else was sent raises one error, whose `message` is an answer for the client: JSON that is none, or nested
+    too deeply; lists of different lengths; elements of another type; numbers that the dtype does not hold, such as
+    1e300 of float32, NaN and infinities; another shape. How many bytes a body may have is for the server to limit.
+
+    Args:
+        body: JSON as bytes or text, or the lists that it has been parsed to.
+        tensor: The placeholder: numbers, bools or strings, of shape [rows, ...].
+
+    Returns:
+        An array of the tensor's dtype, of a shape that it can be fed with; strings are bytes, in UTF-8.
+
+    Raises:
+        InvalidArgumentError: these are no such rows.
+    """
+    dtype = tensor.dtype
+    try:
+        lists = json.loads(body, parse_constant=_no_number) if isinstance(body, (bytes, bytearray, str)) else body
+        elements = np.array(lists, np.object_)
+        if wrong := set(map(type, elements.reshape(-1))) - _types(dtype):
+            ragged = list in wrong
+            raise TypeError("the lists differ in length" if ragged else f"an element is {wrong.pop().__name__}")
+        rows = _converted(elements, dtype)
+    except RecursionError as error:
+        raise _refused(tensor, "lists are nested too deeply") from error
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise _refused(tensor, str(error)) from error
+    if not elements.ndim or not tensor.shape.is_compatible_with(rows.shape):
+        raise _refused(tensor, f"the shape is {list(rows.shape)}")
+    return rows
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _types(dtype: DType) -> set[type]:
+    """Return the types of Python that an element of a dtype may have in what JSON was parsed to."""
+    if dtype.is_floating:
+        return {int, float}
+    if dtype.is_integer or dtype.is_quantized:
+        return {int}
+    return {bool} if dtype.is_bool else {str} if dtype is string else set()
+
+
+def _converted(elements: Any, dtype: DType) -> Any:
+    """Return the array of the elements. Raises ArithmeticError or ValueError where one does not fit the dtype."""
+    if dtype is string:
+        texts = np.empty(elements.shape, np.object_)
+        texts.reshape(-1)[:] = [text.encode() for text in elements.reshape(-1)]
+        return texts
+    if not dtype.is_floating:
+        return elements.astype(dtype.np_dtype)
+    with np.errstate(over="ignore"):
+        rows = elements.astype(np.float64).astype(dtype.np_dtype)
+    if not np.isfinite(rows).all():
+        raise OverflowError("a number is NaN, infinite or too large")
+    return rows
+
+
+def _refused(tensor: Tensor, why: str) -> InvalidArgumentError:
+    expected = f"rows of {tensor.dtype.name}, shape {tensor.shape}"
+    return InvalidArgumentError(f"expected {expected}: {why}", expected=expected, actual=why)
 
 
 async def until_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]], work: Awaitable[T]) -> T:

@@ -39,6 +39,13 @@ def test_the_first_of_two_versions_counts(tmp_path: Path) -> None:
     assert preload.find_hooks([str(tmp_path / "first"), str(tmp_path / "second")]) == [("hook", "first:f")]
 
 
+def test_what_two_distributions_declare_alike_counts_once(tmp_path: Path) -> None:
+    """aioflow is installed under an earlier name, too."""
+    for name in ("aioflow-0.1.0", "aioflow_engine-0.1.0"):
+        distribution(tmp_path, name, "[aioflow.preload]\nnumpy = m:f\n")
+    assert preload.find_hooks([str(tmp_path)]) == [("numpy", "m:f")]
+
+
 def test_odd_path_entries_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"")
     assert preload.find_hooks([str(tmp_path / "a.zip"), str(tmp_path / "missing"), ""]) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -18,8 +19,8 @@ from starlette.routing import Route
 
 import aioflow as af
 from aioflow.demo.service import serving
-from aioflow.errors import ClientDisconnectedError, FailedPreconditionError
-from aioflow.web import until_disconnect
+from aioflow.errors import ClientDisconnectedError, FailedPreconditionError, InvalidArgumentError
+from aioflow.web import rows_of, until_disconnect
 
 SECONDS = 60.0
 
@@ -305,3 +306,83 @@ async def test_what_receive_raises_comes_out(waiting: Waiting) -> None:
     with pytest.raises(RuntimeError, match="no channel"):
         await until_disconnect(receive, waiting(1))
     assert waiting.cancelled.is_set()
+
+
+# ── rows that clients send ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype", "shape", "rows"),
+    [
+        (b"[[1, 2], [3, 4.5]]", af.float32, [None, 2], [[1.0, 2.0], [3.0, 4.5]]),
+        ("[[1, 2]]", af.float64, [None, None], [[1.0, 2.0]]),
+        (bytearray(b"\n[1.5, 3e38]"), af.bfloat16, [None], [1.5, 3.00405527047391e38]),
+        ([[1], [-128]], af.int8, [None, 1], [[1], [-128]]),
+        ("[18446744073709551615]", af.uint64, [None], [2**64 - 1]),
+        ("[[true], [false]]", af.bool, None, [[True], [False]]),
+        ('["é", "a\\u0000"]', af.string, [None], ["é".encode(), b"a\x00"]),
+        ("[]", af.float32, [None], []),
+    ],
+)
+async def test_rows_are_arrays_that_the_tensor_takes(body: Any, dtype: Any, shape: Any, rows: Any) -> None:
+    x = af.placeholder(dtype, shape)
+    found = rows_of(body, x)
+    async with af.Session() as session:
+        assert (await session.run(af.identity(x), {x: found})).tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff", "decode"),
+        (b"{}", "dict"),
+        (b"7", "shape is []"),
+        (b"null", "NoneType"),
+        (b"[]", "shape is [0]"),
+        (b"[[1]]", "shape is [1, 1]"),
+        (b"[[[1, 2]]]", "shape is [1, 1, 2]"),
+        (b"[[1, 2], [3]]", "differ in length"),
+        (b"[1, [2]]", "differ in length"),
+        (b'[[1, "2"]]', "str"),
+        (b"[[1, null]]", "NoneType"),
+        (b"[[1, true]]", "bool"),
+        (b"[[1, NaN]]", "NaN"),
+        (b"[[1, -Infinity]]", "-Infinity"),
+        ([[1.0, math.nan]], "NaN"),
+        (b"[[1, 1e300]]", "too large"),
+        (b"[[1, 1e999]]", "too large"),
+        (b"[[1, " + b"9" * 400 + b"]]", "too large"),
+        (b"[[1, " + b"9" * 5000 + b"]]", "digits"),
+        (b"[" * 100_000, "nested"),
+        (b"[" * 100 + b"]" * 100, "differ in length"),
+    ],
+)
+def test_what_is_no_row_is_refused_with_words_for_the_client(body: Any, why: str) -> None:
+    x = af.placeholder(af.float32, [None, 2], name="x")
+    with pytest.raises(InvalidArgumentError) as raised:
+        rows_of(body, x)
+    assert raised.value.message.startswith("expected rows of float32, shape (?, 2): ")
+    assert why in raised.value.message
+    assert raised.value.actual is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype"),
+    [
+        ("[1.0]", af.int32),
+        ("[128]", af.int8),
+        ("[-1]", af.uint8),
+        ("[9223372036854775808]", af.int64),
+        ("[1]", af.bool),
+        ("[3.4e38]", af.bfloat16),
+        ("[65520]", af.float16),
+        ('["\\ud800"]', af.string),
+        ("[1]", af.string),
+        ("[1]", af.complex64),
+        ("[1]", af.resource),
+    ],
+)
+def test_numbers_are_not_made_to_fit(body: str, dtype: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"expected rows of {dtype.name}"):
+        rows_of(body, af.placeholder(dtype, [None]))

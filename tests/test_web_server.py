@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
-pytest.importorskip("httptools", reason="aioflow[serve] is not installed")
+pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
+pytest.importorskip("httptools", reason="aioflow-engine[serve] is not installed")
 
 from aioflow.web_server import EmbeddedServer, EmbeddedSettings  # it may not be there
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on

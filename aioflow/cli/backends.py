@@ -6,12 +6,14 @@ report instead of an error.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 
-from aioflow.runtime.device import KERNEL_PACKAGES
+from aioflow.release import DISTRIBUTION, install_command
+from aioflow.runtime.device import ENTRY_POINTS, KERNEL_PACKAGES
 
-__all__ = ["BackendReport", "describe_backend", "install_command", "kernel_packages", "load_backends"]
+__all__ = ["BackendReport", "describe_backend", "extra_command", "kernel_packages", "load_backends"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class BackendReport:
 
 def load_backends() -> list[BackendReport]:
     """Load every backend that an installed distribution declares, which registers its kernels."""
-    return [_load(entry) for entry in sorted(metadata.entry_points(group="aioflow.backends"))]
+    return [_load(entry) for entry in sorted(_declared(ENTRY_POINTS))]
 
 
 def _load(entry: metadata.EntryPoint) -> BackendReport:
@@ -34,7 +36,7 @@ def _load(entry: metadata.EntryPoint) -> BackendReport:
     try:
         backend = entry.load()()
     except ImportError as error:
-        command = install_command(entry.name)
+        command = extra_command(entry.name)
         return BackendReport(entry.name, distribution, f"{error}" + (f"; {command}" if command else ""))
     except Exception as error:  # a backend may be anybody's: whatever it raises belongs in the report
         return BackendReport(entry.name, distribution, f"{type(error).__name__}: {error}")
@@ -43,16 +45,21 @@ def _load(entry: metadata.EntryPoint) -> BackendReport:
 
 def kernel_packages() -> list[str]:
     """The names of the packages that have kernels for the devices of backends."""
-    return sorted(entry.name for entry in metadata.entry_points(group=KERNEL_PACKAGES))
+    return sorted(entry.name for entry in _declared(KERNEL_PACKAGES))
 
 
-def install_command(extra: str) -> str | None:
-    """The command that installs what an optional part needs, or None where aioflow has no such extra."""
+def _declared(group: str) -> Iterable[metadata.EntryPoint]:
+    """Return what distributions declare for a group, once where two declare the same: aioflow under an earlier name."""
+    return {(entry.name, entry.value): entry for entry in metadata.entry_points(group=group)}.values()
+
+
+def extra_command(extra: str) -> str | None:
+    """Return the command that installs what an optional part needs, or None where aioflow has no such extra."""
     try:
-        extras = metadata.metadata("aioflow").get_all("Provides-Extra") or []
+        extras = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:  # run from a source tree that is not installed
         return None
-    return f"pip install 'aioflow[{extra}]'" if extra in extras else None
+    return install_command(extra) if extra in extras else None
 
 
 def describe_backend(name: str) -> dict[str, str]:

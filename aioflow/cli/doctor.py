@@ -7,8 +7,9 @@ import platform
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
-from aioflow.cli.backends import BackendReport, describe_backend, install_command, kernel_packages, load_backends
+from aioflow.cli.backends import BackendReport, describe_backend, extra_command, kernel_packages, load_backends
 from aioflow.cli.devices import readable_size
+from aioflow.release import DISTRIBUTION
 from aioflow.runtime.device_list import list_devices
 from aioflow.work.loops import is_debug_mode
 
@@ -24,7 +25,7 @@ _DEMO_PACKAGES = ("starlette", "uvicorn", "httpx", "rich", "matplotlib")
 
 def report() -> tuple[list[tuple[str, str]], bool]:
     """The lines as (subject, finding), and whether at least one backend is ready."""
-    lines = [("aioflow", _version("aioflow")), *_machine(), *((name, _version(name)) for name in _PACKAGES)]
+    lines = [("aioflow", _version(DISTRIBUTION)), *_machine(), *((name, _version(name)) for name in _PACKAGES)]
     ready = False
     for backend in load_backends():
         lines.append((f"backend {backend.name}", _state(backend)))
@@ -44,7 +45,7 @@ def report() -> tuple[list[tuple[str, str]], bool]:
 def _state(backend: BackendReport) -> str:
     if backend.problem is None:
         return f"from {backend.distribution}"
-    command = install_command(backend.name)
+    command = extra_command(backend.name)
     if command is not None and backend.problem.endswith(command):  # an optional part that nobody asked for
         return f"not installed; {command}"
     return f"NOT READY: {backend.problem}"
@@ -78,7 +79,7 @@ def _demo(packages: Iterable[str]) -> str:
     missing = [name for name in packages if util.find_spec(name) is None]
     if not missing:
         return "ready"
-    return f"needs {', '.join(missing)}: {install_command('demo') or 'install them'}"
+    return f"needs {', '.join(missing)}: {extra_command('demo') or 'install them'}"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from aioflow.errors import OpError
+from aioflow.release import install_command
 from aioflow.work.loops import loop_factory
 
 __all__ = [
@@ -246,6 +247,6 @@ def run_demo(module: str, arguments: Sequence[str], name: str) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "aioflow":
             raise
-        say(name, f"the demo needs {error.name}, which is not installed: pip install 'aioflow[demo]'")
+        say(name, f"the demo needs {error.name}, which is not installed: {install_command('demo')}")
         return _WRONG
     return status

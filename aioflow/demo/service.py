@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import httpx
-import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -19,6 +18,7 @@ from starlette.routing import Route
 import aioflow as af
 from aioflow.demo.digits import Digits
 from aioflow.demo.model import PIXELS, Model
+from aioflow.errors import InvalidArgumentError
 from aioflow.web_server import EmbeddedServer, EmbeddedSettings
 
 __all__ = ["Traffic", "ask_again_and_again", "make_app", "serving"]
@@ -40,13 +40,12 @@ def make_app(model: Model, session: af.Session) -> Starlette:
 
     async def answer(request: Request) -> Response:
         try:
-            body = await request.json()
-            with np.errstate(over="raise"):
-                pixels = np.asarray(body["pixels"], np.float32).reshape(-1, PIXELS)
+            pixels = af.web.rows_of((await request.json())["pixels"], model.images)
         except ClientDisconnect:
             return Response(status_code=499)  # which nobody reads
-        except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as error:
-            return JSONResponse({"error": f"expected {{'pixels': rows of {PIXELS} numbers}}: {error}"}, status_code=400)
+        except (InvalidArgumentError, LookupError, RecursionError, TypeError, ValueError) as error:
+            why = getattr(error, "message", str(error))
+            return JSONResponse({"error": f"expected {{'pixels': rows of {PIXELS} numbers}}: {why}"}, status_code=400)
         probabilities = await predict(pixels)
         best = probabilities.argmax(axis=1)
         return JSONResponse({"digits": best.tolist(), "probabilities": probabilities.max(axis=1).tolist()})

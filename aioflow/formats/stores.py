@@ -38,6 +38,7 @@ from aioflow.formats.temporary_files import (
     temporary_file,
     write_atomically,
 )
+from aioflow.release import install_command
 
 __all__ = ["Folder", "Store", "StoredFile", "Upload", "is_url", "joined", "local_path", "store_at", "store_of"]
 
@@ -410,7 +411,7 @@ def _fsspec() -> Any:
         import fsspec
     except ImportError as error:
         raise UnimplementedError(
-            "stores are reached by fsspec, which is not installed: pip install 'aioflow[fsspec]'",
+            f"stores are reached by fsspec, which is not installed: {install_command('fsspec')}",
             expected="fsspec",
             actual=str(error),
         ) from error

@@ -235,8 +235,11 @@ def _encoded(text: str) -> bytes:
 
 def _wrong_dtype(value: Any, dtype: DType | None) -> DTypeError:
     kind = getattr(value, "dtype", None) or type(value).__name__
+    how = ""
+    if dtype is not None and (dtype.is_integer or dtype.is_bool) and getattr(kind, "kind", "O") in "biuf":
+        how = f"; `np.asarray(value, {dtype.name!r})` converts it"
     return DTypeError(
-        "the value has the wrong dtype",
+        f"the value has the wrong dtype{how}",
         expected="numbers, bools or strings" if dtype is None else dtype.name,
         actual=f"{brief(value)} ({kind})",
     )

@@ -68,6 +68,7 @@ class Graph(Collections):
         self._own = scopes.Body()
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
+        self._variables: dict[Tensor, Any] = {}  # by handle, and by value
         self._finalized = False
         self.held: list[Any] = []  # what lives as long as the graph, such as the Python functions of its nodes
         self.functions: dict[str, Any] = {}  # what calls name
@@ -284,7 +285,7 @@ class Graph(Collections):
         return found
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """The tensor `node:index`.
+        """Return the tensor `node:index`; for the name of a variable, the tensor of its value, as `Variable.value()`.
 
         Raises:
             UnknownNameError: there is no such node, or it has fewer outputs; a KeyError.
@@ -299,7 +300,17 @@ class Graph(Collections):
             raise no_tensor(self._own.nodes, name)
         if int(index) >= len(op.outputs):
             raise no_output(op, int(index))
-        return op.outputs[int(index)]
+        tensor = op.outputs[int(index)]
+        variable = self._variables.get(tensor)
+        return tensor if variable is None else variable.snapshot
+
+    def add_variable(self, variable: Any) -> None:
+        """Have the name of the variable stand for its value."""
+        self._variables[variable.handle] = self._variables[variable.snapshot] = variable
+
+    def variable_of(self, tensor: Tensor) -> Any:
+        """Return the variable whose value, or handle, the tensor is; None where there is none."""
+        return self._variables.get(tensor)
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Operation:
         """The node or tensor of this graph that `obj` (a name, a node, a tensor or something that wraps one) stands

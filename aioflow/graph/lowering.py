@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from aioflow.graph.definitions import NodeDef, TensorData
 from aioflow.graph.dtypes import DType, resource
 from aioflow.graph.graphdef import GraphDef
+from aioflow.graph.opdef import OPS
+from aioflow.graph.signature.arguments import ArgDef
 
-__all__ = ["lowered"]
+__all__ = ["importable", "lowered"]
+
+_SHAPES: Final = "_output_shapes"
 
 _Rule: TypeAlias = Callable[[NodeDef], list[NodeDef]]
 
@@ -22,6 +26,41 @@ def lowered(definition: GraphDef) -> GraphDef:
     nodes = tuple(_lowered(_without_snapshots(definition.nodes)))
     functions = tuple(replace(f, nodes=tuple(_lowered(f.nodes))) for f in definition.functions)
     return replace(definition, nodes=nodes, functions=functions)
+
+
+def importable(definition: GraphDef) -> GraphDef:
+    """Return the lowered definition as TensorFlow and TensorBoard can import it, to be looked at: an op that they lack
+    is a `PyFunc` whose token is its name.
+    """
+    definition = lowered(definition)
+    library = {function.name for function in definition.functions}
+    functions = tuple(replace(f, nodes=_known(f.nodes, library)) for f in definition.functions)
+    return replace(definition, nodes=_known(definition.nodes, library), functions=functions)
+
+
+def _known(nodes: Sequence[NodeDef], library: Collection[str]) -> tuple[NodeDef, ...]:
+    return tuple(node if node.op in library else _published(node) for node in nodes)
+
+
+def _published(node: NodeDef) -> NodeDef:
+    """Return the node, or what stands for it where TensorFlow has no such op."""
+    op_def = OPS.find(node.op)
+    if op_def is None or op_def.published:
+        return node
+    private = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+    types = {"Tin": _dtypes(op_def.inputs, node.attrs), "Tout": _dtypes(op_def.outputs, node.attrs)}
+    return replace(node, op="PyFunc", attrs={**private, "token": node.op, **types})
+
+
+def _dtypes(args: Sequence[ArgDef], attrs: Mapping[str, Any]) -> tuple[DType, ...]:
+    found: list[DType] = []
+    for arg in args:
+        if arg.list_attr is not None:
+            found += attrs[arg.list_attr]
+        else:
+            dtype: Any = arg.dtype if arg.type_attr is None else attrs[arg.type_attr]
+            found += [dtype] * arg.count(attrs)
+    return tuple(found)
 
 
 def _without_snapshots(nodes: Sequence[NodeDef]) -> list[NodeDef]:
@@ -77,6 +116,9 @@ def _initialized_value(node: NodeDef) -> list[NodeDef]:
     value = made("value", "ReadVariableOp", [f"{side.name}:1"], dtype=dtype)
     other = made("initial", "Switch", [initial, has_value.name], T=dtype)
     private = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+    shapes: Any = private.get(_SHAPES)
+    if shapes is not None:
+        private[_SHAPES] = (*shapes, ())  # of the second output, which is the number of the side
     attrs = {**private, "T": dtype, "N": 2}
     return [has_value, side, value, other, NodeDef(name, "Merge", (other.name, value.name), node.device, attrs)]
 

@@ -216,13 +216,18 @@ class OpRegistry:
             AlreadyRegisteredError: the name is taken.
         """
         name, origin = op_def.name, importing()
-        if not origin.get("__name__", "").startswith(f"{self._package}."):
+        if not self.is_own(origin):
             self.load()
         if name in self._ops and not gives_way(self._origins.get(name, {}), origin):
             raise AlreadyRegisteredError(f"op {name!r} is already registered", op_type=name)
         self._origins[name] = origin
         self._ops[name] = op_def
         return op_def
+
+    def is_own(self, module: Namespace) -> bool:
+        """Whether it is a module of the package."""
+        name: str = module.get("__name__", "")
+        return name.startswith(f"{self._package}.")
 
     def get(self, name: str) -> OpDef:
         """The definition of that name. Raises NotFoundError with the nearest names."""
@@ -309,7 +314,7 @@ def define_op(
     stateful: bool = False,
     commutative: bool = False,
     made_by: str = "user",
-    published: bool = True,
+    published: bool | None = None,
 ) -> OpDef:
     """Define an op and register it.
 
@@ -326,7 +331,8 @@ def define_op(
         traits: A kind with what is unusual about this op, such as `elementwise(cost=transcendental())`.
         stateful: Short for an effect: it changes what others see. Traits that say more about it are not contradicted.
         commutative, made_by: As of `OpDef`.
-        published: Whether TensorFlow has it, too. What begins with "_" or "Aioflow" it has not.
+        published: Whether TensorFlow has it, too: usually the ops that come with aioflow. What begins with "_" or
+            "Aioflow" it has not.
 
     Raises:
         AlreadyRegisteredError: the name is taken.
@@ -342,6 +348,8 @@ def define_op(
             expected=error.expected,
             actual=error.actual,
         ) from error
+    if published is None:
+        published = OPS.is_own(importing())
     op_def = OpDef(
         name,
         *signature,

@@ -14,6 +14,7 @@ from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpEr
 from aioflow.graph.argument_kinds import check_text
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
+from aioflow.graph.lowering import importable
 from aioflow.observe.event_log import EventLog
 from aioflow.observe.run_metadata import run_metadata_message
 from aioflow.protos import Message, is_message, message, parse
@@ -120,6 +121,9 @@ class FileWriter:
     ) -> Written:
         """Add a graph as it is when it is written, a moment later, with static shapes; or a definition.
 
+        Readers such as TensorFlow's can import what is written: an op that TensorFlow lacks is a `PyFunc` whose token
+        is the name of the op.
+
         Raises:
             DTypeError: it is neither.
         """
@@ -132,6 +136,8 @@ class FileWriter:
 
         def made() -> bytes:
             definition = chosen.as_graph_def(add_shapes=True) if isinstance(chosen, Graph) else chosen
+            if isinstance(definition, GraphDef):
+                definition = importable(definition)
             event.graph_def = definition.SerializeToString()
             data: bytes = event.SerializeToString()
             return data

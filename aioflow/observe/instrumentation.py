@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from aioflow.errors import DTypeError, UnimplementedError
+from aioflow.release import install_command
 from aioflow.runtime.spans import Spans, process_spans, set_process_spans
 
 __all__ = ["Instrumentation", "instrument"]
@@ -82,7 +83,7 @@ def _spans(tracer_provider: Any) -> Spans:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         raise UnimplementedError(
-            "spans need the opentelemetry-api package, which is not installed: pip install 'aioflow[telemetry]'",
+            f"spans need the opentelemetry-api package, which is not installed: {install_command('telemetry')}",
             expected="opentelemetry-api",
             actual=str(error),
         ) from error

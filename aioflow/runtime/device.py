@@ -14,6 +14,7 @@ from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoun
 from aioflow.installed import any_zipped, entry_points
 from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.kernels.resources import ResourceManager
+from aioflow.release import install_command
 from aioflow.runtime.backend_api import Backend, BackendDevice
 from aioflow.work.forking import not_forked
 
@@ -45,7 +46,7 @@ def load_backend(name: str) -> Backend:
     if name not in found:
         raise NotFoundError(
             f"no backend {name!r} is installed",
-            expected=f"one of {sorted(found)}, or `pip install 'aioflow[{name}]'`",
+            expected=f"one of {sorted(found)}, or `{install_command(name)}`",
             actual=name,
         )
     try:
@@ -53,7 +54,7 @@ def load_backend(name: str) -> Backend:
             backend: Backend = found[name].load()()
     except ImportError as error:
         raise NotFoundError(
-            f"backend {name!r} cannot be imported", expected=f"`pip install 'aioflow[{name}]'`", actual=str(error)
+            f"backend {name!r} cannot be imported", expected=f"`{install_command(name)}`", actual=str(error)
         ) from error
     return backend
 
@@ -98,12 +99,13 @@ def _loaded() -> tuple[Backend, ...]:
 
 
 def declared(group: str) -> list[Any]:
-    """What the installed distributions declare for a group: each has a name, and what it loads."""
+    """Return what the installed distributions declare for a group: each has a name, and what it loads."""
     if not any_zipped():
         return list(entry_points(group))
     with not_forked():
         from importlib import metadata  # brings email and zipfile along
-    return list(metadata.entry_points(group=group))
+    # Once where two declare the same, as `installed.entry_points` does.
+    return list({(point.name, point.value): point for point in metadata.entry_points(group=group)}.values())
 
 
 def host() -> BackendDevice:

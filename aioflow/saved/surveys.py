@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.stores import is_url
+from aioflow.release import install_command
 from aioflow.saved.contents import open_folder
 from aioflow.saved.findings import Parameter, Survey, constants, count, counted, is_weight, parameter
 from aioflow.saved.opening import (
@@ -79,7 +80,7 @@ def _onnx(path: str) -> Survey:
         onnx: Any = import_module("onnx")
     except ImportError as error:
         raise UnimplementedError(
-            "ONNX models need the onnx package: pip install 'aioflow[onnx]'", expected="onnx", actual=str(error)
+            f"ONNX models need the onnx package: {install_command('onnx')}", expected="onnx", actual=str(error)
         ) from error
     with file_errors(path), open_file(path) as file:
         data = file.read()

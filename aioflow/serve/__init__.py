@@ -1,7 +1,7 @@
 """Models as a service: the Open Inference Protocol, version 2, over HTTP and over gRPC.
 
-What listens is imported with its first use: for HTTP it needs `pip install 'aioflow[serve]'`, for gRPC
-`'aioflow[grpc]'`.
+What listens is imported with its first use: for HTTP it needs `pip install 'aioflow-engine[serve]'`, for gRPC
+`'aioflow-engine[grpc]'`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.errors import UnimplementedError
+from aioflow.release import install_command
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol.limits import Limits
 from aioflow.serve.repository import Repository
@@ -52,5 +53,5 @@ def __getattr__(name: str) -> Any:
         if error.name is None or error.name.partition(".")[0] == "aioflow":
             raise
         raise UnimplementedError(
-            f"serving needs {error.name}, which is not installed", expected="pip install 'aioflow[serve]'"
+            f"serving needs {error.name}, which is not installed", expected=install_command("serve")
         ) from error

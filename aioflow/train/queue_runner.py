@@ -167,13 +167,15 @@ def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS)
 
 
 def start_queue_runners(
-    sess: aioflow.Session | None = None,
+    sess: aioflow.Session | aioflow.train.MonitoredSession | aioflow.train.SingularMonitoredSession | None = None,
     coord: Coordinator | None = None,
     daemon: bool = True,
     start: bool = True,
     collection: str = GraphKeys.QUEUE_RUNNERS,
 ) -> list[asyncio.Task[None]]:
     """Start all queue runners of the session's graph as tasks of `coord`, and return the tasks.
+
+    A monitored session has started them itself: no task is started, and none returned.
 
     Args:
         sess: The session; the default one without it.
@@ -184,7 +186,10 @@ def start_queue_runners(
         FailedPreconditionError: there is no session.
         InvalidArgumentError: there is no coordinator.
     """
-    session = session_for(sess, default_graph())
+    if getattr(sess, "starts_queue_runners", False):
+        return []
+    given: Any = sess
+    session = session_for(given, default_graph())
     check_session(session)
     runners = session.graph.get_collection(collection)
     return [task for runner in runners for task in runner.create_threads(session, coord, daemon, start)]

@@ -306,7 +306,7 @@ class Saver:
         Raises:
             FailedPreconditionError: a variable has no value.
             PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
-            UnimplementedError: `fsspec` is not installed: `pip install 'aioflow[fsspec]'`.
+            UnimplementedError: `fsspec` is not installed: `pip install 'aioflow-engine[fsspec]'`.
         """
         nodes = self._checked(sess, save_path, latest_filename)
         if nodes is None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, NoReturn
 
 from aioflow.errors import UnimplementedError
+from aioflow.release import install_command
 from aioflow.work.forking import not_forked
 
 __all__ = ["Later", "homes", "load_later", "not_installed"]
@@ -91,7 +92,7 @@ def load_later(package: str, homes: Mapping[str, str] = _NONE, extra: str | None
 def not_installed(what: str, extra: str, error: ImportError) -> UnimplementedError:
     """What to raise where something needs the package of an extra, which is not there."""
     return UnimplementedError(
-        f"{what} needs the {extra} package, which is not installed: pip install 'aioflow[{extra}]'",
+        f"{what} needs the {extra} package, which is not installed: {install_command(extra)}",
         expected=extra,
         actual=str(error),
     )

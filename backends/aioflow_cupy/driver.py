@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from aioflow.release import install_command
+
 __all__ = ["Allocator", "CupyDriver", "Driver", "Event", "Graph", "Pool", "Stream", "load_driver"]
 
 Allocator: TypeAlias = Callable[[int], Any]
@@ -133,7 +135,7 @@ def load_driver() -> CupyDriver:
         import cupy
         import cupyx
     except ImportError as error:
-        raise ImportError(f"the GPU backend needs CuPy: pip install 'aioflow[cupy]' ({error})") from error
+        raise ImportError(f"the GPU backend needs CuPy: {install_command('cupy')} ({error})") from error
     return CupyDriver(cupy, cupyx)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from aioflow.errors import FailedPreconditionError, InternalError, NotFoundError, ResourceExhaustedError
 from aioflow.installed import files_called
+from aioflow.release import install_command
 from aioflow_numpy.addresses import address_of
 from aioflow_onednn.codes import Algorithm, CpuRuntime, Query, Status
 
@@ -430,7 +431,7 @@ def library() -> Library:
         except (OSError, AttributeError) as error:
             problems.append(str(error))
     raise NotFoundError(
-        "oneDNN is not there", expected="`pip install 'aioflow[onednn]'`", actual="; ".join(problems) or "no library"
+        "oneDNN is not there", expected=f"`{install_command('onednn')}`", actual="; ".join(problems) or "no library"
     )
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-__all__ = ["read_json"]
+__all__ = ["read_body", "read_json"]
 
 
-async def read_json(request: Request, most: int = 1 << 20) -> Any:
-    """The body as JSON; it has `most` bytes at most.
+async def read_body(request: Request, most: int = 1 << 20) -> bytearray:
+    """Return the body, of `most` bytes at most.
 
     Raises:
-        HTTPException: it is too long (413), or no JSON (400).
+        HTTPException: it is too long (413).
         ClientDisconnect: the client has gone away in the middle of it.
     """
     body = bytearray()
@@ -23,7 +23,12 @@ async def read_json(request: Request, most: int = 1 << 20) -> Any:
         body += chunk
         if len(body) > most:
             raise HTTPException(413, f"the body has more than {most} bytes")
+    return body
+
+
+async def read_json(request: Request) -> Any:
+    """Return the body as JSON. Raises what `read_body` raises, and HTTPException (400): it is no JSON."""
     try:
-        return json.loads(body)
+        return json.loads(await read_body(request))
     except (RecursionError, ValueError) as error:
         raise HTTPException(400, f"the body is no JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""What the services answer from: the classifier of the demo, and rows of pixels as clients send them."""
+"""What the services answer from: the classifier of the demo."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 import aioflow as af
 from aioflow.demo.digits import load_digits
-from aioflow.demo.model import PIXELS, Model, build
-from aioflow.errors import InvalidArgumentError
+from aioflow.demo.model import Model, build
 from aioflow.session.batching import BatchStatistics
 
-__all__ = ["FOLDER", "build", "numbers_of", "restore_or_train", "rows_of"]
+__all__ = ["FOLDER", "build", "numbers_of", "restore_or_train"]
 
 FOLDER: Final = Path(os.environ.get("MODEL", "model/digits"))
 _STEPS: Final = 150
@@ -32,20 +29,6 @@ async def restore_or_train(session: af.Session, model: Model, folder: Path = FOL
     for _ in range(_STEPS):
         await session.run(model.train, {model.images: digits.images, model.labels: digits.labels})
     await model.saver.save(session, folder / "model", model.global_step)
-
-
-def rows_of(value: Any) -> Any:
-    """Rows of pixels [n, 64] of what JSON gave. Raises InvalidArgumentError."""
-    try:
-        with np.errstate(over="raise"):  # 1e300 is not a float32
-            rows = np.asarray(value, np.float32)
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"these are no rows of {PIXELS} numbers: {error}") from error
-    if rows.ndim != 2 or rows.shape[1] != PIXELS or not rows.size:
-        raise InvalidArgumentError("wrong rows", expected=f"shape [n, {PIXELS}], n >= 1", actual=rows.shape)
-    if not np.isfinite(rows).all():
-        raise InvalidArgumentError("a pixel is no finite number", expected="numbers in 0..1", actual="NaN or infinity")
-    return rows
 
 
 def numbers_of(statistics: BatchStatistics) -> dict[str, Any]:

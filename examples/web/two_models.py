@@ -39,8 +39,7 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.serve import Repository, create_app
-from examples.web.bodies import read_json
-from examples.web.digits import rows_of
+from examples.web.bodies import read_body
 from examples.web.saved_models import make_models
 
 FOLDER: Final = Path(os.environ.get("MODELS", "models"))
@@ -79,9 +78,11 @@ async def ready(request: Request) -> Response:
 
 async def predict(request: Request) -> Response:
     """`POST` rows of 64 numbers. The version stays while it is used, whatever is loaded meanwhile."""
-    rows = rows_of(await read_json(request))
+    body = await read_body(request)
     with repository.used(request.path_params["name"]) as model:
         call = model.calls[model.signature_name]
+        (tensor,) = model.signature.inputs.values()
+        rows = af.web.rows_of(body, tensor)
         answer = await af.web.until_disconnect(request.receive, call([rows], timeout=30.0, priority=0))
         (values,) = answer.values()
         return JSONResponse({"version": model.version, "values": values.tolist()})

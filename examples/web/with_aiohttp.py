@@ -15,14 +15,15 @@ from aiohttp import web
 import aioflow as af
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.session.batching import Batched
-from examples.web.digits import build, numbers_of, restore_or_train, rows_of
+from examples.web.digits import build, numbers_of, restore_or_train
 
 PREDICT = web.AppKey("predict", Batched)
+
+model = build()
 
 
 async def model_of(app: web.Application) -> AsyncIterator[None]:
     """A session that is opened before the server listens, and closed when the last request has been answered."""
-    model = build()
     async with af.Session(graph=model.graph) as session:
         await restore_or_train(session, model)
         async with session.batched(model.probabilities, [model.images], max_batch_size=64) as app[PREDICT]:
@@ -33,7 +34,7 @@ async def model_of(app: web.Application) -> AsyncIterator[None]:
 async def predict(request: web.Request) -> web.Response:
     """`POST` rows of 64 numbers; the answer has a row of 10 probabilities for each."""
     try:
-        rows = rows_of(await request.json())
+        rows = af.web.rows_of(await request.read(), model.images)
         answer = await request.app[PREDICT](rows, timeout=float(request.query.get("timeout", "60")))
     except ResourceExhaustedError as error:
         after = math.ceil(error.retry_after or 1.0)
@@ -41,9 +42,7 @@ async def predict(request: web.Request) -> web.Response:
     except DeadlineExceededError as error:
         raise web.HTTPGatewayTimeout(text="not answered in time") from error
     except InvalidArgumentError as error:
-        raise web.HTTPBadRequest(text=f"{error.message}, expected {error.expected}") from error
-    except (RecursionError, ValueError) as error:
-        raise web.HTTPBadRequest(text=str(error)) from error
+        raise web.HTTPBadRequest(text=error.message) from error
     return web.json_response(answer.tolist())
 
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field
 import aioflow as af
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.session.batching import Batched
-from examples.web.digits import FOLDER, build, restore_or_train, rows_of
+from examples.web.digits import FOLDER, build, restore_or_train
 
 model = build()
 
@@ -73,7 +73,7 @@ class Trainer:
 
     async def learn(self, lesson: Lesson) -> Learnt:
         """One step."""
-        feeds = {model.images: rows_of(lesson.pixels), model.labels: lesson.labels}
+        feeds = {model.images: af.web.rows_of(lesson.pixels, model.images), model.labels: lesson.labels}
         _, loss = await self._session.run([model.train, model.loss], feeds)
         return Learnt(loss=float(loss), step=int(await self._session.run(model.global_step)))
 
@@ -115,7 +115,8 @@ async def trainer(request: Request) -> AsyncIterator[Trainer]:
 @app.post("/predict")
 async def predict(images: Images, request: Request, call: Annotated[Batched, Depends(predictor)]) -> Answer:
     """Answer all rows at once."""
-    return _answer(await af.web.until_disconnect(request.receive, call(rows_of(images.pixels), timeout=30.0)))
+    rows = af.web.rows_of(images.pixels, model.images)
+    return _answer(await af.web.until_disconnect(request.receive, call(rows, timeout=30.0)))
 
 
 def _answer(probabilities: Any) -> Answer:
@@ -125,7 +126,8 @@ def _answer(probabilities: Any) -> Answer:
 @app.post("/predict/lines")
 async def predict_lines(images: Images, call: Annotated[Batched, Depends(predictor)]) -> StreamingResponse:
     """A line of JSON for each 16 rows, as soon as they are computed, less urgent than what others ask for."""
-    parts = [rows_of(images.pixels[begin : begin + 16]) for begin in range(0, len(images.pixels), 16)]
+    rows = af.web.rows_of(images.pixels, model.images)
+    parts = [rows[begin : begin + 16] for begin in range(0, len(rows), 16)]
     return StreamingResponse(_lines(parts, call), media_type="application/x-ndjson")
 
 

@@ -26,8 +26,8 @@ from aioflow.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
 )
-from examples.web.bodies import read_json
-from examples.web.digits import build, numbers_of, restore_or_train, rows_of
+from examples.web.bodies import read_body
+from examples.web.digits import build, numbers_of, restore_or_train
 
 model = build()
 
@@ -45,7 +45,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 async def predict(request: Request) -> Response:
     """`POST` rows of 64 numbers; the answer has a row of 10 probabilities for each. `?timeout=` is in seconds."""
     call = request.app.state.predict
-    rows = rows_of(await read_json(request))
+    rows = af.web.rows_of(await read_body(request), model.images)
     answer = await af.web.until_disconnect(request.receive, call(rows, timeout=_timeout(request)))
     return JSONResponse(answer.tolist())
 

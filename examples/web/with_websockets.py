@@ -28,7 +28,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 import aioflow as af
 from aioflow.errors import OpError, ResourceExhaustedError
 from aioflow.session.batching import Batched
-from examples.web.digits import build, restore_or_train, rows_of
+from examples.web.digits import build, restore_or_train
 
 IN_FLIGHT: Final = 32
 UNSUPPORTED_DATA: Final = 1003  # the code by which a connection is closed for what is no text
@@ -81,7 +81,8 @@ async def _reply(call: Batched, text: str) -> dict[str, Any]:
     try:
         order = json.loads(text)
         number = order["id"]
-        return {"id": number, "probabilities": (await call(rows_of(order["pixels"]), timeout=30.0)).tolist()}
+        rows = af.web.rows_of(order["pixels"], model.images)
+        return {"id": number, "probabilities": (await call(rows, timeout=30.0)).tolist()}
     except ResourceExhaustedError as error:  # all clients together ask for too much
         return {"id": number, "error": error.message, "retry_after": error.retry_after}
     except OpError as error:

@@ -78,7 +78,7 @@ def entry(name: str, target: str) -> metadata.EntryPoint:
 @pytest.mark.parametrize(
     ("name", "target", "expected"),
     [
-        ("cupy", "no_such_module:backend", "pip install 'aioflow[cupy]'"),
+        ("cupy", "no_such_module:backend", "pip install 'aioflow-engine[cupy]'"),
         ("strange", "no_such_module:backend", "No module named 'no_such_module'"),
         ("broken", "json:loads", "TypeError"),
     ],
@@ -97,6 +97,15 @@ def test_a_backend_that_does_not_load_is_a_line_of_the_report(
     assert finding.startswith("not installed; pip install" if name == "cupy" else "NOT READY")
 
 
+def test_what_two_distributions_declare_alike_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aioflow is installed under an earlier name, too."""
+    real = metadata.entry_points
+    before, _ = doctor.report()
+    monkeypatch.setattr(metadata, "entry_points", lambda **group: [*real(**group), *real(**group)])
+    subjects = [subject for subject, _ in doctor.report()[0]]
+    assert subjects == [subject for subject, _ in before]
+
+
 def test_a_part_that_is_not_installed_does_not_fail_the_doctor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +119,7 @@ def test_a_part_that_is_not_installed_does_not_fail_the_doctor(
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "NOT READY" not in out
-    assert "pip install 'aioflow[cupy]'" in out
+    assert "pip install 'aioflow-engine[cupy]'" in out
 
 
 def test_doctor_reports_devices_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +138,7 @@ def test_doctor_fails_without_any_backend(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_doctor_names_what_the_demo_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_DEMO_PACKAGES", ("json", "no_such_module"))
-    assert ("demo", "needs no_such_module: pip install 'aioflow[demo]'") in doctor.report()[0]
+    assert ("demo", "needs no_such_module: pip install 'aioflow-engine[demo]'") in doctor.report()[0]
 
 
 def fake_demo(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
@@ -155,7 +164,7 @@ def test_demo_without_its_packages_says_what_to_install(
     assert main(["demo"]) == 2
     error = capsys.readouterr().err
     assert "no_such_module" in error
-    assert "pip install 'aioflow[demo]'" in error
+    assert "pip install 'aioflow-engine[demo]'" in error
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["ops", "--nonsense"], ["doctor", "extra"]])

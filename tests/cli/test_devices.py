@@ -57,7 +57,7 @@ def test_a_missing_part_is_answered_with_the_command(
     monkeypatch.setattr(metadata, "entry_points", lambda **_: [missing])
     monkeypatch.setattr(devices, "list_devices", lambda: [CPU])
     assert run() == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "cupy is not installed: pip install 'aioflow[cupy]'"
+    assert capsys.readouterr().out.splitlines()[-1] == "cupy is not installed: pip install 'aioflow-engine[cupy]'"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 async def serving(*arguments: str, stderr: int | None = None) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """The process and its address, once its models are ready."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
-        pytest.importorskip(package, reason="aioflow[serve] is not installed")
+        pytest.importorskip(package, reason="aioflow-engine[serve] is not installed")
     async with (
         asyncio.timeout(processes.SECONDS),
         processes.program_on_loop("-m", "aioflow", "serve", *arguments, "--port", "0", stderr=stderr) as process,
@@ -190,7 +190,7 @@ def test_mistakes_are_one_line(
     arguments: list[str], says: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("starlette", "uvicorn", "prometheus_client"):
-        pytest.importorskip(package, reason="aioflow[serve] is not installed")
+        pytest.importorskip(package, reason="aioflow-engine[serve] is not installed")
     monkeypatch.chdir(tmp_path)
     Path("open").write_text("secret")
     Path("open").chmod(0o644)
@@ -216,5 +216,5 @@ def test_without_a_package_it_says_what_to_install(
     monkeypatch.setattr("aioflow.cli.serve.service", fresh)
     assert main(["serve", "m=x"]) == 2
     printed = capfd.readouterr().err
-    assert "pip install 'aioflow[serve]'" in printed
+    assert "pip install 'aioflow-engine[serve]'" in printed
     assert printed.count("\n") == 1

@@ -13,7 +13,7 @@ import aioflow as af
 from aioflow.runtime.step import Step
 from aioflow.testing.check_backend import check_backend
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'aioflow[cupy]'")
+cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'aioflow-engine[cupy]'")
 
 from aioflow_cupy.backend import CupyBackend  # noqa: E402  # after the skip
 from aioflow_cupy.device import CupyDevice, CupySettings  # noqa: E402

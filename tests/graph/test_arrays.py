@@ -262,3 +262,21 @@ async def test_what_is_nested_without_end_is_no_feed() -> None:
 def test_an_array_of_characters_keeps_its_spaces() -> None:
     """NumPy's own class for them takes them away at the end of each."""
     assert to_array(np.char.array(["a ", "b"]), dtypes.string).tolist() == [b"a ", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(1.5, dtypes.int32), (np.float32(2), dtypes.int8), ([0, 1], dtypes.bool_), ([1.0], dtypes.uint64)],
+)
+def test_refusal_to_cast_says_how_to(value: Any, dtype: Any) -> None:
+    with pytest.raises(DTypeError) as raised:
+        to_array(value, dtype)
+    hint = raised.value.message.split("`")[1]
+    assert to_array(eval(hint, {"np": np, "value": value}), dtype).dtype == dtype.np_dtype
+
+
+@pytest.mark.parametrize(("value", "dtype"), [("1", dtypes.int32), (1j, dtypes.int32), (object(), dtypes.bool_)])
+def test_nothing_is_said_of_casts_that_there_are_not(value: Any, dtype: Any) -> None:
+    with pytest.raises(DTypeError) as raised:
+        to_array(value, dtype)
+    assert "asarray" not in raised.value.message

@@ -437,3 +437,27 @@ async def test_what_is_refused(tmp_path: Path) -> None:
         FileWriter(tmp_path, af.constant(1.0))  # type: ignore[arg-type]
     await writer.close()
     assert len(events(tmp_path)) == 1
+
+
+async def test_a_graph_has_only_ops_that_its_readers_can_import(tmp_path: Path) -> None:
+    async def twice(value: Any) -> Any:
+        return 2 * value
+
+    with af.Graph().as_default() as graph:
+        v = af.get_variable("v", [3])
+        y = af.py_coroutine(twice, [v.initialized_value()], af.float32, shapes=[3], name="ours")
+        af.train.Saver()
+        af.identity(y, name="after")
+    async with FileWriter(tmp_path) as writer:
+        writer.add_graph(graph)
+    [event] = events(tmp_path)
+    nodes = {node.name: node for node in af.GraphDef.FromString(event.graph_def).node}
+    assert {node.op for node in nodes.values() if node.op.startswith(("_", "Aioflow"))} == set()
+    ours = nodes["ours"]
+    assert (ours.op, ours.attrs["token"], ours.attrs["Tin"], ours.attrs["Tout"]) == (
+        "PyFunc", "AioflowPyCoroutine", (af.float32,), (af.float32,),
+    )  # fmt: skip
+    assert nodes["after"].inputs == ("ours",)
+    with af.Graph().as_default() as again:
+        af.import_graph_def(af.GraphDef.FromString(event.graph_def), name="")
+    assert again.get_tensor_by_name("after:0").shape == [3]

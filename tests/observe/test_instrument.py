@@ -174,7 +174,7 @@ def test_without_the_package_it_says_how_to_install_it(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
     with pytest.raises(UnimplementedError) as raised:
         instrument()
-    assert "pip install 'aioflow[telemetry]'" in raised.value.message
+    assert "pip install 'aioflow-engine[telemetry]'" in raised.value.message
 
 
 def test_only_a_session_can_be_instrumented() -> None:

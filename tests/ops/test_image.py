@@ -151,7 +151,7 @@ async def test_without_pillow_the_error_says_how_to_get_it(monkeypatch: pytest.M
         data = await session.run(image.encode_png(SMALL))
         monkeypatch.setitem(sys.modules, "PIL.Image", None)
         for node in (image.decode_png(data), image.encode_jpeg(SMALL), image.decode_jpeg(b"\xff\xd8\xff")):
-            with pytest.raises(errors.UnimplementedError, match=r"pip install 'aioflow\[image\]'"):
+            with pytest.raises(errors.UnimplementedError, match=r"pip install 'aioflow-engine\[image\]'"):
                 await session.run(node)
         png: Any = await session.run(image.encode_png(SMALL))
         assert png.startswith(b"\x89PNG")  # needs no Pillow

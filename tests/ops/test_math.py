@@ -614,7 +614,7 @@ async def test_without_scipy_the_error_says_how_to_get_it(monkeypatch: pytest.Mo
     x = af.placeholder("float64", [])
     async with af.Session() as session:
         for tensor in (af.igamma(1.0, x), af.igammac(x, 2.0), af.betainc(x, x, x), af.igamma(2.0, 3.0)):
-            with pytest.raises(UnimplementedError, match=r"pip install 'aioflow\[special\]'"):
+            with pytest.raises(UnimplementedError, match=r"pip install 'aioflow-engine\[special\]'"):
                 await session.run(tensor, {x: 0.5})
         (slope,) = dense(af.gradients(af.igamma(2.0, x), x, 1.0))  # needs no SciPy
         assert await session.run(slope, {x: 0.5}) == pytest.approx(0.5 * math.exp(-0.5))

@@ -376,3 +376,37 @@ def test_what_makes_no_variable() -> None:
         aioflow.Variable(variable_def=object())
     with pytest.raises(DTypeError):
         aioflow.Variable(aioflow.constant(1), dtype="float32")
+
+
+@pytest.mark.parametrize("imported", [False, True])
+async def test_the_name_of_a_variable_stands_for_its_value(imported: bool) -> None:
+    """As in programs for TensorFlow 1, which find the weights of a graph by their names."""
+    v = aioflow.Variable([1.0, 2.0], name="v")
+    aioflow.multiply(v, 3.0, name="y")
+    graph = default_graph()
+    if imported:
+        stored = aioflow.train.export_meta_graph()
+        graph = aioflow.Graph()
+        with graph.as_default():
+            aioflow.train.import_meta_graph(stored)
+    found = graph.get_tensor_by_name("v:0")
+    assert (found.dtype, found.shape) == (aioflow.float32, [2])
+    with graph.as_default():
+        doubled = found * 2.0
+        (slope,) = aioflow.gradients(graph.get_tensor_by_name("y:0"), [found])
+        changes = [
+            aioflow.assign(found, [5.0, 6.0]),
+            aioflow.assign_add(found, [1.0, 1.0]),
+            aioflow.scatter_update(found, [0], [9.0]),
+        ]
+        async with aioflow.Session() as session:
+            await session.run(aioflow.global_variables_initializer())
+            assert (await session.run("v:0")).tolist() == [1.0, 2.0]
+            assert (await session.run([found, doubled, slope]))[1].tolist() == [2.0, 4.0]
+            for key in (found, "v:0"):
+                assert (await session.run("y:0", {key: [7.0, 8.0]})).tolist() == [21.0, 24.0]
+            for change, expected in zip(changes, ([5.0, 6.0], [6.0, 7.0], [9.0, 7.0]), strict=True):
+                await session.run(change)
+                assert (await session.run(found)).tolist() == expected
+    with pytest.raises(DTypeError, match="an update needs a variable"):
+        aioflow.assign(doubled, [1.0, 2.0])  # type: ignore[arg-type]  # what the test is about

@@ -144,7 +144,7 @@ def _aioflow_eval(fetches: list[Any], feeds: Any) -> list[Any]:
 @pytest.fixture(scope="session")
 def tf() -> Any:
     """`tensorflow.compat.v1`; a test that uses it is in graph mode."""
-    tensorflow = pytest.importorskip("tensorflow", reason="tensorflow-cpu is the oracle: pip install 'aioflow[parity]'")
+    tensorflow = pytest.importorskip("tensorflow", reason="tensorflow-cpu: pip install 'aioflow-engine[parity]'")
     return tensorflow.compat.v1
 
 

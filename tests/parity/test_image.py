@@ -13,7 +13,7 @@ import aioflow as af
 from aioflow.testing.evaluate import evaluate
 from tests.parity.test_parsing import either, same
 
-Image = pytest.importorskip("PIL.Image", reason="images are decoded by Pillow: pip install 'aioflow[image]'")
+Image = pytest.importorskip("PIL.Image", reason="images are decoded by Pillow: pip install 'aioflow-engine[image]'")
 RNG = np.random.default_rng(11)
 
 

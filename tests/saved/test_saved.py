@@ -364,7 +364,7 @@ async def test_all_that_cannot_travel_is_said_at_once(tmp_path: Path) -> None:
         (lambda m: {}, "needs a signature"),
         (lambda m: {"f": ({"x": m.x}, {})}, "no outputs"),
         (lambda m: {"f": ({"x": m.x, "again": m.x}, {"y": m.y})}, "one tensor"),
-        (lambda m: {"f": ({}, {"y": m.graph.get_tensor_by_name("layer/w:0")})}, "handle"),
+        (lambda m: {"f": ({}, {"y": m.graph.get_operation_by_name("layer/w").outputs[0]})}, "handle"),
         (lambda m: {"f": ({}, {"y": "nowhere:0"})}, "nowhere"),
         (lambda m: {"f": [m.x]}, "signature 'f'"),
         (lambda m: m.y, "the signatures"),

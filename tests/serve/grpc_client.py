@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-grpc = pytest.importorskip("grpc", reason="aioflow[grpc] is not installed")
+grpc = pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
 from aioflow.serve import GrpcServer, Limits, ModelOptions, Repository, ServerOptions  # noqa: E402  # it may not be there
 from aioflow.serve.grpc.messages import message  # noqa: E402

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette", reason="aioflow[serve] is not installed")
-pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
-pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed")
+pytest.importorskip("starlette", reason="aioflow-engine[serve] is not installed")
+pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
+pytest.importorskip("prometheus_client", reason="aioflow-engine[serve] is not installed")
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402  # it may not be there

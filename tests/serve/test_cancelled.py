@@ -57,7 +57,7 @@ def test_server_cancelled_at_any_turn_closes_its_port(loop: Loop) -> None:
 @loops
 def test_server_cancelled_while_it_ends_cuts_off_its_clients(loop: Loop, over_grpc: bool) -> None:
     if over_grpc:
-        pytest.importorskip("grpc", reason="aioflow[grpc] is not installed")
+        pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
     async def main() -> None:
         async def serve() -> None:
@@ -143,7 +143,7 @@ def test_application_cancelled_at_any_turn_leaves_nothing(loop: Loop, tmp_path: 
 
 @loops
 def test_grpc_server_cancelled_at_any_turn_closes_its_port(loop: Loop) -> None:
-    serve = pytest.importorskip("aioflow.serve.grpc", reason="aioflow[grpc] is not installed")
+    serve = pytest.importorskip("aioflow.serve.grpc", reason="aioflow-engine[grpc] is not installed")
     port = free_port()
 
     async def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc", reason="aioflow[grpc] is not installed")
+pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
 from aioflow import errors  # nothing to test without it
 from aioflow.serve import GrpcServer, Limits, ModelOptions, ModelSource, Repository, ServerOptions
@@ -287,7 +287,7 @@ async def test_what_has_begun_is_answered_at_the_end(tmp_path: Path) -> None:
 
 
 async def test_both_transports_have_the_same_models(folder: Path) -> None:
-    service = pytest.importorskip("tests.serve.service", reason="aioflow[serve] is not installed")
+    service = pytest.importorskip("tests.serve.service", reason="aioflow-engine[serve] is not installed")
     async with (
         service.serving({"m": folder}, where=ServerOptions(port=0, grpc_port=0)) as (server, http),
         client_of(server.grpc_address) as ask,
@@ -304,7 +304,7 @@ async def test_both_transports_have_the_same_models(folder: Path) -> None:
 
 
 async def test_a_server_whose_port_for_grpc_is_taken_ends_at_once(folder: Path) -> None:
-    service = pytest.importorskip("tests.serve.service", reason="aioflow[serve] is not installed")
+    service = pytest.importorskip("tests.serve.service", reason="aioflow-engine[serve] is not installed")
     async with asyncio.timeout(SECONDS), Repository({"m": folder}) as repository, GrpcServer(repository) as other:
         port = int(other.address.rpartition(":")[2])
         with pytest.raises(OSError, match=str(port)):
@@ -313,7 +313,7 @@ async def test_a_server_whose_port_for_grpc_is_taken_ends_at_once(folder: Path) 
 
 
 async def test_several_processes_speak_none(folder: Path) -> None:
-    pytest.importorskip("tests.serve.service", reason="aioflow[serve] is not installed")
+    pytest.importorskip("tests.serve.service", reason="aioflow-engine[serve] is not installed")
     from aioflow.serve import Processes
 
     with pytest.raises(errors.UnimplementedError, match="gRPC"):
@@ -329,4 +329,4 @@ def test_without_grpcio_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(errors.UnimplementedError) as raised:
         _ = aioflow.serve.grpc.GrpcServer
-    assert raised.value.expected == "pip install 'aioflow[grpc]'"
+    assert raised.value.expected == "pip install 'aioflow-engine[grpc]'"

@@ -17,7 +17,7 @@ from aioflow.serve import ModelOptions, ModelSource, Repository
 from aioflow.serve.metadata import metadata_of
 from aioflow.serve.protocol import InferRequest, MalformedRequestError
 
-pytest.importorskip("onnx", reason="aioflow[onnx] is not installed")
+pytest.importorskip("onnx", reason="aioflow-engine[onnx] is not installed")
 
 from tests.cancelling import LOOPS, cancel_at_each_turn, run_on
 from tests.interop.onnx.test_maps import ROWS, X, zip_map

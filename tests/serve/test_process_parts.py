@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("httptools", reason="httptools is not installed")
-pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed")
-pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
+pytest.importorskip("prometheus_client", reason="aioflow-engine[serve] is not installed")
+pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 

@@ -355,7 +355,7 @@ async def test_models_of_one_process_share_threads_and_no_variables(tmp_path: Pa
 @pytest.mark.parametrize("first", [None, 2])
 async def test_models_of_other_programs(tmp_path: Path, first: int | None) -> None:
     """An ONNX file in a numbered folder, and a SavedModel; of a fixed first size, each request is a step."""
-    pytest.importorskip("onnx", reason="aioflow[onnx] is not installed")
+    pytest.importorskip("onnx", reason="aioflow-engine[onnx] is not installed")
     with af.Graph().as_default() as graph:
         x = af.placeholder("float32", [first, 3], name="x")
         y = af.identity(x * 4.0, name="y")

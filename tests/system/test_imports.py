@@ -190,7 +190,7 @@ except ImportError as error:
 def test_importing_needs_no_cupy_and_making_one_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", NO_CUPY], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "pip install 'aioflow[cupy]'" in done.stdout
+    assert "pip install 'aioflow-engine[cupy]'" in done.stdout
 
 
 def test_the_list_of_names_is_read_when_it_is_needed() -> None:

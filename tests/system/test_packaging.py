@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+
+from aioflow.release import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +49,21 @@ def test_holds_the_packages_at_the_top(names: set[str]) -> None:
 )
 def test_holds_what_the_code_reads(names: set[str], name: str) -> None:
     assert name in names
+
+
+def test_distribution_is_called_as_the_messages_say(installed: Path) -> None:
+    [metadata] = installed.glob("*.dist-info/METADATA")
+    lines = metadata.read_text().splitlines()
+    assert f"Name: {DISTRIBUTION}" in lines
+    # Left alone, pip would install the project of somebody else that the index has under this name.
+    assert not [line for line in lines if line.startswith(("Requires-Dist: aioflow ", "Requires-Dist: aioflow["))]
+
+
+def test_no_text_tells_to_install_the_project_of_somebody_else() -> None:
+    texts = [path for pattern in ("*.md", "*.py", "*.toml") for path in ROOT.rglob(pattern)]
+    wrong = re.compile(r"aioflow\[[a-z]|pip install '?aioflow(?!-engine)")
+    ours = [path for path in texts if not {".venv", ".tox"} & set(path.relative_to(ROOT).parts)]
+    assert not [path.name for path in ours if path != Path(__file__) and wrong.search(path.read_text("utf-8"))]
 
 
 def test_holds_every_module(names: set[str]) -> None:

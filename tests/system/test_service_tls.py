@@ -13,7 +13,7 @@ from aioflow import errors
 from aioflow.serve import GrpcServer, Repository
 from tests.net.certificates import Authority
 
-pytest.importorskip("grpc", reason="aioflow[grpc] is not installed")
+pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
 from tests.serve.folders import SECONDS, save_model, scaled
 from tests.serve.grpc_client import client_of, grpc

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("httptools", reason="httptools is not installed")
-pytest.importorskip("prometheus_client", reason="aioflow[serve] is not installed")
-pytest.importorskip("uvicorn", reason="aioflow[serve] is not installed")
+pytest.importorskip("prometheus_client", reason="aioflow-engine[serve] is not installed")
+pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
 
 from aioflow.errors import ClosedSessionError, UnavailableError
 from aioflow.serve import Processes, ServerOptions  # what it needs may not be there

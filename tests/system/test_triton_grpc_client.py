@@ -33,7 +33,7 @@ DTYPES = [
 async def served(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, str]]:
     """The process, and where it listens for gRPC and for HTTP, once its models are ready."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
-        pytest.importorskip(package, reason="aioflow[serve] is not installed")
+        pytest.importorskip(package, reason="aioflow-engine[serve] is not installed")
     command = ("-m", "aioflow", "serve", *arguments, "--port", "0", "--grpc-port", "0")
     async with asyncio.timeout(processes.SECONDS), processes.program_on_loop(*command) as process:
         assert process.stdout is not None

@@ -26,7 +26,7 @@ def test_what_needs_the_package_says_how_to_install_it(asked: str) -> None:
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()
     assert any(line.startswith("aioflow.errors.UnimplementedError") for line in last)
-    assert "pip install 'aioflow[onnx]'" in done.stderr
+    assert "pip install 'aioflow-engine[onnx]'" in done.stderr
 
 
 def test_the_names_are_shown_all_the_same() -> None:

@@ -201,7 +201,7 @@ async def test_without_fsspec_the_error_has_the_install_command(
         with pytest.raises(OpError) as caught:
             await saver.save(session, "s3://bucket/m")
         assert isinstance(caught.value, UnimplementedError)
-        assert "pip install 'aioflow[fsspec]'" in str(caught.value)
+        assert "pip install 'aioflow-engine[fsspec]'" in str(caught.value)
         assert await saver.save(session, f"file://{tmp_path}/m") is not None
 
 

@@ -15,6 +15,7 @@ from aioflow.distributed.starting.jobs import Jobs
 from aioflow.distributed.starting.supervising import supervised, wanted
 from aioflow.errors import UnimplementedError
 from aioflow.net.credentials import Credentials
+from aioflow.release import install_command
 
 __all__ = ["start"]
 
@@ -54,7 +55,7 @@ async def start(
             `aioflow.distributed.processes.start`. Folders and certificates are those of the nodes.
 
     Raises:
-        UnimplementedError: Ray is not installed: `pip install 'aioflow[ray]'`.
+        UnimplementedError: Ray is not installed: `pip install 'aioflow-engine[ray]'`.
         InvalidArgumentError, DTypeError: an argument is not as it should be.
         DeadlineExceededError: Ray has no room for all tasks in time, or they do not serve.
         UnavailableError: a task is lost: its node is gone, or it has ended more often than it may. If that is while the
@@ -84,7 +85,7 @@ def _ray() -> Any:
             import_module(f"ray.{part}")
     except ImportError as error:
         raise UnimplementedError(
-            "the tasks are to be actors of Ray, which is not installed: pip install 'aioflow[ray]'",
+            f"the tasks are to be actors of Ray, which is not installed: {install_command('ray')}",
             expected="Ray",
             actual="none",
         ) from error

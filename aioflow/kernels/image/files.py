@@ -21,6 +21,7 @@ from aioflow.graph import dtypes
 from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.release import install_command
 from aioflow.work.stopping import batches, checkpoint
 from aioflow.work.threads import in_thread
 
@@ -35,7 +36,7 @@ def _pillow() -> Any:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
         raise UnimplementedError(
-            "images are decoded and encoded by Pillow, which is not installed: pip install 'aioflow[image]'",
+            f"images are decoded and encoded by Pillow, which is not installed: {install_command('image')}",
             expected="Pillow",
             actual="none",
         ) from error

@@ -22,6 +22,7 @@ from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.kernels.blockwise import is_large
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import HOST, Binding, Body, binder
+from aioflow.release import install_command
 from aioflow.work.stopping import blocks, checkpoint
 
 __all__: list[str] = []
@@ -81,7 +82,7 @@ def _scipy_special() -> Any:
         return importlib.import_module("scipy.special")
     except ImportError as error:
         raise UnimplementedError(
-            "incomplete gamma and beta functions are SciPy's, which is not installed: pip install 'aioflow[special]'",
+            f"incomplete gamma and beta functions are SciPy's, which is not installed: {install_command('special')}",
             expected="SciPy",
             actual="none",
         ) from error

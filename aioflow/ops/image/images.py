@@ -233,7 +233,7 @@ def decode_png(
 
     Raises:
         InvalidArgumentError: it is not a PNG image.
-        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow-engine[image]'`.
     """
     return make("DecodePng", contents, channels=channels, dtype=as_dtype(dtype), name=name)
 
@@ -259,7 +259,7 @@ def decode_jpeg(
 
     Raises:
         InvalidArgumentError: it is not a JPEG image.
-        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow-engine[image]'`.
     """
     return make(
         "DecodeJpeg",
@@ -364,7 +364,7 @@ def encode_jpeg(
 
     Raises:
         InvalidArgumentError: the image has a different number of channels.
-        UnimplementedError: Pillow is not installed: `pip install 'aioflow[image]'`.
+        UnimplementedError: Pillow is not installed: `pip install 'aioflow-engine[image]'`.
     """
     return make(
         "EncodeJpeg",

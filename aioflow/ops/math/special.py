@@ -213,7 +213,7 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """The lower regularised incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹ exp(-t) dt / Γ(a), for a > 0 and x >= 0.
 
     Raises:
-        UnimplementedError: SciPy is not installed: `pip install 'aioflow[special]'`.
+        UnimplementedError: SciPy is not installed: `pip install 'aioflow-engine[special]'`.
     """
     return make("Igamma", a, x, name=name)
 
@@ -230,6 +230,6 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None
         a, b: Positive. They and `x` have one shape; scalars go with any.
 
     Raises:
-        UnimplementedError: SciPy is not installed: `pip install 'aioflow[special]'`.
+        UnimplementedError: SciPy is not installed: `pip install 'aioflow-engine[special]'`.
     """
     return make("Betainc", a, b, x, name=name)

@@ -6,7 +6,7 @@ The public functions here take a `Variable` (or what an assignment returned), so
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import aioflow
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -374,7 +374,7 @@ def assign(
     """Set the variable to `value`.
 
     Args:
-        ref: A Variable.
+        ref: A Variable, or the tensor of its value, which `Graph.get_tensor_by_name` finds by its name.
         validate_shape: With False the value may have a different shape from the variable's; the variable then has the
             static shape that both have in common. (A shape that is not known yet is still checked in the run.)
         use_locking: Accepted for published code: updates are atomic.
@@ -413,10 +413,14 @@ def count_up_to(ref: aioflow.Variable, limit: int, name: str | None = None) -> T
     return result
 
 
-def _variable(ref: aioflow.Variable) -> aioflow.Variable:
-    if not hasattr(ref, "handle"):
+def _variable(ref: Any) -> aioflow.Variable:
+    # What a program finds by a variable's name is a tensor. Type checkers are not told, so that they find those who
+    # assign to a tensor by mistake.
+    found = ref.graph.variable_of(ref) if isinstance(ref, Tensor) else ref
+    if not hasattr(found, "handle"):
         raise DTypeError("an update needs a variable", expected="a Variable", actual=repr(ref))
-    return ref
+    variable: aioflow.Variable = found
+    return variable
 
 
 def _scatter(

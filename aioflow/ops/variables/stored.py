@@ -23,7 +23,7 @@ def variable_def(variable: Any, export_scope: str | None = None) -> Message:
         variable_name=variable.handle.name.removeprefix(scope),
         initial_value_name=variable.initial_value.name.removeprefix(scope),
         initializer_name=variable.initializer.name.removeprefix(scope),
-        snapshot_name=variable._as_graph_element().name.removeprefix(scope),
+        snapshot_name=variable.snapshot.name.removeprefix(scope),
         is_resource=True,
         trainable=variable.trainable,
         synchronization=variable.synchronization.value,
@@ -52,9 +52,10 @@ def take_up(variable: Any, graph: Graph, stored: Any, import_scope: str | None) 
     if not is_message(stored, "VariableDef"):
         raise DTypeError("not the message of a variable", expected="a VariableDef", actual=type(stored).__name__)
     scope = f"{import_scope.removesuffix('/')}/" if import_scope else ""
-    handle = graph.get_tensor_by_name(scope + stored.variable_name)
-    if handle.op.type != "VarHandleOp":
-        raise DTypeError("not the handle of a variable", expected="a VarHandleOp", actual=handle.op.type)
+    node = graph.get_operation_by_name((scope + stored.variable_name).removesuffix(":0"))
+    if node.type != "VarHandleOp":
+        raise DTypeError("not the handle of a variable", expected="a VarHandleOp", actual=node.type)
+    handle = node.outputs[0]
     variable.synchronization = VariableSynchronization(stored.synchronization)
     variable.aggregation = VariableAggregation(stored.aggregation)
     variable._trainable = stored.trainable
@@ -72,3 +73,4 @@ def take_up(variable: Any, graph: Graph, stored: Any, import_scope: str | None) 
         info = stored.save_slice_info_def
         place = SaveSliceInfo(info.full_name, info.full_shape, info.var_offset, info.var_shape)
         variable._set_save_slice_info(place)
+    graph.add_variable(variable)

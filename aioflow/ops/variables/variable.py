@@ -136,6 +136,7 @@ class Variable(Updates):
             if self._caching_device is not None:
                 with graph.device(self._caching_device):
                     self._cached = identity(self._cached)
+            graph.add_variable(self)
 
     def _static_shape(self, node: str, initial: Tensor, shape: Any, validate_shape: bool) -> Dims:
         if shape is not None:
@@ -329,6 +330,11 @@ class Variable(Updates):
     async def eval(self, session: aioflow.Session | None = None) -> NDArray[Any]:
         """The value in `session`, or in the default session."""
         return await self._cached.eval(session=session)
+
+    @property
+    def snapshot(self) -> Tensor:
+        """The value as a tensor that all share."""
+        return self._cached
 
     def _as_graph_element(self) -> Tensor:
         return self._cached

@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, over gRPC.
 
 `request` and `response` are its messages without I/O; `methods` is what is answered; `server` listens. It is imported
-with its first use, and needs `pip install 'aioflow[grpc]'`.
+with its first use, and needs `pip install 'aioflow-engine[grpc]'`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from aioflow.errors import UnimplementedError
+from aioflow.release import install_command
 
 if TYPE_CHECKING:
     from aioflow.serve.grpc.server import GrpcServer
@@ -26,5 +27,5 @@ def __getattr__(name: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != "grpc":
             raise
         raise UnimplementedError(
-            "serving over gRPC needs grpcio, which is not installed", expected="pip install 'aioflow[grpc]'"
+            "serving over gRPC needs grpcio, which is not installed", expected=install_command("grpc")
         ) from error

@@ -71,6 +71,7 @@ class _Monitored:
     """What both kinds of monitored sessions do."""
 
     StepContext = StepContext
+    starts_queue_runners = True  # `train.start_queue_runners` asks
 
     def __init__(
         self,

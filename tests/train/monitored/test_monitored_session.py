@@ -42,6 +42,18 @@ async def test_it_trains_stops_and_goes_on_in_the_next_program(tmp_path: Path) -
     assert seen == [3, 3, 3, 5, 5, 5]  # the third finds the step reached, and makes one more to see that
 
 
+async def test_queue_runners_run_once_where_the_program_starts_them_too() -> None:
+    queue = af.FIFOQueue(4, ["float32"], [()])
+    af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue(3.0)]))
+    element = queue.dequeue()
+    async with af.train.MonitoredTrainingSession() as session:
+        async with af.train.Coordinator() as coord:
+            assert af.train.start_queue_runners(session, coord) == []
+            assert await session.run(element) == 3.0
+            coord.request_stop()
+        assert [float(await session.run(element)) for _ in range(10)] == [3.0] * 10  # those of the session go on
+
+
 async def test_hooks_may_be_coroutines() -> None:
     _, update = counter()
     log = []

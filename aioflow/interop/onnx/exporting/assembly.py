@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from onnx import GraphProto, ModelProto, NodeProto, defs, helper
@@ -12,6 +11,7 @@ from aioflow.graph.arrays import Array
 from aioflow.interop.onnx.exporting.scope import Scope
 from aioflow.interop.onnx.exporting.types import tensor_proto, value_info
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
+from aioflow.release import RELEASE
 
 __all__ = ["assembled"]
 
@@ -37,16 +37,9 @@ def assembled(scope: Scope, outputs: Mapping[str, Value], doc: str) -> ModelProt
         opset_imports=imports,
         ir_version=helper.find_min_ir_version_for(imports),
         producer_name=_PRODUCER,
-        producer_version=_version(),
+        producer_version=RELEASE,
         doc_string=doc,
     )
-
-
-def _version() -> str:
-    try:
-        return version(_PRODUCER)
-    except PackageNotFoundError:  # run from its sources
-        return ""
 
 
 def _name_outputs(scope: Scope, outputs: Mapping[str, Value]) -> None:
