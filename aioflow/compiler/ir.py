@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import SourceLine
-from aioflow.graph.boundary import ARG, RETVAL, SEND
+from aioflow.graph.boundary import ARG, GIVES_BACK, RETVAL, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
@@ -59,6 +59,15 @@ class Node:
         found = self.attrs.get(BODY)
         return found if isinstance(found, ClientGraph) else None
 
+    @property
+    def changes(self) -> bool:
+        """Whether it changes what other steps see: itself, or what it calls."""
+        body = self.body if BODY in self.attrs else None
+        if body is not None:
+            return body.changes
+        traits = traits_of(self.op)
+        return traits.effect is Effect.CHANGES and traits.role is Role.KERNEL
+
     def predecessors(self) -> Iterator[str]:
         """Names of the nodes that must finish first; a name may occur twice."""
         for edge in self.inputs:
@@ -87,6 +96,11 @@ class ClientGraph:
         """How many nodes it has, those of bodies among them."""
         bodies = [node.body for node in self.nodes.values() if BODY in node.attrs]  # of thousands nearly none has one
         return len(self.nodes) + sum(body.size for body in bodies if body is not None)
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything in it changes what other steps see."""
+        return any(node.changes for node in self.nodes.values())
 
     def spec(self, edge: Edge) -> OutputSpec:
         """Dtype and static shape of an output."""
@@ -127,8 +141,12 @@ class Part:
     @property
     def changes(self) -> bool:
         """Whether anything in it changes what other steps see."""
-        found = (traits_of(node.op) for node in self.nodes())
-        return any(traits.effect is Effect.CHANGES and traits.role is Role.KERNEL for traits in found)
+        return any(graph.changes for graph in self.subgraphs.values())
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether anything in it is given back where nobody gets what the step gives."""
+        return any(GIVES_BACK in node.attrs for node in self.nodes())
 
     @property
     def destinations(self) -> frozenset[str]:

@@ -22,6 +22,7 @@ from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.placement import Chooser, first_feasible, place
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.schedule import schedule_receives
+from aioflow.compiler.taking import mark_takes
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.compiler.verify import verify
 from aioflow.work.letting_go import let_go
@@ -69,7 +70,9 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     chosen = options or CompileOptions()
     check = verify if chosen.verify else _trust
     graph = _optimized(check(prune(request)), chosen, check)
-    if chosen.meeting is not None:
+    if chosen.meeting is None:
+        graph = mark_takes(graph)
+    else:  # a partial run, which is given out bit by bit
         graph = check(chosen.meeting(graph))
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
     before = list(graph.nodes.values())

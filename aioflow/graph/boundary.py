@@ -1,10 +1,12 @@
-"""Names of the ops where values enter and leave a step, and cross between devices. `ops/transfer.py` defines them."""
+"""Names of the ops where values enter and leave a step, and cross between devices (`ops/transfer.py` defines them), and
+of what the compiler says of nodes that take something away.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ARG", "BOUNDARY", "PARTIAL_FEED", "PARTIAL_FETCH", "RECV", "RETVAL", "SEND"]
+__all__ = ["ARG", "BOUNDARY", "GIVES_BACK", "PARTIAL_FEED", "PARTIAL_FETCH", "RECV", "RETVAL", "SEND"]
 
 # What a step is given and what it gives, each with its number: a part of a plan is complete in itself.
 ARG: Final = "_Arg"
@@ -15,5 +17,8 @@ PARTIAL_FETCH: Final = "_PartialFetch"
 # The two ends of an edge between devices.
 SEND: Final = "_Send"
 RECV: Final = "_Recv"
+
+# The attribute of a node whose kernel gives back what it has taken where nobody gets what the step gives.
+GIVES_BACK: Final = "_gives_back"
 
 BOUNDARY: Final = frozenset({ARG, RETVAL})

@@ -193,6 +193,8 @@ class Traits:
         is_numeric: Its work is on numbers in tensors.
         stays_home: It needs what only the process has that built the graph: a Python function.
         half: What becomes of it in 16 bits; None for what is usual for its kind: see `in_16_bits`.
+        tells_step: Its kernel changes nothing before it has stopped waiting, and tells the step then (`StepAccount`).
+        takes_away: It takes something away, and its kernel can give that back.
     """
 
     kind: str = ""
@@ -216,6 +218,8 @@ class Traits:
     is_numeric: bool = True
     stays_home: bool = False
     half: Half | None = None
+    tells_step: bool = False
+    takes_away: bool = False
 
     @property
     def in_16_bits(self) -> Half:
@@ -297,6 +301,8 @@ class Answers(TypedDict, total=False):
     is_numeric: bool
     stays_home: bool
     half: Half | None
+    tells_step: bool
+    takes_away: bool
 
 
 class Kind(Protocol):

@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, UnimplementedError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
+from aioflow.graph.boundary import GIVES_BACK
 from aioflow.graph.dtypes import DType, as_dtype, resource, string, variant
 from aioflow.graph.opdef import LOADING, OPS, REGISTERING
 from aioflow.graph.shapes import Dims
@@ -153,6 +154,11 @@ class Binding:
     def xp(self) -> Any:
         """The backend's array namespace."""
         return self.backend.xp
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether what the node takes away is given back where nobody gets what the step gives: it is only fetched."""
+        return GIVES_BACK in self.attrs
 
     @property
     def is_host(self) -> bool:
@@ -461,6 +467,7 @@ class KernelOptions(TypedDict, total=False):
     fresh: bool
     retains: bool
     takes_out: bool
+    takes_step: bool
     exact_c: str
     label: str
     priority: int

@@ -145,7 +145,9 @@ class RemoteWorker:
         document = {"part": header, "config": config_document(config), "peers": peers}
         reply = await self._channel.call(REGISTER, document, tensors, timeout=_REGISTER_SECONDS)
         handle = parse(Handle, reply.header).handle
-        self._parts[handle] = _Registered(part.all_feeds, part.feeds, part.changes, bool(part.destinations))
+        self._parts[handle] = _Registered(
+            part.all_feeds, part.feeds, part.changes, bool(part.destinations), part.gives_back
+        )
         return handle
 
     async def deregister(self, handle: int) -> None:
@@ -184,11 +186,16 @@ class RemoteWorker:
 
     def _has_ended(self, part: _Registered, step: Step) -> None:
         """The part of a step has ended well."""
+        self._may_be_given_back(part, step)
         if part.sends:
             self._sent[step.id] = step
             step.releases.append(lambda: self._forget(step))
             if self._channel.error is not None:
                 self.ended(gone(self._channel.peer, self._channel.error))
+
+    def _may_be_given_back(self, part: _Registered, step: Step) -> None:
+        if part.gives_back:
+            step.took(partial(self._stop, step))
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches. When this returns or raises, nothing of the step is
@@ -311,7 +318,7 @@ class RemoteWorker:
 
     async def abort(self, step: int, error: OpError) -> bool:
         """Stop a step, because of an error somewhere else; returns when nothing of it is running there any more, and
-        whether anything had.
+        whether it may have changed anything. What it has only taken is given back.
 
         Raises:
             DeadlineExceededError: the worker has not stopped it within two seconds; it will.
@@ -374,12 +381,14 @@ class _Registered(NamedTuple):
 
     Attributes:
         sends: Whether other tasks get something from it.
+        gives_back: Whether an abort gives something back even where the part has just ended.
     """
 
     all_feeds: int
     feeds: tuple[int, ...]
     changes: bool
     sends: bool
+    gives_back: bool
 
     def taken(self, feeds: Sequence[Any]) -> list[Any]:
         """Those of the feeds of a whole step. Raises InvalidArgumentError: these are not of one."""
@@ -477,11 +486,13 @@ class _Share:
             (calls.forget if has_ended else calls.give_up)(self._step.id)
             if self._quietly and has_ended:
                 self._step.waiting.pop(self._wait, None)
+                if self._reply is None:
+                    self._worker._may_be_given_back(self._part, self._step)
 
 
 def _unknown(feeds: Sequence[Any]) -> _Registered:
     """The worker says that there is no such part."""
-    return _Registered(len(feeds), (), changes=False, sends=False)
+    return _Registered(len(feeds), (), changes=False, sends=False, gives_back=False)
 
 
 class _Wait:

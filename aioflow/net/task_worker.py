@@ -30,7 +30,7 @@ from aioflow.runtime.executable import Executable
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.rendezvous import Rendezvous
-from aioflow.runtime.step import Step
+from aioflow.runtime.step import GiveBack, Step
 from aioflow.runtime.worker import Begun, Worker, WorkerState
 
 __all__ = ["Push", "TaskWorker", "WorkerSession"]
@@ -38,6 +38,8 @@ __all__ = ["Push", "TaskWorker", "WorkerSession"]
 Push: TypeAlias = Callable[[Parcel], None]
 
 _NAMES: Final = 4096  # a cluster has fewer devices; what a peer makes up does not stay for good
+_HELD_SECONDS: Final = 2.0  # for which an abort gives back what a step that has ended has taken
+_MOST_HELD: Final = 64  # steps, each with what it has taken
 _owner_of: Final = lru_cache(_NAMES)(task_of)
 
 
@@ -180,6 +182,7 @@ class WorkerSession:
         self._peers = peers
         self._handles: dict[int, _Handle] = {}
         self._running: dict[JointStep, None] = {}
+        self._held: dict[int, tuple[list[GiveBack], bool]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -227,8 +230,21 @@ class WorkerSession:
             fetches = await self._worker.run(handle, feeds, step)
             failed = False
             return fetches
+        except BaseException as error:
+            await step.unwind(error)  # before whoever aborts the step is told that it has ended
+            raise
         finally:
             self._leave(step, joint, failed)
+
+    def hold(self, step: Step) -> None:
+        """The step has ended, and its client is sent what it gives: `abort` gives back what the step has taken, should
+        the client not want that any more.
+        """
+        if taken := step.keep():
+            self._held[step.id] = (taken, step.changed)
+            asyncio.get_running_loop().call_later(_HELD_SECONDS, self._held.pop, step.id, None)
+            if len(self._held) > _MOST_HELD:
+                del self._held[next(iter(self._held))]
 
     def begin(
         self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
@@ -246,6 +262,7 @@ class WorkerSession:
         if not known.executable.is_brief(feeds):
             return None
         joint = self._enter(step, known)
+        step.changed = known.executable.changes
         failed = True
         try:
             fetches = known.executable.run_brief(feeds, step)
@@ -285,6 +302,8 @@ class WorkerSession:
         return None
 
     def _leave(self, step: Step, joint: JointStep | None, failed: bool) -> None:
+        if step.changed and step.begun is not None:
+            step.begun.add(self._owner.task)
         if joint is not None:
             self._running.pop(joint, None)
             self._owner.steps.end(joint)
@@ -293,8 +312,6 @@ class WorkerSession:
     def _begin(self, step: Step, known: _Handle) -> JointStep:
         joint = self._owner.steps.begin(step.id, step, self._peers, known.meets, self.number)
         joint.origin = self._origin
-        if known.changes and step.begun is not None:
-            step.begun.add(self._owner.task)
         self._running[joint] = None
         step.rendezvous = joint.rendezvous
         return joint
@@ -306,12 +323,17 @@ class WorkerSession:
 
     async def abort(self, step: int, error: OpError) -> bool:
         """Stop a step of this client, because of an error somewhere else; returns when nothing of it is running here
-        any more, and whether anything had.
+        any more, and whether it may have changed anything. What one that has just ended has only taken is given back.
         """
         begun = self._owner.steps.has_begun(step)
         joint = self._owner.steps.abort(step, error, self.number)
         if joint is not None:
             await joint.ended()
+            begun = joint.step is None or joint.step.changed
+        if step in self._held:
+            taken, begun = self._held.pop(step)
+            for give_back in reversed(taken):
+                give_back()
         return begun
 
     def take(self, parcel: Parcel) -> None:

@@ -405,6 +405,7 @@ class _Client:
             raise
         finally:
             step.finish()
+        self._session.hold(step)
         if part.sends:  # what it has sent may turn out later not to have arrived
             self._follow(step)
         if not asked.answered:

@@ -70,7 +70,7 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in `pip install 'aioflow[NAME]'`."""
+        """The name of its entry point, and of the extra of aioflow that brings it."""
 
     @property
     def device_type(self) -> str:

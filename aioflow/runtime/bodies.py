@@ -8,10 +8,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.ir import ClientGraph
 from aioflow.graph.dtypes import DType
-from aioflow.graph.opdef import traits_of
-from aioflow.graph.traits import Effect, Role
 from aioflow.ops.fused import ORIGINS
 from aioflow.runtime.step import Step
 
@@ -38,7 +36,7 @@ class Body:
 
     def __init__(self, graph: ClientGraph, executable: Runnable) -> None:
         self._executable = executable
-        self.is_repeatable = not _changes(graph)
+        self.is_repeatable = not graph.changes
         self.digest = _digest(graph)
 
     async def run(self, values: Sequence[Any]) -> list[Any]:
@@ -48,18 +46,6 @@ class Body:
             return await self._executable.run(values, step)
         finally:
             step.finish()
-
-
-def _changes(graph: ClientGraph) -> bool:
-    """Whether anything in it changes what others see. A node that calls a body does if that does."""
-
-    def does(node: Node) -> bool:
-        if node.body is not None:
-            return _changes(node.body)
-        traits = traits_of(node.op)
-        return traits.effect is Effect.CHANGES and traits.role is Role.KERNEL
-
-    return any(does(node) for node in graph.nodes.values())
 
 
 def _digest(graph: ClientGraph) -> bytes:

@@ -190,7 +190,8 @@ class Dataflow:
             if activation.node.kind is Role.RECV:
                 result = bound.call(step=step, tag=inputs[0])
             else:
-                result = bound.call(*self._awaited[activation.node][0](inputs))
+                extra = {"step": step} if bound.kernel.takes_step else {}
+                result = bound.call(*self._awaited[activation.node][0](inputs), **extra)
         except Exception as error:
             failure = kernel_error(error, bound.node)
             raise failure from failure.__cause__

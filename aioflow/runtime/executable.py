@@ -46,12 +46,14 @@ class Executable(ABC):
     Attributes:
         feeds: How many feeds the whole step has.
         fetch_indices: Which of the step's fetches it gives, in the order in which it gives them.
+        changes: Whether a run changes something that others see without telling its step when it does.
         limit: `SessionConfig.max_value_bytes`.
     """
 
     def __init__(self, graph: ClientGraph, fetched: Fetched, config: SessionConfig) -> None:
         self.feeds = graph.feeds
         self.fetch_indices = fetched.indices
+        self.changes = True
         self.limit = config.max_value_bytes
         self._fetched = fetched
 
@@ -73,6 +75,7 @@ class Executable(ABC):
         Raises:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
         """
+        step.changed = step.changed or self.changes
         if self.limit is None:
             fetches = self._fetched.hand_over(await self._values(feeds, step))
         else:
@@ -205,7 +208,24 @@ def make_executable(
         UnimplementedError: there is no kernel for a node on this kind of device.
         InvalidArgumentError: a kernel cannot be bound to such attributes.
     """
+    made = _made(graph, backend, resources, state, executor, config, capture, alone, folders)
+    made.changes = any(
+        node.changes and (node.body is not None or not traits_of(node.op).tells_step) for node in graph.nodes.values()
+    )
+    return made
 
+
+def _made(
+    graph: ClientGraph,
+    backend: ArrayBackend,
+    resources: Any,
+    state: dict[str, Any],
+    executor: Executor,
+    config: SessionConfig,
+    capture: Capture | None,
+    alone: bool,
+    folders: AllowedFolders,
+) -> Executable:
     def prepare(body: ClientGraph) -> Body:
         made = make_executable(body, backend, resources, state, executor, config, capture, True, folders)
         return Body(body, made)

@@ -29,6 +29,7 @@ class PartExecutable:
     def __init__(self, executables: Mapping[str, Executable]) -> None:
         self._executables = tuple(executables.values())
         self._devices = frozenset(executables)
+        self.changes = any(executable.changes for executable in self._executables)
         self.feeds = max((executable.feeds for executable in self._executables), default=0)
         indices = [i for executable in self._executables for i in executable.fetch_indices]
         # Where each fetch, in the order of their indices, is among the results of the executables one after another.
@@ -46,6 +47,7 @@ class PartExecutable:
         """
         if step.rendezvous is None:
             step.rendezvous = Rendezvous(asyncio.get_running_loop(), self._devices)
+        step.changed = step.changed or self.changes
         results: dict[int, list[Any]] = {}
         runs: dict[int, tuple[UnitsExecutable, UnitRun]] = {}
         flows: list[Coroutine[Any, Any, None]] = []

@@ -11,16 +11,39 @@ from functools import partial
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, NoReturn, Protocol, Self, cast
+from typing import Any, Final, NoReturn, Protocol, Self, TypeAlias, cast
 
-from aioflow.errors import AioflowError, CancelledError, InternalError, OpError
+from aioflow.errors import (
+    AbortedError,
+    AioflowError,
+    CancelledError,
+    ClosedSessionError,
+    DeadlineExceededError,
+    InternalError,
+    OpError,
+    OutOfRangeError,
+    UnavailableError,
+)
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.spans import Spans
 from aioflow.work.threads import LeftBehind
 
-__all__ = ["Probe", "Step", "StuckStep", "Waiter", "root_cause"]
+__all__ = ["GiveBack", "Probe", "Step", "StuckStep", "Waiter", "root_cause"]
 
 _LOGGER: Final = logging.getLogger("aioflow.runtime")
+
+
+GiveBack: TypeAlias = Callable[[], Awaitable[None] | None]
+
+# What no kernel has failed on: the step was stopped, somebody could not be reached, or a queue has no more.
+_NO_FAILURE: Final = (
+    AbortedError,
+    CancelledError,
+    ClosedSessionError,
+    DeadlineExceededError,
+    OutOfRangeError,
+    UnavailableError,
+)
 
 
 class Probe(Protocol):
@@ -100,7 +123,8 @@ class Step:
         deadline: When its caller gives up, by the clock of the event loop; None for never.
         holding: Asked when an async node has come to its end: what is to be awaited before the step goes on, or None.
         holds_after: By the monotonic clock; before that `holding` need not be asked.
-        begun: Of a step on several workers, where updates may have been made; None where nobody keeps account.
+        begun: Of a step on several workers, where updates may have been made; None for one in this process alone.
+        changed: Whether it has changed something here, for good, that others see.
         left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
         releases: Called when it has ended.
         spans: Where its parts are reported, or None.
@@ -111,7 +135,9 @@ class Step:
         "_ended",
         "_finished",
         "_stopped",
+        "_taken",
         "begun",
+        "changed",
         "deadline",
         "describe",
         "error",
@@ -139,6 +165,8 @@ class Step:
         self.error: OpError | None = None
         self.deadline: float | None = None
         self.begun: set[str] | None = None
+        self.changed = False
+        self._taken: list[GiveBack] = []
         self.holding: Callable[[], Awaitable[None] | None] | None = None
         self.holds_after = inf
         self.left_behind: list[str] = []
@@ -243,8 +271,31 @@ class Step:
 
     def account(self, error: BaseException) -> None:
         """Let the error that the step ends with say whether updates may have been made."""
-        if self.begun is not None and isinstance(error, OpError):
-            error.may_have_been_applied = bool(self.begun)
+        if isinstance(error, OpError):
+            error.may_have_been_applied = self.changed or bool(self.begun)
+
+    def took(self, give_back: GiveBack) -> None:
+        """Something has been taken away; `give_back` returns it, should nobody get what the step gives."""
+        self._taken.append(give_back)
+
+    def keep(self) -> list[GiveBack]:
+        """What has been taken away is not given back by this step; returns how each is."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    async def unwind(self, error: BaseException) -> None:
+        """Give back what has been taken away, the last first: nobody gets what the step gives.
+
+        Args:
+            error: Why. What a kernel has failed on is not given back, or whoever comes next would fail on it, too.
+        """
+        taken = self.keep()
+        if isinstance(error, Exception) and not isinstance(error, _NO_FAILURE):
+            self.changed = self.changed or bool(taken)
+            return
+        waiting = [waited for give_back in reversed(taken) if (waited := give_back()) is not None]
+        for each in waiting:
+            await each
 
     def leave_behind(self, node: str) -> None:
         """The kernel of a node has not stopped, and nobody waits for it any more."""

@@ -43,8 +43,8 @@ class PreparedStep:
     """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
 
     __slots__ = (
-        "converters", "fetches", "made", "mutations", "registered", "request", "run_inline", "sampling", "single",
-        "take",
+        "changes", "converters", "fetches", "made", "mutations", "registered", "request", "run_inline", "sampling",
+        "single", "take",
     )  # fmt: skip
 
     def __init__(self, fetches: FetchMapper, request: StepRequest, mutations: int, sampling: Sampling) -> None:
@@ -58,6 +58,7 @@ class PreparedStep:
     def use(self, made: Plan, registered: RegisteredStep) -> None:
         """Run by this plan from now on."""
         self.made = made
+        self.changes = any(part.changes for part in made.parts.values())
         self.registered = registered
         self.run_inline = registered.run_inline
         on_cards = _read_on_cards(made)

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from aioflow.config import RunOptions, SessionConfig, TraceLevel
-from aioflow.errors import CancelledError, ClosedSessionError
+from aioflow.errors import CancelledError, ClosedSessionError, OpError
 from aioflow.runtime.cluster import Cluster
 from aioflow.runtime.spans import Spans, process_spans
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
@@ -42,26 +42,32 @@ class Running:
 
     async def at_once(self, prepared: PreparedStep, values: list[Any]) -> Any:
         """What a step that asks for nothing special gives: run right here, if it is expected to be short."""
+        if self._debt > self._config.yield_every:
+            values = small_copies(values)
+            await self._let_others_run()
         if self.is_over:
             raise ClosedSessionError.refusing()
         started = perf_counter()
-        done = prepared.run_inline(values)
+        try:
+            done = prepared.run_inline(values)
+        except OpError as error:
+            error.may_have_been_applied = prepared.changes
+            raise
         if done is None:
-            done = await self.step(prepared, small_copies(values))
-        else:
-            if not isinstance(done, list):
-                done = await done.finish()
-            await self._share(started)
-            if prepared.single:
-                return done[0]
+            return await self.step(prepared, small_copies(values))
+        if not isinstance(done, list):
+            done = await done.finish()
+        self._debt += perf_counter() - started
+        if prepared.single:
+            return done[0]
         return await prepared.give(done) if prepared.take is None else prepared.take(done)
 
-    async def _share(self, started: float) -> None:
-        """Let others run once the steps that never waited have taken `yield_every` of the loop's time."""
-        self._debt += perf_counter() - started
-        if self._debt > self._config.yield_every:
-            self._debt = 0.0
-            await asyncio.sleep(0)
+    async def _let_others_run(self) -> None:
+        """The steps that never waited have taken `yield_every` of the loop's time. This is before a step, since one who
+        is cancelled after it does not get what it gives.
+        """
+        self._debt = 0.0
+        await asyncio.sleep(0)
 
     async def step(
         self,
@@ -70,12 +76,15 @@ class Running:
         limit: TimeLimit | None = None,
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
-    ) -> list[Any]:
-        """Run a step by its plan; returns its fetches in order. Raises OpError.
+    ) -> Any:
+        """Run a step by its plan; returns the fetched values in the structure of the fetches. Raises OpError. What the
+        step has only taken in order to give it is given back where it is not given.
 
         Where the caller is cancelled while the session is closed, `asyncio.CancelledError` is raised: the blocks around
         it, a TaskGroup or `asyncio.timeout`, wait for that.
         """
+        if self._debt > self._config.yield_every:
+            await self._let_others_run()
         if run_metadata is not None:
             run_metadata.step_stats = []  # of the run before
         asked = options is not None and options.trace_level is TraceLevel.FULL
@@ -90,27 +99,34 @@ class Running:
         task = asyncio.current_task()
         cancelled_before = 0 if task is None else task.cancelling()
         try:
-            with _reported(step, prepared):
-                result = await prepared.registered.run(values, step)
-        except asyncio.CancelledError as error:
-            error.add_note(f"aioflow: {step.describe()} was cancelled after {step.seconds:.3f} s{step.state()}")
-            raise
-        except CancelledError as error:
-            if task is not None and task.cancelling() > cancelled_before:
+            given = await self._watched(step, prepared, values, trace)
+            self._debt += perf_counter() - started
+            if trace is not None and asked and run_metadata is not None:
+                run_metadata.step_stats = list(trace.stats())
+            return given
+        except BaseException as error:
+            await step.unwind(error)
+            step.account(error)
+            if isinstance(error, asyncio.CancelledError):
+                error.add_note(f"aioflow: {step.describe()} was cancelled after {step.seconds:.3f} s{step.state()}")
+            elif isinstance(error, CancelledError) and task is not None and task.cancelling() > cancelled_before:
                 await asyncio.sleep(0)  # Python 3.13 cancels once more what leaves a TaskGroup by an error: here
                 raise asyncio.CancelledError from error
             raise
         finally:
             del self.steps[step]
             step.finish()
-        await self._share(started)
+
+    async def _watched(self, step: Step, prepared: PreparedStep, values: list[Any], trace: TraceProbe | None) -> Any:
+        """Run a step, and learn from its times."""
+        with _reported(step, prepared):
+            result = await prepared.registered.run(values, step)
+        given = await prepared.give(result) if prepared.take is None else prepared.take(result)
         if trace is not None:
             self._planner.observe(trace.stats())
-            if asked and run_metadata is not None:
-                run_metadata.step_stats = list(trace.stats())
         if prepared.sampling.is_due():
             await self._cache.place_again(prepared)
-        return result
+        return given
 
     def begin(self, step: Step) -> None:
         """Add a step to those in flight; `finish` must follow.

@@ -275,7 +275,9 @@ class Session(Blocking, Batching, Reporting):
             DeadlineExceededError: `timeout` ran out.
             ClosedSessionError: the session is closed.
 
-        Cancelling the task stops the step at the next kernel boundary; the session stays usable.
+        Cancelling the task stops the step at the next kernel boundary; the session stays usable. An element that the
+        step has taken from a queue, only to fetch it or what is computed from it, is in the queue again where the call
+        is cancelled or late; `may_have_been_applied` of an error is False where nothing else was changed.
         """
         feeds = feed_dict or {}
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
@@ -317,7 +319,7 @@ class Session(Blocking, Batching, Reporting):
                 prepared = await self._prepare(fetches, feeds)
             limit.doing = "waiting for its feeds to be converted"
             values = await prepared.convert(list(feeds.values()))
-            return await prepared.give(await self._running.step(prepared, values, limit, options, run_metadata))
+            return await self._running.step(prepared, values, limit, options, run_metadata)
 
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
         """How `run` would do it, by the keys of its feeds: the nodes, optimized, their devices, what goes between."""

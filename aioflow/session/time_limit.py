@@ -48,7 +48,11 @@ class TimeLimit:
             raise self._exceeded(expired) from expired
         until = self._timeout.when()
         if kind is None and until is not None and asyncio.get_running_loop().time() >= until:
-            raise self._exceeded()  # what never waits cannot be interrupted, but is late all the same
+            late = self._exceeded()  # what never waits cannot be interrupted, but is late all the same
+            if self.step is not None:
+                await self.step.unwind(late)
+                self.step.account(late)
+            raise late
 
     @property
     def until(self) -> float | None:

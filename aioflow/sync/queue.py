@@ -203,14 +203,18 @@ class QueueCore:
             self._store.push(element)
             return self._flush() if self._readers else ()
 
-    def try_take(self) -> tuple[Any, Sequence[Ticket]] | None:
-        """Take one element, if that needs no waiting, with what this settles. None: submit a `Dequeue`."""
+    def try_take(self) -> tuple[Dequeue, Sequence[Ticket]] | None:
+        """Take one element, if that needs no waiting: a settled ticket, with what this settles besides. None: submit a
+        `Dequeue`.
+        """
         with self._lock:
             store = self._store
             if self._readers or not store.available(1, self.capacity, self.closed):
                 return None
-            element = store.arrange([store.pop()])[0]
-            return element, self._flush() if self._writers else ()
+            ticket = Dequeue(1)
+            ticket.taken.append(store.pop())
+            ticket.settle(store.arrange(ticket.taken))
+            return ticket, self._flush() if self._writers else ()
 
     def try_submit(self, ticket: Enqueue | Dequeue) -> list[Ticket] | None:
         """`submit`, if that settles the ticket for good; otherwise None, and nothing has changed."""

@@ -10,9 +10,22 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Ticket", "Waiting", "wake_all"]
+__all__ = ["StepAccount", "Ticket", "Waiting", "tell", "wake_all"]
+
+
+class StepAccount(Protocol):
+    """What a step is told of what its kernels do.
+
+    Attributes:
+        changed: Whether something has been changed for good that others see.
+    """
+
+    changed: bool
+
+    def took(self, give_back: Callable[[], None]) -> None:
+        """Something has been taken away; `give_back` returns it, should nobody get what the step gives."""
 
 
 class Ticket:
@@ -47,6 +60,14 @@ def wake_all(settled: Iterable[Ticket]) -> None:
             ticket.wake()
 
 
+def tell(step: StepAccount, withdraw: Callable[[Any], Iterable[Ticket]] | None, ticket: Ticket) -> None:
+    """Tell a step of an attempt that has succeeded: for good, or until `withdraw` gives back what it got."""
+    if withdraw is None:
+        step.changed = True
+    else:
+        step.took(lambda: wake_all(withdraw(ticket)))
+
+
 class Waiting:
     """What an async kernel returns where it has to wait: an awaitable that can say what it waits for.
 
@@ -58,9 +79,10 @@ class Waiting:
         describe: What is being waited for, in words.
         finish: What the value becomes.
         release: What the end of the step does with that, if it is something that a step must not keep.
+        told: Called with the ticket when it has succeeded.
     """
 
-    __slots__ = ("_finish", "_make", "_submit", "_withdraw", "describe", "release")
+    __slots__ = ("_finish", "_make", "_submit", "_told", "_withdraw", "describe", "release")
 
     def __init__(
         self,
@@ -70,6 +92,7 @@ class Waiting:
         describe: Callable[[], str],
         finish: Callable[[Any], Any] | None = None,
         release: Callable[[Any], None] | None = None,
+        told: Callable[[Ticket], None] | None = None,
     ) -> None:
         self._submit = submit
         self._withdraw = withdraw
@@ -77,6 +100,7 @@ class Waiting:
         self._finish = finish
         self.describe = describe
         self.release = release
+        self._told = told
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._wait().__await__()
@@ -93,6 +117,8 @@ class Waiting:
             raise
         if ticket.error is not None:
             raise ticket.error
+        if self._told is not None:
+            self._told(ticket)
         return ticket.value if self._finish is None else self._finish(ticket.value)
 
 

@@ -58,7 +58,7 @@ def test_strategies_are_those_of_ray() -> None:
 
 async def test_without_ray_the_install_command_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnimplementedError, match=r"pip install 'aioflow\[ray\]'"):
+    with pytest.raises(UnimplementedError, match=r"pip install 'aioflow-engine\[ray\]'"):
         async with start({"ps": 1}):
             raise AssertionError("it begins")
 

@@ -366,17 +366,3 @@ def test_queues_that_cannot_stand_for_one_another(graph: af.Graph) -> None:
         af.QueueBase.from_list(0, [number, word])
     with pytest.raises(errors.InvalidArgumentError, match="names"):
         af.QueueBase.from_list(0, [number, named])
-
-
-# ── an element that a step has taken ─────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_what_a_step_has_taken_is_gone_even_if_the_step_is_cancelled_later(graph: af.Graph) -> None:
-    first, second = (af.FIFOQueue(3, ["int32"], shapes=[[]]) for _ in range(2))
-    both = [first.dequeue(), second.dequeue()]
-    async with af.Session() as session, asyncio.TaskGroup() as tg:
-        await session.run(first.enqueue(1))
-        task = tg.create_task(session.run(both))
-        await until_waiting(session)
-        await gone(task)
-        assert await session.run(first.size()) == 0

@@ -115,16 +115,16 @@ def _begin_a_request_and_go(url: httpx.URL) -> None:
 
 BAD_INPUT = {
     "": "Expecting value",
-    "[[1, 2]]": "shape (1, 2)",
-    "7": "shape ()",
-    '{"rows": []}': "not 'dict'",
-    '[["a"]]': "'a'",
+    "[[1, 2]]": "shape is [1, 2]",
+    "7": "shape is []",
+    '{"rows": []}': "an element is dict",
+    '[["a"]]': "an element is str",
     f"[[1{'0' * 400}]]": "int too large",
-    f"[{[1e39] * 64}]": "overflow",
-    "[[1e300, 1]]": "overflow",
-    f"[{'[NaN' + ', NaN' * 63}]]": "float values",
-    "[" * 200_000: "recursion depth",
-    "[[1], [1, 2]]": "inhomogeneous",
+    f"[{[1e39] * 64}]": "too large",
+    "[[1e300, 1]]": "too large",
+    f"[{'[NaN' + ', NaN' * 63}]]": "NaN is no number",
+    "[" * 200_000: "nested too deeply",
+    "[[1], [1, 2]]": "differ in length",
 }
 
 

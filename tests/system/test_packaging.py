@@ -111,6 +111,8 @@ def test_messages_name_documents_that_are_there(installed: Path) -> None:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_checkout_holds_no_large_file() -> None:
     """Nobody clones what was added by accident, such as the wheels of other packages."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+    ).stdout
     files = [ROOT / name for name in listed.split("\0") if name]
     assert not [path.name for path in files if path.is_file() and path.stat().st_size > 200_000]

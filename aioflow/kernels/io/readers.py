@@ -34,7 +34,7 @@ from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.sync.fair_lock import Turns
 from aioflow.sync.queue import Dequeue
-from aioflow.sync.waiting import wake_all
+from aioflow.sync.waiting import StepAccount, wake_all
 from aioflow.work.stopping import Stopped
 from aioflow.work.threads import Call, LeftBehind, in_thread
 
@@ -62,6 +62,7 @@ class Reader:
         self._single = single  # one record per file: it ends with its record, rather than when no other is found
         self._turns = Turns(f"reader {name!r}")
         self._ready: deque[Record] = deque()
+        self._returned: deque[Record] = deque()  # which steps have given back, whatever has become of their files
         self._work: bytes | None = None
         self._last = b""
         self._records: Source | None = None
@@ -71,13 +72,14 @@ class Reader:
 
     def try_take(self, count: int) -> list[Record] | None:
         """`count` records that are there already, where nobody else is reading; otherwise None: use `take`."""
-        if self._single or len(self._ready) < count or not self._turns.try_enter():
+        there = self._returned or self._ready
+        if (self._single and there is self._ready) or len(there) < count or not self._turns.try_enter():
             return None
         try:
-            if len(self._ready) < count:
+            if len(there) < count:
                 return None
             self.produced += count
-            return [self._ready.popleft() for _ in range(count)]
+            return [there.popleft() for _ in range(count)]
         finally:
             wake_all(self._turns.leave())
 
@@ -90,6 +92,10 @@ class Reader:
             DataLossError: the file is damaged; further reads give the same until the reader is reset.
         """
         async with self._turns.taking():
+            if self._returned:
+                returned = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+                self.produced += len(returned)
+                return returned
             while True:
                 if self._work is None:
                     self._start(await _next_work(queue))
@@ -104,6 +110,11 @@ class Reader:
                     self._forget()
                 if taken:
                     return taken
+
+    def give_back(self, records: list[Record]) -> None:
+        """Put back the records of a read: the next read gets them."""
+        self._returned.extendleft(reversed(records))
+        self.produced -= len(records)
 
     def _start(self, work: bytes) -> None:
         self._work, self._records = work, self._source(work)
@@ -190,6 +201,7 @@ class Reader:
             )
         async with self._turns.taking():
             self._forget()
+            self._returned.clear()
             self.produced, self.completed, self._last = counts[3], counts[2], work
 
     def _check_state(self) -> None:
@@ -204,6 +216,7 @@ class Reader:
         """As new: no file, nothing counted."""
         async with self._turns.taking():
             await self._in_thread(self._forget)
+            self._returned.clear()
             self.produced = self.completed = 0
             self._last = b""
 
@@ -284,22 +297,21 @@ binder("TFRecordReaderV2", device="CPU", makes=Reader, opens_files=True)(partial
 # ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("ReaderReadV2", device="CPU", is_async=True, fresh=True, takes={"reader_handle": Reader, "queue_handle": Queue})
-def read(binding: Binding) -> Callable[[Reader, Any], Any]:
-    def take(reader: Reader, queue: Any) -> Any:
-        ready = reader.try_take(1)
-        return _wait_for_one(reader, queue) if ready is None else _one(ready)
+@binder(
+    "ReaderReadV2",
+    device="CPU",
+    is_async=True,
+    fresh=True,
+    takes={"reader_handle": Reader, "queue_handle": Queue},
+    takes_step=True,
+)
+def read(binding: Binding) -> Callable[..., Any]:
+    gives_back = binding.gives_back
+
+    def take(reader: Reader, queue: Any, *, step: StepAccount) -> Any:
+        return _taken(reader, queue, 1, _one, step, gives_back)
 
     return take
-
-
-async def _wait_for_one(reader: Reader, queue: Any) -> tuple[Any, Any]:
-    return _one(await reader.take(queue, 1))
-
-
-def _one(records: list[Record]) -> tuple[Any, Any]:
-    ((key, value),) = records
-    return as_strings([key], ()), as_strings([value], ())
 
 
 @binder(
@@ -309,19 +321,41 @@ def _one(records: list[Record]) -> tuple[Any, Any]:
     fresh=True,
     host={"num_records": as_int},
     takes={"reader_handle": Reader, "queue_handle": Queue},
+    takes_step=True,
 )
-def read_up_to(binding: Binding) -> Callable[[Reader, Any, int], Any]:
-    def take(reader: Reader, queue: Any, num_records: int) -> Any:
+def read_up_to(binding: Binding) -> Callable[..., Any]:
+    gives_back = binding.gives_back
+
+    def take(reader: Reader, queue: Any, num_records: int, *, step: StepAccount) -> Any:
         if num_records < 1:
             raise InvalidArgumentError("num_records must be positive", expected=">= 1", actual=num_records)
-        ready = reader.try_take(num_records)
-        return _wait_for_many(reader, queue, num_records) if ready is None else _many(ready)
+        return _taken(reader, queue, num_records, _many, step, gives_back)
 
     return take
 
 
-async def _wait_for_many(reader: Reader, queue: Any, count: int) -> tuple[Any, Any]:
-    return _many(await reader.take(queue, count))
+def _taken(
+    reader: Reader, queue: Any, count: int, finish: Callable[[list[Record]], Any], step: StepAccount, gives_back: bool
+) -> Any:
+    """Return the outputs of a read, or a coroutine of them where it has to wait."""
+
+    def told(records: list[Record]) -> Any:
+        if gives_back:
+            step.took(partial(reader.give_back, records))
+        else:
+            step.changed = True
+        return finish(records)
+
+    async def wait() -> Any:
+        return told(await reader.take(queue, count))
+
+    ready = reader.try_take(count)
+    return wait() if ready is None else told(ready)
+
+
+def _one(records: list[Record]) -> tuple[Any, Any]:
+    ((key, value),) = records
+    return as_strings([key], ()), as_strings([value], ())
 
 
 def _many(records: list[Record]) -> tuple[Any, Any]:

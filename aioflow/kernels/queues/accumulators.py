@@ -16,7 +16,7 @@ from aioflow.kernels.blockwise import folded_rows
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.sync.accumulator import AccumulatorCore, Take
-from aioflow.sync.waiting import Waiting, wake_all
+from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
 
 __all__ = ["Accumulator", "Rows"]
 
@@ -57,10 +57,11 @@ class Accumulator(AccumulatorCore):
         divisor = np.asarray(count).astype(kind)
         return (total // divisor if self.dtype.is_integer else total / divisor).astype(kind)
 
-    def taking(self, required: int, finish: Callable[[Any], Any]) -> Waiting:
-        """An attempt to take the sum of `required` gradients or more."""
+    def taking(self, required: int, finish: Callable[[Any], Any], step: StepAccount, gives_back: bool) -> Waiting:
+        """Return an attempt to take the sum of `required` gradients or more."""
         check_required(required)
-        return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish)
+        told = partial(tell, step, self.withdraw if gives_back else None)
+        return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish, told=told)
 
 
 def _handle(add: Callable[[Any, Any, Any], Any], binding: Binding) -> Callable[[], Accumulator]:
@@ -115,14 +116,19 @@ def apply_gradient(binding: Binding) -> Callable[[Any, int, Any], None]:
 
 
 @binder(
-    "ResourceAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int}, takes=Accumulator
+    "ResourceAccumulatorTakeGradient",
+    device="CPU",
+    is_async=True,
+    host={"num_required": as_int},
+    takes=Accumulator,
+    takes_step=True,
 )
-def take_gradient(binding: Binding) -> Callable[[Any, int], Waiting]:
-    dtype = binding.output_dtypes[0]
+def take_gradient(binding: Binding) -> Callable[..., Waiting]:
+    dtype, gives_back = binding.output_dtypes[0], binding.gives_back
 
-    def take(found: Accumulator, required: int) -> Waiting:
+    def take(found: Accumulator, required: int, *, step: StepAccount) -> Waiting:
         found.check(_DENSE, dtype)
-        return found.taking(required, lambda value: found.mean(*value))
+        return found.taking(required, lambda value: found.mean(*value), step, gives_back)
 
     return take
 
@@ -221,11 +227,18 @@ def _check_inside(dims: tuple[int | None, ...], indices: Any, values: Any) -> No
         raise InvalidArgumentError("an index is too large", expected=f"< {limit}", actual=int(indices.max()))
 
 
-@binder("SparseAccumulatorTakeGradient", device="CPU", is_async=True, host={"num_required": as_int}, takes=Accumulator)
-def take_sparse(binding: Binding) -> Callable[[Any, int], Waiting]:
-    dtype = binding.output_dtypes[1]
+@binder(
+    "SparseAccumulatorTakeGradient",
+    device="CPU",
+    is_async=True,
+    host={"num_required": as_int},
+    takes=Accumulator,
+    takes_step=True,
+)
+def take_sparse(binding: Binding) -> Callable[..., Waiting]:
+    dtype, gives_back = binding.output_dtypes[1], binding.gives_back
 
-    def take(found: Accumulator, required: int) -> Waiting:
+    def take(found: Accumulator, required: int, *, step: StepAccount) -> Waiting:
         found.check(_SPARSE, dtype)
 
         def finish(taken: tuple[Rows, int]) -> Any:
@@ -236,7 +249,7 @@ def take_sparse(binding: Binding) -> Callable[[Any, int], Waiting]:
             limit = found.dims[0] if found.dims else None
             return rows.indices, values, np.array([-1 if limit is None else limit, *values.shape[1:]], np.int64)
 
-        return found.taking(required, finish)
+        return found.taking(required, finish, step, gives_back)
 
     return take
 

@@ -16,7 +16,7 @@ from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import resource_finder
 from aioflow.sync.barrier import BarrierCore
 from aioflow.sync.queue import Dequeue
-from aioflow.sync.waiting import Waiting, wake_all
+from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
 
 __all__ = ["Barrier"]
 
@@ -91,11 +91,20 @@ def insert_many(binding: Binding) -> Callable[[Any, Any, Any], None]:
     return insert
 
 
-@binder("BarrierTakeMany", device="CPU", is_async=True, fresh=True, host={"num_elements": as_int}, takes=Barrier)
-def take_many(binding: Binding) -> Callable[[Any, int], Waiting]:
+@binder(
+    "BarrierTakeMany",
+    device="CPU",
+    is_async=True,
+    fresh=True,
+    host={"num_elements": as_int},
+    takes=Barrier,
+    takes_step=True,
+)
+def take_many(binding: Binding) -> Callable[..., Waiting]:
     small, dtypes, xp = binding.attrs["allow_small_batch"], tuple(binding.attrs["component_types"]), binding.xp
+    gives_back = binding.gives_back
 
-    def take(found: Barrier, count: int) -> Waiting:
+    def take(found: Barrier, count: int, *, step: StepAccount) -> Waiting:
         if dtypes != found.dtypes:
             raise InvalidArgumentError(
                 f"the node cannot take from barrier {found.name!r}",
@@ -105,7 +114,8 @@ def take_many(binding: Binding) -> Callable[[Any, int], Waiting]:
         if count < 0:
             raise InvalidArgumentError("cannot take a negative number of elements", expected=">= 0", actual=count)
         finish = partial(_batch, xp, found)
-        return Waiting(found.submit, found.withdraw, partial(Dequeue, count, small), found.describe, finish)
+        told = partial(tell, step, found.withdraw if gives_back else None)
+        return Waiting(found.submit, found.withdraw, partial(Dequeue, count, small), found.describe, finish, told=told)
 
     return take
 

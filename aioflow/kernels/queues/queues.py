@@ -23,7 +23,7 @@ from aioflow.sync.queue import (
     ShuffleStore,
     Store,
 )
-from aioflow.sync.waiting import Waiting, wake_all
+from aioflow.sync.waiting import StepAccount, Ticket, Waiting, tell, wake_all
 
 __all__ = ["Queue"]
 
@@ -69,9 +69,14 @@ class Queue(QueueCore):
                 actual=[t.name for t in dtypes],
             )
 
-    def waiting(self, make: Callable[[Callable[[], None]], Any], finish: Callable[[Any], Any] | None = None) -> Waiting:
-        """An attempt that may have to wait."""
-        return Waiting(self.submit, self.withdraw, make, self.describe, finish)
+    def waiting(
+        self,
+        make: Callable[[Callable[[], None]], Any],
+        finish: Callable[[Any], Any] | None = None,
+        told: Callable[[Ticket], None] | None = None,
+    ) -> Waiting:
+        """Return an attempt that may have to wait; the arguments are those of `Waiting`."""
+        return Waiting(self.submit, self.withdraw, make, self.describe, finish, told=told)
 
 
 # ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -169,17 +174,18 @@ for _kind, _make_store in (
 # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueEnqueueV2", device="CPU", is_async=True, retains=True, takes=Queue)
-def enqueue(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting | None]:
+@binder("QueueEnqueueV2", device="CPU", is_async=True, retains=True, takes=Queue, takes_step=True)
+def enqueue(binding: Binding) -> Callable[..., Waiting | None]:
     dtypes = binding.input_dtypes[1:]
 
-    def put(queue: Queue, components: tuple[Any, ...]) -> Waiting | None:
+    def put(queue: Queue, components: tuple[Any, ...], *, step: StepAccount) -> Waiting | None:
         if dtypes != queue.dtypes:
             queue.check_types(dtypes, "enqueue into")
         queue.check(components)
         settled = queue.try_put(components)
         if settled is None:
-            return queue.waiting(lambda wake: Enqueue((components,), wake))
+            return queue.waiting(lambda wake: Enqueue((components,), wake), told=partial(tell, step, None))
+        step.changed = True
         if settled:
             wake_all(settled)
         return None
@@ -225,19 +231,22 @@ def _split(component: Any) -> list[Any]:
 # ── dequeue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@binder("QueueDequeueV2", device="CPU", is_async=True, takes=Queue)
-def dequeue(binding: Binding) -> Callable[[Any], Any]:
-    dtypes = binding.output_dtypes
+@binder("QueueDequeueV2", device="CPU", is_async=True, takes=Queue, takes_step=True)
+def dequeue(binding: Binding) -> Callable[..., Any]:
+    dtypes, gives_back = binding.output_dtypes, binding.gives_back
 
-    def take(queue: Queue) -> Any:
+    def take(queue: Queue, *, step: StepAccount) -> Any:
         if dtypes != queue.dtypes:
             queue.check_types(dtypes, "dequeue from")
+        withdraw = queue.withdraw if gives_back else None
         taken = queue.try_take()
         if taken is None:
-            return queue.waiting(partial(Dequeue, 1, False), _first)
-        if taken[1]:
-            wake_all(taken[1])
-        return taken[0]
+            return queue.waiting(partial(Dequeue, 1, False), _first, partial(tell, step, withdraw))
+        ticket, settled = taken
+        if settled:
+            wake_all(settled)
+        tell(step, withdraw, ticket)
+        return ticket.value[0]
 
     return take
 
@@ -246,10 +255,10 @@ def _first(elements: list[Any]) -> Any:
     return elements[0]
 
 
-def _dequeue_many(small: bool, binding: Binding) -> Callable[[Any, int], Any]:
-    dtypes, xp = binding.output_dtypes, binding.xp
+def _dequeue_many(small: bool, binding: Binding) -> Callable[..., Any]:
+    dtypes, xp, gives_back = binding.output_dtypes, binding.xp, binding.gives_back
 
-    def take(queue: Queue, n: int) -> Any:
+    def take(queue: Queue, n: int, *, step: StepAccount) -> Any:
         queue.check_types(dtypes, "dequeue from")
         if n < 0:
             raise InvalidArgumentError("cannot dequeue a negative number of elements", expected=">= 0", actual=n)
@@ -261,21 +270,20 @@ def _dequeue_many(small: bool, binding: Binding) -> Callable[[Any, int], Any]:
             )
         ticket = Dequeue(n, small)
         settled = queue.try_submit(ticket)
-        finish = partial(_batch, xp, queue)
+        told, finish = partial(tell, step, queue.withdraw if gives_back else None), partial(_batch, xp, queue)
         if settled is None:
-            return queue.waiting(partial(Dequeue, n, small), finish)
+            return queue.waiting(partial(Dequeue, n, small), finish, told)
         wake_all(settled)
+        told(ticket)
         return finish(ticket.value)
 
     return take
 
 
-binder("QueueDequeueManyV2", device="CPU", is_async=True, fresh=True, host={"n": as_int}, takes=Queue)(
-    partial(_dequeue_many, False)
-)
-binder("QueueDequeueUpToV2", device="CPU", is_async=True, fresh=True, host={"n": as_int}, takes=Queue)(
-    partial(_dequeue_many, True)
-)
+for _op, _small in (("QueueDequeueManyV2", False), ("QueueDequeueUpToV2", True)):
+    binder(_op, device="CPU", is_async=True, fresh=True, host={"n": as_int}, takes=Queue, takes_step=True)(
+        partial(_dequeue_many, _small)
+    )
 
 
 def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any, ...]:

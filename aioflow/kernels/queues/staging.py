@@ -13,7 +13,7 @@ from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import resource_finder
 from aioflow.sync.staging import Get, Peek, Put, StagingCore
-from aioflow.sync.waiting import Waiting, wake_all
+from aioflow.sync.waiting import StepAccount, Ticket, Waiting, tell, wake_all
 
 __all__: list[str] = []
 
@@ -23,8 +23,13 @@ def _finder(binding: Binding) -> Callable[[], StagingCore]:
     return resource_finder(StagingCore, binding, lambda name: StagingCore(name, capacity, limit))
 
 
-def _waiting(area: StagingCore, make: Callable[[Callable[[], None]], Any], finish: Callable[[Any], Any]) -> Waiting:
-    return Waiting(area.submit, area.withdraw, make, area.describe, finish)
+def _waiting(
+    area: StagingCore,
+    make: Callable[[Callable[[], None]], Any],
+    finish: Callable[[Any], Any],
+    told: Callable[[Ticket], None] | None = None,
+) -> Waiting:
+    return Waiting(area.submit, area.withdraw, make, area.describe, finish, told=told)
 
 
 def _nothing(value: Any) -> None:
@@ -35,20 +40,26 @@ def _element(put: Put) -> Any:
     return put.element
 
 
-@binder("Stage", device="CPU", is_async=True, retains=True)
-def stage(binding: Binding) -> Callable[[Any], Waiting]:
+@binder("Stage", device="CPU", is_async=True, retains=True, takes_step=True)
+def stage(binding: Binding) -> Callable[..., Waiting]:
     find = _finder(binding)
 
-    def put(values: tuple[Any, ...]) -> Waiting:
-        return _waiting(find(), partial(Put, values, sum(v.nbytes for v in values)), _nothing)
+    def put(values: tuple[Any, ...], *, step: StepAccount) -> Waiting:
+        size = sum(v.nbytes for v in values)
+        return _waiting(find(), partial(Put, values, size), _nothing, partial(tell, step, None))
 
     return put
 
 
-@binder("Unstage", device="CPU", is_async=True)
-def unstage(binding: Binding) -> Callable[[], Waiting]:
-    find = _finder(binding)
-    return lambda: _waiting(find(), Get, _element)
+@binder("Unstage", device="CPU", is_async=True, takes_step=True)
+def unstage(binding: Binding) -> Callable[..., Waiting]:
+    find, gives_back = _finder(binding), binding.gives_back
+
+    def take(*, step: StepAccount) -> Waiting:
+        area = find()
+        return _waiting(area, Get, _element, partial(tell, step, area.withdraw if gives_back else None))
+
+    return take
 
 
 @binder("StagePeek", device="CPU", is_async=True, host={"index": as_int})

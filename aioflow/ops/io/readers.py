@@ -99,14 +99,14 @@ define_op(
     "reader_handle: resource, queue_handle: resource",
     "key: string, value: string",
     shape=_pair,
-    traits=files(effect=Effect.CHANGES),
+    traits=files(effect=Effect.CHANGES, tells_step=True, takes_away=True),
 )
 define_op(
     "ReaderReadUpToV2",
     "reader_handle: resource, queue_handle: resource, num_records: int64",
     "keys: string, values: string",
     shape=_pairs,
-    traits=files(effect=Effect.CHANGES),
+    traits=files(effect=Effect.CHANGES, tells_step=True, takes_away=True),
 )
 define_op(
     "ReaderNumRecordsProducedV2",

@@ -70,7 +70,7 @@ define_op(
     "average: dtype",
     [_DTYPE],
     shape=_taken_shape,
-    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT, tells_step=True, takes_away=True),
 )
 define_op(
     "SparseAccumulatorApplyGradient",
@@ -84,14 +84,14 @@ define_op(
     "handle: resource, num_required: int32",
     "indices: int64, values: dtype, shape: int64",
     [_DTYPE],
-    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT, tells_step=True, takes_away=True),
 )
 define_op(
     "ResourceAccumulatorNumAccumulated",
     "handle: resource",
     "num_accumulated: int32",
     shape=scalar,
-    traits=waiting(is_numeric=True, cost=PER_ELEMENT),
+    traits=waiting(is_numeric=True, cost=PER_ELEMENT, tells_step=True),
 )
 define_op(
     "ResourceAccumulatorSetGlobalStep",

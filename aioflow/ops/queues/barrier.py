@@ -78,11 +78,11 @@ define_op(
         "timeout_ms: int = -1",
     ],
     shape=_taken,
-    traits=waiting(cost=PER_ELEMENT),
+    traits=waiting(cost=PER_ELEMENT, tells_step=True, takes_away=True),
 )
 define_op("BarrierClose", "handle: resource", "", ["cancel_pending_enqueues: bool = False"], traits=waiting())
-define_op("BarrierReadySize", "handle: resource", "size: int32", shape=scalar, traits=waiting())
-define_op("BarrierIncompleteSize", "handle: resource", "size: int32", shape=scalar, traits=waiting())
+define_op("BarrierReadySize", "handle: resource", "size: int32", shape=scalar, traits=waiting(tells_step=True))
+define_op("BarrierIncompleteSize", "handle: resource", "size: int32", shape=scalar, traits=waiting(tells_step=True))
 not_differentiable(
     "Barrier", "BarrierInsertMany", "BarrierTakeMany", "BarrierClose", "BarrierReadySize", "BarrierIncompleteSize"
 )

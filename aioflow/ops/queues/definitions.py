@@ -95,7 +95,7 @@ define_op(
     "handle: resource, components: list:Tcomponents",
     "",
     ["Tcomponents: list(type) >= 1", _TIMEOUT],
-    traits=waiting(),
+    traits=waiting(tells_step=True),
 )
 define_op(
     "QueueEnqueueManyV2",
@@ -110,7 +110,7 @@ define_op(
     "components: list:component_types",
     [_TYPES, _TIMEOUT],
     shape=_element_shapes,
-    traits=waiting(),
+    traits=waiting(tells_step=True, takes_away=True),
 )
 define_op(
     "QueueDequeueManyV2",
@@ -118,7 +118,7 @@ define_op(
     "components: list:component_types",
     [_TYPES, _TIMEOUT],
     shape=_many,
-    traits=waiting(),
+    traits=waiting(tells_step=True, takes_away=True),
 )
 define_op(
     "QueueDequeueUpToV2",
@@ -126,12 +126,12 @@ define_op(
     "components: list:component_types",
     [_TYPES, _TIMEOUT],
     shape=_up_to,
-    traits=waiting(),
+    traits=waiting(tells_step=True, takes_away=True),
 )
 define_op("QueueCloseV2", "handle: resource", "", ["cancel_pending_enqueues: bool = False"], traits=waiting())
-define_op("QueueSizeV2", "handle: resource", "size: int32", shape=scalar, traits=waiting())
-define_op("_QueueDequeuersV2", "handle: resource", "waiting: int32", shape=scalar, traits=waiting())
-define_op("QueueIsClosedV2", "handle: resource", "is_closed: bool", shape=scalar, traits=waiting())
+define_op("QueueSizeV2", "handle: resource", "size: int32", shape=scalar, traits=waiting(tells_step=True))
+define_op("_QueueDequeuersV2", "handle: resource", "waiting: int32", shape=scalar, traits=waiting(tells_step=True))
+define_op("QueueIsClosedV2", "handle: resource", "is_closed: bool", shape=scalar, traits=waiting(tells_step=True))
 
 not_differentiable(
     *_KINDS,

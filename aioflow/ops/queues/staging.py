@@ -28,10 +28,10 @@ _AREA = [
 ]
 _ANY_TYPES = [a.removesuffix(" >= 1") for a in _AREA]
 
-define_op("Stage", "values: list:dtypes", "", _AREA, traits=waiting())
-define_op("Unstage", "", "values: list:dtypes", _AREA, traits=waiting())
-define_op("StagePeek", "index: int32", "values: list:dtypes", _AREA, traits=waiting())
-define_op("StageSize", "", "size: int32", _ANY_TYPES, shape=scalar, traits=waiting())
+define_op("Stage", "values: list:dtypes", "", _AREA, traits=waiting(tells_step=True))
+define_op("Unstage", "", "values: list:dtypes", _AREA, traits=waiting(tells_step=True, takes_away=True))
+define_op("StagePeek", "index: int32", "values: list:dtypes", _AREA, traits=waiting(tells_step=True))
+define_op("StageSize", "", "size: int32", _ANY_TYPES, shape=scalar, traits=waiting(tells_step=True))
 define_op("StageClear", "", "", _ANY_TYPES, traits=waiting())
 not_differentiable("Stage", "Unstage", "StagePeek", "StageSize", "StageClear")
 

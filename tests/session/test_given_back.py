@@ -1,0 +1,249 @@
+"""What a step has taken away only in order to give it, and does not give, is there again: nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+)
+from tests.cancelling import LOOPS, run_on
+from tests.net.clusters import cluster
+from tests.waiting import eventually
+
+COUNT = 12
+SECONDS = 60.0
+
+
+class Source:
+    """Where COUNT numbers are: `fill` puts them in, `take` takes `each` of them away."""
+
+    def __init__(self, fill: Any, take: Any, each: int = 1) -> None:
+        self.fill, self.take, self.each = fill, take, each
+
+
+def queue(make: Callable[[], Any], each: int = 1) -> Source:
+    made = make()
+    return Source(made.enqueue_many([numbers()]), made.dequeue() if each == 1 else made.dequeue_many(each), each)
+
+
+def numbers() -> Any:
+    return af.constant(np.arange(COUNT, dtype=np.int64))
+
+
+def by_priority() -> Source:
+    made = af.PriorityQueue(COUNT, [af.int64], [()])
+    _, value = made.dequeue()
+    return Source(made.enqueue_many([numbers(), numbers()]), value)
+
+
+def barrier() -> Source:
+    made = af.Barrier([af.int64], shapes=[()])
+    keys = af.as_string(numbers())
+    _, _, [values] = made.take_many(3)
+    return Source(made.insert_many(0, keys, numbers()), values, 3)
+
+
+def staging() -> Source:
+    area = af.StagingArea([af.int64], shapes=[()])
+    return Source([area.put([af.constant(i, af.int64)]) for i in range(COUNT)], area.get())
+
+
+def reader(up_to: int | None = None) -> Source:
+    names = af.FIFOQueue(COUNT, [af.string], [()])
+    made = af.IdentityReader()
+    records = made.read(names).value if up_to is None else made.read_up_to(names, up_to).values
+    fill = names.enqueue_many([af.as_string(numbers())])
+    return Source(fill, af.strings.to_number(records, af.int64), up_to or 1)
+
+
+SOURCES: dict[str, Callable[[], Source]] = {
+    "first in, first out": lambda: queue(lambda: af.FIFOQueue(COUNT, [af.int64], [()])),
+    "many at once": lambda: queue(lambda: af.FIFOQueue(COUNT, [af.int64], [()]), 3),
+    "padded": lambda: queue(lambda: af.PaddingFIFOQueue(COUNT, [af.int64], [()]), 2),
+    "shuffled": lambda: queue(lambda: af.RandomShuffleQueue(COUNT, 0, [af.int64], [()])),
+    "by priority": by_priority,
+    "barrier": barrier,
+    "staging area": staging,
+    "reader": reader,
+    "reader, many at once": lambda: reader(4),
+}
+
+
+async def given(session: af.Session, fetch: Any) -> list[int]:
+    """The numbers of one step."""
+    return np.reshape(await session.run(fetch, timeout=SECONDS), -1).tolist()
+
+
+@pytest.mark.parametrize("how", ["as it is", "computed with"])
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_what_a_step_takes_that_is_cancelled_in_any_turn_is_there_again(
+    source: Callable[[], Source], loop: Any, how: str
+) -> None:
+    async def work() -> None:
+        with af.Graph().as_default():
+            made = source()
+            fetch = made.take if how == "as it is" else af.square(af.matmul(row(made.take), row(made.take), True))
+            found: list[int] = []
+            async with af.Session() as session:
+                await session.run(made.fill)
+                for turns in range(COUNT // made.each * 2):
+                    if len(found) == COUNT:
+                        break
+                    task = asyncio.get_running_loop().create_task(session.run([made.take, fetch]))
+                    for _ in range(turns % 8):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait([task])
+                    if not task.cancelled():
+                        found += np.reshape(task.result()[0], -1).tolist()
+                while len(found) < COUNT:
+                    found += await given(session, made.take)
+            assert sorted(found) == list(range(COUNT))
+
+    run_on(loop, work())
+
+
+def row(value: Any) -> Any:
+    return af.reshape(value, [1, -1])
+
+
+# ── what an error says ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def told(session: af.Session, fetch: Any, kind: type[OpError], **options: Any) -> bool:
+    """Whether the error says that something may have been applied."""
+    with pytest.raises(kind) as raised:
+        await session.run(fetch, **options)
+    return raised.value.may_have_been_applied
+
+
+async def test_a_late_step_that_only_takes_or_puts_has_changed_nothing() -> None:
+    source = af.FIFOQueue(1, [af.float32], [()])
+    put, take = source.enqueue(1.0), source.dequeue()
+    counter = af.Variable(0)
+    counted = [source.dequeue(), counter.assign_add(1)]
+    async with af.Session() as session:
+        await session.run(counter.initializer)
+        assert not await told(session, take, DeadlineExceededError, timeout=0.01)
+        assert not await told(session, [take, source.size()], DeadlineExceededError, timeout=0.01)
+        assert await told(session, counted, DeadlineExceededError, timeout=0.01)
+        await session.run(put)
+        assert not await told(session, put, DeadlineExceededError, timeout=0.01)
+        assert await session.run(source.size()) == 1
+
+
+async def test_what_may_have_been_used_is_not_given_back() -> None:
+    source = af.FIFOQueue(9, [af.float32], [()])
+    fill, never = source.enqueue_many([[1.0, 2.0, 3.0]]), af.FIFOQueue(1, [af.float32], [()]).dequeue()
+    total = af.Variable(0.0)
+    added = total.assign_add(source.dequeue())
+    with af.control_dependencies([added]):
+        late = af.identity(never)
+    async with af.Session() as session:
+        await session.run([total.initializer, fill])
+        assert await told(session, late, DeadlineExceededError, timeout=0.05)
+        assert (await session.run([total, source.size()])) == [1.0, 2]
+
+
+async def test_what_a_kernel_has_failed_on_is_not_given_back() -> None:
+    """A program that catches the error, and goes on, would fail on it for ever."""
+    source = af.FIFOQueue(9, [af.float32], [()])
+    fill = source.enqueue_many([[np.nan, 2.0]])
+    checked = af.check_numerics(source.dequeue(), "an element")
+    async with af.Session() as session:
+        await session.run(fill)
+        assert await told(session, checked, InvalidArgumentError)
+        assert await session.run(checked) == 2.0
+
+
+async def test_the_element_of_one_queue_is_there_again_where_another_is_empty() -> None:
+    full, empty = af.FIFOQueue(9, [af.float32], [()]), af.FIFOQueue(9, [af.float32], [()])
+    fill, close, both = full.enqueue(1.0), empty.close(), [full.dequeue(), empty.dequeue()]
+    async with af.Session() as session:
+        await session.run([fill, close])
+        assert not await told(session, both, OutOfRangeError)
+        assert await session.run(full.size()) == 1
+
+
+async def until_taken(session: af.Session, size: Any) -> bool:
+    return int(await session.run(size)) == 0
+
+
+async def test_whoever_waits_gets_what_is_given_back() -> None:
+    source, never = af.FIFOQueue(9, [af.float32], [()]), af.FIFOQueue(9, [af.float32], [()])
+    fill, take, both, size = source.enqueue(1.0), source.dequeue(), [source.dequeue(), never.dequeue()], source.size()
+    async with af.Session() as session:
+        await session.run(fill)
+        run = asyncio.get_running_loop().create_task(session.run(both))
+        await eventually(lambda: until_taken(session, size))
+        other = asyncio.get_running_loop().create_task(session.run(take, timeout=SECONDS))
+        run.cancel()
+        assert await other == 1.0
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+
+# ── in a cluster ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+@pytest.mark.parametrize("there", ["where the queue is", "on two workers"])
+async def test_a_step_in_a_cluster_gives_back_what_it_has_taken(there: str, tcp: bool) -> None:
+    with af.device("/job:worker/task:1"):  # not where the client is
+        source = af.FIFOQueue(50, [af.float32], [()])
+        fill, take, close = source.enqueue_many([np.arange(50, dtype=np.float32)]), source.dequeue(), source.close()
+    with af.device(f"/job:worker/task:{int(there == 'where the queue is')}"):
+        fetch = take + 1.0
+    found: list[float] = []
+    async with cluster("worker", "worker", tcp=tcp) as (server, _), af.Session(server.target) as session:
+        await session.run(fill)
+        await session.run(close)
+
+        async def consumer(chance: random.Random) -> None:
+            while True:
+                task = asyncio.get_running_loop().create_task(session.run(fetch))
+                for _ in range(chance.randrange(30)):
+                    await asyncio.sleep(0)
+                task.cancel()
+                try:
+                    found.append(float(await task))
+                except asyncio.CancelledError:
+                    continue
+                except OutOfRangeError:
+                    return
+
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+            for seed in range(4):
+                group.create_task(consumer(random.Random(seed)))
+        with suppress(OutOfRangeError):  # what came back when the others had seen the end
+            while True:
+                found.append(float(await session.run(fetch)))
+    assert sorted(found) == [number + 1.0 for number in range(50)]
+
+
+async def test_late_steps_of_a_cluster_say_that_nothing_was_changed() -> None:
+    with af.device("/job:worker/task:1"):
+        source = af.FIFOQueue(1, [af.float32], [()])
+        put, take = source.enqueue(1.0), source.dequeue()
+        counter = af.Variable(0)
+        counted = [source.dequeue(), counter.assign_add(1)]
+    async with cluster("worker", "worker") as (server, _), af.Session(server.target) as session:
+        await session.run(counter.initializer)
+        assert not await told(session, take, DeadlineExceededError, timeout=0.1)
+        assert await told(session, counted, DeadlineExceededError, timeout=0.1)
+        await session.run(put)
+        assert not await told(session, put, DeadlineExceededError, timeout=0.1)
+        assert await session.run(take) == 1.0
