@@ -19,7 +19,7 @@ from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, W
 from aioflow.net.own_process import loop_lag
 from aioflow.net.past_sessions import past_sessions
 from aioflow.net.remote_worker import RemoteWorker
-from aioflow.net.server import Server, find_server, own_server
+from aioflow.net.server import Server, find_server, own_server, start_own
 from aioflow.net.server_status import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import WorkerSession
@@ -195,6 +195,7 @@ class Link:
         return hello
 
     async def _connect(self, patience: float) -> Hello:
+        await start_own(self.address)
         comm = await self._reach(patience)
         takers = {DELIVER: self._hub.on_deliver, ABORT: self._on_abort}
         channel = Channel(comm, {WANTED: self._is_wanted}, takers)

@@ -56,6 +56,7 @@ __all__ = [
     "is_of_this_process",
     "own_server",
     "server_options",
+    "start_own",
     "target_address",
 ]
 
@@ -106,7 +107,8 @@ class Server:
         protocol: None or "aioflow".
         config: What devices the worker has (`device_count`), and how they work; and the settings of sessions on this
             target where they have none of their own.
-        start: Whether a session in this process, or `join`, starts it by itself. `async with` always does.
+        start: Whether what first needs it in this process starts it, on its event loop: a session on it or on another
+            task of the cluster, a server that sends to it, or `join`. `async with` always does.
         options: Of the connections to it: by default `server_options`.
         allow_dirs: The folders, and URLs of folders of stores, in which graphs may open files on this task: whoever can
             reach the server can then read and write there. None by default but the `checkpoint_dir` of monitored
@@ -283,6 +285,7 @@ class Server:
     @asynccontextmanager
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
         address = comm_address(self.cluster.task_address(*parse_task(task)))
+        await start_own(address)
         try:
             comm = await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)
         except DeadlineExceededError as error:  # of a task, not of the step: one that is stopped or cut off
@@ -409,6 +412,15 @@ def own_server(address: str) -> Server | None:
     with suppress(RuntimeError):  # no loop is running here
         process = getattr(asyncio.get_running_loop(), "process", None)
     return server if server is not None and (process is None or server._home is process) else None
+
+
+async def start_own(address: str) -> None:
+    """Start the server of this process at the address of a comm, if there is one that is to start by itself and has
+    not been started. Raises as `Server.start`.
+    """
+    server = _SERVERS.get(address)
+    if server is not None and server._home is None and server.is_here():
+        await server.start()
 
 
 def is_of_this_process(address: str) -> bool:

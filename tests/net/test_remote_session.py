@@ -709,3 +709,39 @@ async def test_a_partial_run_fetches_from_another_server_of_this_process(graph: 
             handle = await session.partial_run_setup([doubled, more], [x])
             assert await session.partial_run(handle, doubled, {x: 3.0}) == 6
             assert await session.partial_run(handle, more) == 7
+
+
+@pytest.mark.parametrize("chief", ["session", "monitored session"])
+async def test_servers_of_one_program_listen_when_they_are_first_needed(chief: str) -> None:
+    """As in programs for TensorFlow, whose servers listen from the moment in which they are made."""
+    spec = {job: [f"{address}"] for job, address in zip(("ps", "worker"), free_addresses(2), strict=True)}
+    ps, worker = Server(spec, "ps", 0), Server(spec, "worker", 0)
+    try:
+        with af.device("/job:ps"):
+            step = af.train.get_or_create_global_step()
+        add = step.assign_add(1)
+        async with asyncio.timeout(60.0):
+            if chief == "session":
+                async with af.Session(worker.target) as session:
+                    await session.run(step.initializer)
+                    assert await session.run(add) == 1
+            else:
+                async with af.train.MonitoredTrainingSession(worker.target) as monitored:
+                    assert await monitored.run(add) == 1
+    finally:
+        await worker.stop()
+        await ps.stop()
+
+
+async def test_server_that_is_not_to_start_by_itself_does_not() -> None:
+    spec = {"worker": free_addresses(2)}
+    first, second = Server(spec, "worker", 0), Server(spec, "worker", 1, start=False)
+    try:
+        async with af.Session(first.target, config=af.SessionConfig(operation_timeout=2.0)) as session:
+            with af.device("/job:worker/task:1"):
+                there = af.constant(1.0) + 1.0
+            with pytest.raises((af.errors.UnavailableError, af.errors.DeadlineExceededError)):
+                await session.run(there)
+    finally:
+        await first.stop()
+        await second.stop()
