@@ -62,6 +62,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     how = parser.add_argument_group("how requests become steps")
     _add_batches(how)
     how.add_argument("--no-warmup", action="store_true", help="run no steps before a model is ready")
+    how.add_argument(
+        "--json-nan",
+        choices=("error", "null"),
+        default="error",
+        help="what an answer in JSON has for NaN and infinities: an error, which tells of binary data, or null (error)",
+    )
     how.add_argument("--timeout", type=seconds, metavar="SECONDS", help="the most that a request may take")
     how.add_argument(
         "--limit",
@@ -278,6 +284,7 @@ def _options(arguments: argparse.Namespace) -> service.ModelOptions:
         max_concurrent_batches=arguments.max_concurrent_batches,
         timeout=arguments.timeout,
         warmup=not arguments.no_warmup,
+        json_nan=arguments.json_nan,
     )
 
 

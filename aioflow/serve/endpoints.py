@@ -12,7 +12,7 @@ from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, Unav
 from aioflow.release import RELEASE
 from aioflow.serve.admission import Admission
 from aioflow.serve.counting import counted
-from aioflow.serve.metadata import EXTENSIONS, index_of, metadata_of, statistics_of
+from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import EncodedResponse, InferRequest, Limits, decode_request, encode_response, status_of
 from aioflow.serve.protocol.request import flag_of, json_object
@@ -95,8 +95,8 @@ class Endpoints:
         else:
             binary = tuple(each.name for each in request.outputs if each.binary)
         if sum(array.nbytes for array in response.outputs.values()) > _LARGE:
-            return await in_thread(encode_response, response, binary, effects=False)
-        return encode_response(response, binary)
+            return await in_thread(encode_response, response, binary, model.options.json_nan, effects=False)
+        return encode_response(response, binary, model.options.json_nan)
 
     # -- health and metadata ------------------------------------------------------------------------------------------
 
@@ -128,6 +128,11 @@ class Endpoints:
         name = scope["path_params"]["model"]
         served = self._repository.get(name, scope["path_params"].get("version"))
         await answer_json(send, metadata_of(served, self._repository.versions(name)))
+
+    async def config(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """How a model is served."""
+        path = scope["path_params"]
+        await answer_json(send, config_of(self._repository.get(path["model"], path.get("version"))))
 
     async def statistics(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What a version has done, or each of a model, or each there is."""

@@ -42,9 +42,12 @@ class Guard:
         host = header(scope, b"host")
         if origin and origin.partition(b"://")[2] != host:
             raise PermissionDeniedError("a page of another site may not ask", expected="its own origin")
-        if self._hosts is not None and _without_port(host).lower() not in self._hosts:
+        is_open = path_of(scope) in self._open
+        # A browser always says by which name it asks; a prober that speaks HTTP/1.0 need not.
+        asks_without_name = is_open and not host
+        if self._hosts is not None and not asks_without_name and _without_port(host).lower() not in self._hosts:
             raise PermissionDeniedError("this is no name of the service", expected="a host that it allows")
-        if path_of(scope) not in self._open:
+        if not is_open:
             self._bearer.check(header(scope, b"authorization"))
 
 

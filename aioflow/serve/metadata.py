@@ -11,9 +11,9 @@ from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import datatype_of
 from aioflow.serve.repository import Entry, State
 
-__all__ = ["EXTENSIONS", "index_of", "metadata_of", "statistics_of", "tensors_of"]
+__all__ = ["EXTENSIONS", "config_of", "index_of", "metadata_of", "statistics_of", "tensors_of"]
 
-EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "schedule_policy", "statistics")
+EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics")
 _NANOSECONDS: Final = 1e9
 _PLATFORM: Final = "aioflow"
 
@@ -38,6 +38,33 @@ def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = 
         "platform": _PLATFORM,
         "inputs": inputs,
         "outputs": outputs,
+    }
+
+
+def config_of(model: ServedModel) -> dict[str, Any]:
+    """Return how a model is served, in the words of Triton's extension. `dims` are those of a row, where requests share
+    steps.
+    """
+    is_batched = model.calls[model.signature_name].is_batched
+    signature = model.signature
+
+    def tensors(found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": each["name"],
+                "data_type": f"TYPE_{'STRING' if each['datatype'] == 'BYTES' else each['datatype']}",
+                "dims": each["shape"][1:] if is_batched else each["shape"],
+            }
+            for each in tensors_of(found)
+        ]
+
+    return {
+        "name": model.name,
+        "platform": _PLATFORM,
+        "backend": _PLATFORM,
+        "max_batch_size": model.options.max_batch_size if is_batched else 0,
+        "input": tensors(signature.inputs) + [{**each, "optional": True} for each in tensors(signature.optional)],
+        "output": tensors(signature.outputs),
     }
 
 

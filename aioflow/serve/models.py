@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError, UnimplementedError
+from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.labelled import values_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor import Tensor
@@ -22,7 +23,7 @@ from aioflow.saved.opening import open_model
 from aioflow.serve.calls import Call, open_call
 from aioflow.serve.optional_inputs import OptionalInputs
 from aioflow.serve.options import ModelOptions
-from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of
+from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
 from aioflow.serve.tally import RequestTally
 from aioflow.session.session import Session
 from aioflow.work.threads import in_thread
@@ -172,7 +173,9 @@ def _arrays(given: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
         array = given[name]
         if array.dtype != tensor.dtype.np_dtype:
             raise MalformedRequestError(
-                f"input {name!r} has another datatype than the model", expected=tensor.dtype.name, actual=array.dtype
+                f"input {name!r} has another datatype than the model",
+                expected=spelled(tensor.dtype),
+                actual=spelled(as_dtype(array.dtype)),
             )
         if not _fits(array.shape, tensor.dims):
             raise MalformedRequestError(

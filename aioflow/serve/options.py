@@ -32,6 +32,8 @@ class ModelOptions:
         timeout: Seconds, after which a request is given up that has no limit of its own; a longer one of its own
             is cut to it. None for no limit.
         warmup: Whether steps are run with zeros before a model is ready.
+        json_nan: What an answer in JSON has in the place of NaN and infinities, which JSON has not: "error" refuses to
+            answer so, and says that tensors may be asked for as bytes; "null" is what it says.
         config: Settings of the model's session.
     """
 
@@ -44,6 +46,7 @@ class ModelOptions:
     pad: Mapping[str, Any] = field(default_factory=dict)
     timeout: float | None = None
     warmup: bool = True
+    json_nan: Literal["error", "null"] = "error"
     config: SessionConfig | None = None
 
     def __post_init__(self) -> None:
@@ -51,6 +54,10 @@ class ModelOptions:
             raise InvalidArgumentError("ModelOptions.batch is unknown", expected=f"one of {BATCH}", actual=self.batch)
         for name in ("max_batch_size", "max_enqueued_batches", "max_concurrent_batches"):
             check_whole(getattr(self, name), f"ModelOptions.{name}", 1)
+        if self.json_nan not in ("error", "null"):
+            raise InvalidArgumentError(
+                "ModelOptions.json_nan is unknown", expected="'error' or 'null'", actual=self.json_nan
+            )
         check_number(self.batch_timeout, "ModelOptions.batch_timeout", "a number of seconds")
         check_seconds(self.timeout, "ModelOptions.timeout")
 

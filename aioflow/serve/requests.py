@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError
 from aioflow.serve.admission import Held
-from aioflow.serve.protocol import Limits, MalformedRequestError, TooLargeError, retry_after, said_of, status_of
+from aioflow.serve.protocol import (
+    Limits,
+    MalformedRequestError,
+    TooLargeError,
+    UnknownEncodingError,
+    retry_after,
+    said_of,
+    status_of,
+)
 
 __all__ = ["answer", "answer_error", "answer_json", "header", "path_of", "read_body"]
 
 JSON: Final = b"application/json"
 _PIECE: Final = 1 << 18  # bytes
-_ENCODINGS: Final = (b"", b"identity")
+_SENT_PIECE: Final = 1 << 16  # bytes of what is compressed
+_PLAIN: Final = (b"", b"identity")
+# Of zlib, the number that says which of the two formats to expect.
+_COMPRESSED: Final[Mapping[bytes, int]] = {b"gzip": 31, b"deflate": 15}
+_ACCEPTED: Final = b", ".join(_COMPRESSED)
 
 
 def path_of(scope: Scope) -> str:
@@ -51,20 +64,58 @@ def whole_header(scope: Scope, name: bytes) -> int | None:
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits, held: Held) -> bytes | memoryview:
-    """The body of a request, which is read-only.
+    """Return the body of a request, read-only and decompressed.
+
+    Raises:
+        UnknownEncodingError: it is compressed in another way than by gzip or deflate.
+        MalformedRequestError: it is not what its Content-Encoding says.
+        TooLargeError, DeadlineExceededError, ResourceExhaustedError, ClientDisconnectedError: as of `_sent_body`; it is
+            too large, too, where it would be when it is decompressed.
+    """
+    encoding = header(scope, b"content-encoding").lower()
+    if encoding in _PLAIN:
+        return await _sent_body(scope, receive, limits, held)
+    if encoding not in _COMPRESSED:
+        raise UnknownEncodingError(
+            "the request is compressed in an unknown way", expected=_ACCEPTED.decode(), actual=repr(encoding[:40])
+        )
+    return await _decompressed(await _sent_body(scope, receive, limits, held), _COMPRESSED[encoding], limits, held)
+
+
+async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, held: Held) -> memoryview:
+    """Return what was compressed. It grows piece by piece, with a turn for others after each, and no further than it
+    may: a few bytes stand for many.
+    """
+    body, stream, compressed = bytearray(), zlib.decompressobj(form), memoryview(sent)
+    try:
+        for at in range(0, len(compressed), _SENT_PIECE):
+            rest: bytes | memoryview = compressed[at : at + _SENT_PIECE]
+            while piece := stream.decompress(rest, _PIECE):
+                rest = stream.unconsumed_tail
+                held.take(len(piece))
+                body += piece
+                if len(body) > limits.body_bytes:
+                    raise _too_large(limits, len(body))
+                await asyncio.sleep(0)
+    except zlib.error as error:
+        raise MalformedRequestError("the request is not compressed as it says", actual=str(error)) from error
+    if not stream.eof or stream.unused_data:
+        raise MalformedRequestError("the request is not compressed as it says", expected="one whole stream")
+    return memoryview(body).toreadonly()
+
+
+async def _sent_body(scope: Scope, receive: Receive, limits: Limits, held: Held) -> bytes | memoryview:
+    """Return the body as it was sent.
 
     It grows in one piece: small ones would be joined in the end, which takes as much again, and their places, between
     those of other requests, would stay with the process.
 
     Raises:
         TooLargeError: it is larger than may be; nothing of what is too much is kept.
-        MalformedRequestError: it is compressed.
         DeadlineExceededError: it does not come.
         ResourceExhaustedError: others have so much that there is no room.
         ClientDisconnectedError: the client has gone.
     """
-    if header(scope, b"content-encoding").lower() not in _ENCODINGS:
-        raise MalformedRequestError("compressed requests are not read here", expected="no Content-Encoding")
     length = whole_header(scope, b"content-length")
     if length is not None and length > limits.body_bytes:
         raise _too_large(limits, length)
@@ -147,6 +198,8 @@ async def answer_error(to: Send, error: BaseException, close: bool = False) -> N
     if after is not None:
         headers.append((b"retry-after", b"%d" % after))
     status = status_of(error)
+    if status == 415:
+        headers.append((b"accept-encoding", _ACCEPTED))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if close:

@@ -21,7 +21,7 @@ _STORED: Final = "/v2/repository/models/{model}"
 INFER: Final = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 
 # What may go wrong, besides what the guard refuses.
-_READING: Final = (400, 413, 429, 504)  # of a body
+_READING: Final = (400, 413, 415, 429, 504)  # of a body
 _FINDING: Final = (404, 503)  # of a model
 _COMPUTING: Final = (500, 501, 507)
 _CALLING: Final = (*_READING, *_FINDING, *_COMPUTING)
@@ -100,6 +100,9 @@ def _of_models(endpoints: Endpoints) -> list[Line]:
         found += [
             Line("GET", path, endpoints.model, says[0], {_JSON: "Model"}, fails=_FINDING),
             Line("GET", path + "/ready", endpoints.model_ready, says[1], {_JSON: "Ready"}, None, (404,), "Ready"),
+            Line(
+                "GET", path + "/config", endpoints.config, f"How {which} is served", {_JSON: "Config"}, fails=_FINDING
+            ),
             Line("GET", path + "/stats", endpoints.statistics, says[2], statistics, fails=_FINDING),
         ]
     return found

@@ -101,6 +101,19 @@ _METADATA: Final[dict[str, Schema]] = {
             "outputs": _list(ref("TensorMetadata")),
         }
     ),
+    "Config": _object(
+        {
+            "name": _TEXT,
+            "platform": _TEXT,
+            "backend": _TEXT,
+            "max_batch_size": _COUNT,
+            "input": _list(ref("TensorConfig")),
+            "output": _list(ref("TensorConfig")),
+        }
+    ),
+    "TensorConfig": _object(
+        {"name": _TEXT, "data_type": _TEXT, "dims": _list({"type": "integer", "minimum": -1})}, optional=_FLAG
+    ),
     "Statistics": _object(
         {
             "model_stats": _list(

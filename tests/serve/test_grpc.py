@@ -49,8 +49,33 @@ async def test_health_and_metadata(folder: Path) -> None:
         )
         async with asking(Code.NOT_FOUND):
             await ask("ModelMetadata", name="other")
+        config = (await ask("ModelConfig", name="m")).config
+        assert (config.name, config.max_batch_size) == ("m", 64)
+        assert [(each.name, each.data_type, list(each.dims)) for each in config.input] == [("x", 11, [3])]
+        assert [(each.name, each.data_type, list(each.dims)) for each in config.output] == [("y", 11, [3])]
         async with asking(Code.UNIMPLEMENTED):
-            await ask.channel.unary_unary("/inference.GRPCInferenceService/ModelConfig")(b"", timeout=SECONDS)
+            await ask.channel.unary_unary("/inference.GRPCInferenceService/TraceSetting")(b"", timeout=SECONDS)
+
+
+async def test_health_as_kubernetes_asks_for_it(tmp_path: Path, folder: Path) -> None:
+    async with over_grpc({"m": folder}, where=ServerOptions(grpc_port=0, token="secret")) as (repository, ask):
+        check = ask.channel.unary_unary("/grpc.health.v1.Health/Check")
+
+        async def status(service: bytes = b"") -> bytes:
+            request = bytes([0x0A, len(service)]) + service if service else b""
+            answer: bytes = await check(request, timeout=SECONDS)
+            return answer
+
+        serving, not_serving = b"\x08\x01", b"\x08\x02"  # as in health.proto
+        assert await status() == serving
+        assert await status(b"inference.GRPCInferenceService") == serving
+        for unknown in (b"m", b"x" * 100):
+            async with asking(Code.NOT_FOUND):
+                await status(unknown)
+        async with asking(Code.UNIMPLEMENTED):
+            await ask.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=SECONDS).read()
+        repository.drain()
+        assert await status() == not_serving
 
 
 @pytest.mark.parametrize("raw", [True, False])

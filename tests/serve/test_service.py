@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import logging
 import tracemalloc
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Callable
 from errno import EADDRINUSE
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.serve import Limits, Repository, where
+from aioflow.serve import Limits, ModelOptions, Repository, where
 from aioflow.serve.admission import Admission
 from aioflow.serve.requests import header, read_body
 from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
@@ -144,13 +147,109 @@ async def test_what_is_refused_says_why(folder: Path) -> None:
         await status(400, "other inputs", json={"inputs": []})
         await status(400, "is wrong", content=b"{}", headers={"Inference-Header-Content-Length": "x"})
         await status(400, "within the body", content=b"{}", headers={"Inference-Header-Content-Length": "9"})
-        await status(400, "compressed", content=b"{}", headers={"Content-Encoding": "gzip"})
+        await status(400, "not compressed as it says", content=b"{}", headers={"Content-Encoding": "gzip"})
+        await status(415, "unknown way", content=b"{}", headers={"Content-Encoding": "br"})
         await status(413, "too large", content=b" " * 2001)
         await status(413, "too large", content=_pieces(b" " * 100, 21))
         await status(403, "another site", content=b"{}", headers={"Origin": "http://evil.example"})
         wrong = await client.get(url)
         assert (wrong.status_code, set(wrong.json()), wrong.headers["Allow"]) == (405, {"error"}, "POST")
         np.testing.assert_allclose(values(await client.post(url, json=asked(rows()))), rows() * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("GZIP", gzip.compress), ("identity", bytes)],
+)
+async def test_compressed_requests_are_read(folder: Path, encoding: str, compress: Callable[[bytes], bytes]) -> None:
+    x = np.random.default_rng(0).random((4000, 3), np.float32)
+    head = json.dumps(
+        {
+            "inputs": [
+                {"name": "x", "datatype": "FP32", "shape": [4000, 3], "parameters": {"binary_data_size": x.nbytes}}
+            ]
+        }
+    ).encode()
+    async with serving({"m": folder}) as (_, client):
+        for body, headers in (
+            (json.dumps(asked(rows())).encode(), {}),
+            (head + x.tobytes(), {"Inference-Header-Content-Length": str(len(head))}),
+        ):
+            response = await client.post(
+                "/v2/models/m/infer", content=compress(body), headers={"Content-Encoding": encoding, **headers}
+            )
+            assert response.status_code == 200, response.text
+            np.testing.assert_allclose(values(response), (x if headers else rows()) * 2, rtol=1e-6)
+
+
+async def test_few_bytes_that_stand_for_many_are_refused(folder: Path) -> None:
+    """Nothing beyond the limit is decompressed, however it is cut off or goes on."""
+    bomb = gzip.compress(b" " * 100_000_000)
+    async with serving({"m": folder}, limits=Limits(body_bytes=1_000_000)) as (_, client):
+        for status, body in (
+            (413, bomb),
+            (400, gzip.compress(b"{}")[:-1]),
+            (400, gzip.compress(b"{}") + b"more"),
+            (400, b""),
+        ):
+            response = await client.post("/v2/models/m/infer", content=body, headers={"Content-Encoding": "gzip"})
+            assert response.status_code == status, response.text
+        other = await client.post("/v2/models/m/infer", content=b"x", headers={"Content-Encoding": "zstd"})
+        assert (other.status_code, other.headers["Accept-Encoding"]) == (415, "gzip, deflate")
+
+
+@pytest.mark.parametrize("json_nan", ["error", "null"])
+async def test_answers_are_json_that_everybody_can_read(folder: Path, json_nan: Any) -> None:
+    x = np.array([[np.inf, -np.inf, np.nan], [0, 1, 2]], np.float32)
+    async with serving({"m": folder}, ModelOptions(json_nan=json_nan)) as (_, client):
+        url = "/v2/models/m/infer"
+        response = await client.post(url, content=json.dumps(asked(x)).encode())
+        if json_nan == "error":
+            assert response.status_code == 400
+            assert "binary_data" in response.json()["error"]
+            assert "'y'" in response.json()["error"]
+        else:
+            [output] = json.loads(response.text, parse_constant=pytest.fail)["outputs"]
+            assert output["data"] == [None, None, None, 0.0, 2.0, 4.0]
+        request = {**asked(x), "parameters": {"binary_data_output": True}}
+        response = await client.post(url, content=json.dumps(request).encode())
+        assert response.status_code == 200
+        assert response.content.endswith((x * 2).tobytes())
+
+
+@pytest.mark.parametrize("batch", ["auto", "never"])
+async def test_config_is_what_clients_of_triton_look_at(folder: Path, batch: Any) -> None:
+    async with serving({"m": folder}, ModelOptions(batch=batch)) as (_, client):
+        dims = [3] if batch == "auto" else [-1, 3]
+        for path in ("/v2/models/m/config", "/v2/models/m/versions/1/config"):
+            assert (await client.get(path)).json() == {
+                "name": "m",
+                "platform": "aioflow",
+                "backend": "aioflow",
+                "max_batch_size": 64 if batch == "auto" else 0,
+                "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": dims}],
+                "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": dims}],
+            }
+        assert (await client.get("/v2/models/other/config")).status_code == 404
+
+
+async def test_errors_spell_types_as_the_protocol_does(folder: Path) -> None:
+    async with serving({"m": folder}) as (_, client):
+        tensor = {"name": "x", "datatype": "INT64", "shape": [1, 3], "data": [1, 2, 3]}
+        response = await client.post("/v2/models/m/infer", json={"inputs": [tensor]})
+        assert response.json()["error"].endswith("expected: FP32; actual: INT64")
+        response = await client.post("/v2/models/m/infer", json={"inputs": [{**tensor, "data": [0.5, 1, 2]}]})
+        assert "INT64: int" in response.json()["error"]
+
+
+async def test_probes_of_http_1_0_need_no_host(folder: Path) -> None:
+    async with serving({"m": folder}) as (server, _):
+        address = urlsplit(server.url)
+        for path, status in (("/v2/health/live", b"200"), ("/v2/health/ready", b"200"), ("/v2", b"403")):
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+            writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            assert (await asyncio.wait_for(reader.readline(), SECONDS)).split()[1] == status, path
+            writer.close()
 
 
 async def test_middleware_of_the_user_sees_every_request(folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.serve.grpc.messages import Message
-from aioflow.serve.protocol import MalformedRequestError, datatype_of
+from aioflow.serve.protocol import MalformedRequestError, datatype_of, spelled
 
 __all__ = ["FIELDS", "from_contents", "to_contents"]
 
@@ -66,7 +66,7 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
     array = np.fromiter(values, _WIDE.get(wanted, dtype.np_dtype), count)
     narrow = array.astype(dtype.np_dtype, copy=False)
     if narrow is not array and not np.array_equal(narrow, array):
-        raise MalformedRequestError(f"an element of input {name!r} does not fit its datatype", expected=dtype.name)
+        raise MalformedRequestError(f"an element of input {name!r} does not fit its datatype", expected=spelled(dtype))
     return narrow.reshape(shape)
 
 

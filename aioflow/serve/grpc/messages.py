@@ -1,4 +1,5 @@
-"""The messages of the Open Inference Protocol's gRPC form, and those of Triton's repository and statistics.
+"""The messages of the Open Inference Protocol's gRPC form, those of Triton's repository and statistics, and those by
+which gRPC's own service asks for health.
 
 They are declared by a table, in a pool of their own, so that a client which has them compiled may be in the same
 process. protobuf is imported with the first of them.
@@ -13,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from aioflow.serve.protocol import MalformedRequestError
 from aioflow.work.forking import not_forked
 
-__all__ = ["MESSAGES", "PACKAGE", "Message", "message", "parsed"]
+__all__ = ["HEALTH_PACKAGE", "MESSAGES", "PACKAGE", "Message", "message", "parsed"]
 
 Message: TypeAlias = Any  # protobuf makes its classes at run time
 
@@ -65,8 +66,24 @@ InferStatistics: 1 success StatisticDuration; 2 fail StatisticDuration; 3 queue 
     4 compute_input StatisticDuration; 5 compute_infer StatisticDuration; 6 compute_output StatisticDuration;
     7 cache_hit StatisticDuration; 8 cache_miss StatisticDuration
 StatisticDuration: 1 count uint64; 2 ns uint64
+ModelConfigRequest: 1 name string; 2 version string
+ModelConfigResponse: 1 config ModelConfig
+ModelConfig: 1 name string; 2 platform string; 4 max_batch_size int32; 5 input ModelInput*; 6 output ModelOutput*;
+    17 backend string
+ModelInput: 1 name string; 2 data_type DataType; 4 dims int64*; 8 optional bool
+ModelOutput: 1 name string; 2 data_type DataType; 3 dims int64*
+enum DataType: 0 TYPE_INVALID; 1 TYPE_BOOL; 2 TYPE_UINT8; 3 TYPE_UINT16; 4 TYPE_UINT32; 5 TYPE_UINT64; 6 TYPE_INT8;
+    7 TYPE_INT16; 8 TYPE_INT32; 9 TYPE_INT64; 10 TYPE_FP16; 11 TYPE_FP32; 12 TYPE_FP64; 13 TYPE_STRING; 14 TYPE_BF16
 InferBatchStatistics: 1 batch_size uint64; 2 compute_input StatisticDuration; 3 compute_infer StatisticDuration;
     4 compute_output StatisticDuration
+"""
+
+
+HEALTH_PACKAGE: Final = "grpc.health.v1"
+_HEALTH: Final = """
+HealthCheckRequest: 1 service string
+HealthCheckResponse: 1 status HealthCheckResponse.ServingStatus
+enum HealthCheckResponse.ServingStatus: 0 UNKNOWN; 1 SERVING; 2 NOT_SERVING; 3 SERVICE_UNKNOWN
 """
 
 
@@ -83,26 +100,28 @@ def _made() -> Any:
 
     made = descriptor_pool.DescriptorPool()
     made.AddSerializedFile(declare("aioflow/inference.proto", PACKAGE, MESSAGES, ()).SerializeToString())
+    made.AddSerializedFile(declare("aioflow/health.proto", HEALTH_PACKAGE, _HEALTH, ()).SerializeToString())
     return made
 
 
 @functools.cache
-def message(name: str) -> Message:
-    """The class of a message: "ModelInferRequest", or "ModelInferRequest.InferInputTensor" for one inside another.
+def message(name: str, package: str = PACKAGE) -> Message:
+    """Return the class of a message: "ModelInferRequest", or "ModelInferRequest.InferInputTensor" for one inside
+    another.
 
     Raises:
-        KeyError: the table does not have it.
+        KeyError: the table of the package does not have it.
     """
     from google.protobuf import message_factory
 
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{package}.{name}"))
 
 
-def parsed(name: str, data: bytes) -> Message:
-    """The message of that name which `data` encodes. Raises MalformedRequestError: it encodes none."""
+def parsed(name: str, data: bytes, package: str = PACKAGE) -> Message:
+    """Return the message of that name which `data` encodes. Raises MalformedRequestError: it encodes none."""
     from google.protobuf.message import DecodeError
 
     try:
-        return message(name).FromString(data)
+        return message(name, package).FromString(data)
     except DecodeError as error:
         raise MalformedRequestError(f"the request is no {name}", actual=str(error)) from error

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from aioflow.errors import OpError
+from aioflow.errors import NotFoundError, OpError
 from aioflow.release import RELEASE
 from aioflow.serve.admission import Admission
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.messages import Message, message, parsed
+from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, Message, message, parsed
 from aioflow.serve.grpc.request import Asked, check_rest, decode_asked, read_asked
 from aioflow.serve.grpc.response import encode_answer
-from aioflow.serve.metadata import EXTENSIONS, index_of, metadata_of, statistics_of
+from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Repository
 from aioflow.work.threads import in_thread
 
-__all__ = ["OPEN", "SERVICE", "Exchange", "Method", "Methods"]
+__all__ = ["HEALTH", "OPEN", "SERVICE", "Exchange", "Method", "Methods"]
 
 SERVICE: Final = "inference.GRPCInferenceService"
-OPEN: Final = frozenset({"ServerLive", "ServerReady"})  # probes have no secrets
+HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, which Kubernetes and load balancers ask
+OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check"})  # probes have no secrets
+_SERVING, _NOT_SERVING = 1, 2
 _LARGE: Final = 1 << 18  # bytes of messages or arrays that are not worked on between two turns of the loop
 
 
@@ -49,6 +51,7 @@ class Methods:
 
     Attributes:
         table: By name.
+        health: Those of `HEALTH`, which is asked for the service as a whole: by "", or by its name.
     """
 
     def __init__(self, repository: Repository, limits: Limits, admission: Admission) -> None:
@@ -61,6 +64,7 @@ class Methods:
             "ModelReady": self._model_ready,
             "ServerMetadata": self._server,
             "ModelMetadata": self._model,
+            "ModelConfig": self._config,
             "ModelStatistics": self._statistics,
             "RepositoryIndex": self._index,
             "RepositoryModelLoad": self._load,
@@ -68,17 +72,20 @@ class Methods:
         }
         self.table: dict[str, Method] = {"ModelInfer": self.infer}
         self.table.update((name, self._small(name, answer)) for name, answer in small.items())
+        self.health: dict[str, Method] = {"Check": self._small("HealthCheck", self._check, HEALTH_PACKAGE)}
 
-    def _small(self, name: str, answer: Callable[[Any], Awaitable[Mapping[str, Any]]]) -> Method:
-        """A method of two small messages, from what gives the fields of one for the other."""
+    def _small(
+        self, name: str, answer: Callable[[Any], Awaitable[Mapping[str, Any]]], package: str = PACKAGE
+    ) -> Method:
+        """Return a method of two small messages, from what gives the fields of one for the other."""
 
         async def method(exchange: Exchange) -> None:
             with self._admission.holding() as held:
                 data = await exchange.read()
                 held.take(len(data))
                 check_rest(len(data), self._limits)
-                request = await _beside(len(data), parsed, f"{name}Request", data)
-            response: Message = message(f"{name}Response")(**await answer(request))
+                request = await _beside(len(data), parsed, f"{name}Request", data, package)
+            response: Message = message(f"{name}Response", package)(**await answer(request))
             await exchange.write(response.SerializeToString())
 
         return method
@@ -110,6 +117,11 @@ class Methods:
     async def _ready(self, request: Any) -> Mapping[str, Any]:
         return {"ready": self._repository.is_ready}
 
+    async def _check(self, request: Any) -> Mapping[str, Any]:
+        if request.service not in ("", SERVICE):
+            raise NotFoundError("there is no such service", expected=f"'' or {SERVICE!r}", actual=request.service[:80])
+        return {"status": _SERVING if self._repository.is_ready else _NOT_SERVING}
+
     async def _model_ready(self, request: Any) -> Mapping[str, Any]:
         try:
             self._repository.get(request.name, request.version or None)
@@ -123,6 +135,9 @@ class Methods:
     async def _model(self, request: Any) -> Mapping[str, Any]:
         served = self._repository.get(request.name, request.version or None)
         return metadata_of(served, self._repository.versions(request.name), parameters=False)
+
+    async def _config(self, request: Any) -> Mapping[str, Any]:
+        return {"config": config_of(self._repository.get(request.name, request.version or None))}
 
     async def _statistics(self, request: Any) -> Mapping[str, Any]:
         found = self._repository.chosen(request.name or None, request.version or None)

@@ -20,7 +20,7 @@ from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, Inval
 from aioflow.formats.files import check_private, file_errors
 from aioflow.serve.admission import Admission
 from aioflow.serve.bearer import Bearer
-from aioflow.serve.grpc.methods import OPEN, SERVICE, Method, Methods
+from aioflow.serve.grpc.methods import HEALTH, OPEN, SERVICE, Method, Methods
 from aioflow.serve.protocol import Limits, code_of, retry_after, said_of
 from aioflow.serve.repository import Repository
 from aioflow.serve.where import ServerOptions
@@ -74,11 +74,12 @@ class GrpcServer:
                 ("grpc.compression_enabled_algorithms_bitset", _IDENTITY),  # the limit is for what is sent
             )
         )
-        handlers = {
-            name: grpc.stream_stream_rpc_method_handler(self._handler(name, method))
-            for name, method in self._methods.table.items()
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        for service, table in ((SERVICE, self._methods.table), (HEALTH, self._methods.health)):
+            handlers = {
+                name: grpc.stream_stream_rpc_method_handler(self._handler(name, method))
+                for name, method in table.items()
+            }
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         address = self._listen(server)
         try:
             await to_its_end(server.start())

@@ -6,10 +6,11 @@
 transport.
 """
 
-from aioflow.serve.protocol.datatypes import DATATYPES, datatype_of
+from aioflow.serve.protocol.datatypes import DATATYPES, datatype_of, spelled
 from aioflow.serve.protocol.errors import (
     MalformedRequestError,
     TooLargeError,
+    UnknownEncodingError,
     code_of,
     retry_after,
     said_of,
@@ -29,11 +30,13 @@ __all__ = [
     "MalformedRequestError",
     "RequestedOutput",
     "TooLargeError",
+    "UnknownEncodingError",
     "code_of",
     "datatype_of",
     "decode_request",
     "encode_response",
     "retry_after",
     "said_of",
+    "spelled",
     "status_of",
 ]

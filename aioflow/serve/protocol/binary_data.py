@@ -10,6 +10,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
 from aioflow.work.copying import native
 
@@ -33,7 +34,7 @@ def from_bytes(data: Any, begin: int, size: int, dtype: DType, shape: tuple[int,
     if size != count * dtype.size:
         raise MalformedRequestError(
             f"input {name!r} has another number of bytes than its shape and datatype take",
-            expected=f"{count * dtype.size} for {dtype.name} {list(shape)}",
+            expected=f"{count * dtype.size} for {spelled(dtype)} {list(shape)}",
             actual=size,
         )
     array = np.frombuffer(data, dtype.np_dtype, count, begin) if count else np.empty(0, dtype.np_dtype)

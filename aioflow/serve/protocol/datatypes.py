@@ -9,7 +9,7 @@ from aioflow.errors import UnimplementedError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 
-__all__ = ["DATATYPES", "datatype_of"]
+__all__ = ["DATATYPES", "datatype_of", "spelled"]
 
 DATATYPES: Final[Mapping[str, DType]] = {
     "BOOL": dtypes.bool_,
@@ -28,6 +28,11 @@ DATATYPES: Final[Mapping[str, DType]] = {
     "BYTES": dtypes.string,
 }
 _NAMES: Final[Mapping[DType, str]] = {dtype: name for name, dtype in DATATYPES.items()}
+
+
+def spelled(dtype: DType) -> str:
+    """Return what a client knows the dtype by: the protocol's name for it, or its own where that has none."""
+    return _NAMES.get(dtype, dtype.name)
 
 
 def datatype_of(dtype: DType, what: str) -> str:

@@ -9,11 +9,24 @@ from typing import Final
 from aioflow import errors
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 
-__all__ = ["MalformedRequestError", "NoMemoryError", "TooLargeError", "code_of", "retry_after", "said_of", "status_of"]
+__all__ = [
+    "MalformedRequestError",
+    "NoMemoryError",
+    "TooLargeError",
+    "UnknownEncodingError",
+    "code_of",
+    "retry_after",
+    "said_of",
+    "status_of",
+]
 
 
 class MalformedRequestError(InvalidArgumentError):
     """A request is not what the protocol says."""
+
+
+class UnknownEncodingError(MalformedRequestError):
+    """The body of a request is compressed in a way that is not known here."""
 
 
 class TooLargeError(ResourceExhaustedError):
@@ -26,6 +39,7 @@ class NoMemoryError(ResourceExhaustedError):
 
 # HTTP's status and gRPC's code. The first class that an error is of counts.
 _TABLE: Final = (
+    (UnknownEncodingError, 415, 3),
     (TooLargeError, 413, 8),
     (NoMemoryError, 507, 8),
     (errors.InvalidArgumentError, 400, 3),

@@ -6,16 +6,19 @@ import json
 import math
 from collections.abc import Mapping
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
 from aioflow.serve.protocol.json_text import INFINITE, PIECE
 
-__all__ = ["from_json", "to_json"]
+__all__ = ["Nan", "from_json", "to_json"]
+
+Nan: TypeAlias = Literal["error", "null"]
 
 _NUMBERS: Final = frozenset({int, float})
 _OTHERS: Final[Mapping[DType, frozenset[type]]] = {dtypes.bool_: frozenset({bool}), dtypes.string: frozenset({str})}
@@ -33,7 +36,7 @@ def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any
     if not found <= allowed:
         raise MalformedRequestError(
             f"the data of input {name!r} has elements of another type",
-            expected=f"{dtype.name}: {', '.join(sorted(each.__name__ for each in allowed))}",
+            expected=f"{spelled(dtype)}: {', '.join(sorted(each.__name__ for each in allowed))}",
             actual=", ".join(sorted(each.__name__ for each in found - allowed)),
         )
     try:
@@ -48,7 +51,7 @@ def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any
                 array = array.astype(dtype.np_dtype)
     except (OverflowError, ArithmeticError, UnicodeError) as error:
         raise MalformedRequestError(
-            f"an element of input {name!r} does not fit its datatype", expected=dtype.name, actual=str(error)
+            f"an element of input {name!r} does not fit its datatype", expected=spelled(dtype), actual=str(error)
         ) from error
     return array.reshape(shape)
 
@@ -82,11 +85,14 @@ def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
     )
 
 
-def to_json(array: Any, dtype: DType, name: str) -> str:
-    """The list of the elements in row-major order, as JSON has it.
+def to_json(array: Any, dtype: DType, name: str, nan: Nan = "error") -> str:
+    """Return the list of the elements in row-major order, as JSON has it.
+
+    Args:
+        nan: As of `ModelOptions.json_nan`.
 
     Raises:
-        MalformedRequestError: strings are not text; they may be asked for as bytes.
+        MalformedRequestError: strings are not text, or a number is NaN or infinite; they may be asked for as bytes.
     """
     if dtype is dtypes.bfloat16:  # whose elements are objects of their own
         array = array.astype(np.float32)
@@ -94,6 +100,14 @@ def to_json(array: Any, dtype: DType, name: str) -> str:
     pieces = (flat[at : at + PIECE].tolist() for at in range(0, flat.size, PIECE))
     if dtype is dtypes.string:
         pieces = (_texts(piece, name) for piece in pieces)
+    elif dtype.is_floating and not np.isfinite(flat).all():
+        if nan == "error":
+            raise MalformedRequestError(
+                f"output {name!r} has NaN or infinities, which JSON has not",
+                expected="a request for binary_data",
+                actual=f"{np.count_nonzero(~np.isfinite(flat))} of {flat.size} numbers",
+            )
+        pieces = ([number if math.isfinite(number) else None for number in piece] for piece in pieces)
     return f"[{','.join(json.dumps(piece, separators=(',', ':'))[1:-1] for piece in pieces)}]"
 
 
