@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,26 @@ def run(folder: Path, *names: str, last_resort: float) -> subprocess.CompletedPr
     )
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
+    """What came of several runs, which spend their time waiting: at the same time."""
+    asked: dict[str, tuple[tuple[str, ...], float]] = {
+        "test_lock": (("test_task", "test_uvloop", "test_lock", "test_last"), SECONDS)
+    }
+    asked.update((name, ((name, "test_last"), 3.0)) for name in ("test_examples", "test_teardown", "test_in_c"))
+    with ThreadPoolExecutor(len(asked)) as pool:
+        runs = {
+            name: pool.submit(run, tmp_path_factory.mktemp(name), *names, last_resort=seconds)
+            for name, (names, seconds) in asked.items()
+        }
+    return {name: each.result() for name, each in runs.items()}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGALRM on Windows: the limit ends the run there")
-def test_a_test_that_waits_for_ever_fails_where_it_waits_and_the_next_one_runs(tmp_path: Path) -> None:
-    done = run(tmp_path, "test_task", "test_uvloop", "test_lock", "test_last", last_resort=SECONDS)
+def test_a_test_that_waits_for_ever_fails_where_it_waits_and_the_next_one_runs(
+    ended: dict[str, subprocess.CompletedProcess[str]],
+) -> None:
+    done = ended["test_lock"]
     assert "3 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("Failed: Timeout (>1.0s)") >= 2
     assert "RuntimeError: Event loop stopped" in done.stdout, "what uvloop makes of it"
@@ -87,9 +105,11 @@ def test_a_test_that_waits_for_ever_fails_where_it_waits_and_the_next_one_runs(t
 @pytest.mark.parametrize(
     ("name", "where"), [("test_examples", "test_examples"), ("test_teardown", "sticky"), ("test_in_c", "test_in_c")]
 )
-def test_what_no_signal_ends_ends_the_run_with_a_traceback(tmp_path: Path, name: str, where: str) -> None:
+def test_what_no_signal_ends_ends_the_run_with_a_traceback(
+    ended: dict[str, subprocess.CompletedProcess[str]], name: str, where: str
+) -> None:
     """Hypothesis tries again what fails, a failure switches the limits off, and C does not see signals."""
-    done = run(tmp_path, name, "test_last", last_resort=3)
+    done = ended[name]
     assert done.returncode == 1
     assert "Timeout (0:00:03)!" in done.stderr, done.stdout + done.stderr
     assert f"in {where}\n" in done.stderr

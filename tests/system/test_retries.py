@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,33 @@ def run(folder: Path, last: int, *options: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
+    """What came of several runs, at the same time."""
+    asked: dict[str, tuple[int, tuple[str, ...]]] = {
+        "alone": (0, ("--flaky-limit", "2")),
+        "worker": (0, ("--flaky-limit", "2", "-n", "1")),
+        "too many": (0, ("--flaky-limit", "1")),
+        "failed": (9, ("--flaky-limit", "3")),
+        "without": (0, ()),
+    }
+    with ThreadPoolExecutor(len(asked)) as pool:
+        runs = {
+            name: pool.submit(run, tmp_path_factory.mktemp("run"), last, *options)
+            for name, (last, options) in asked.items()
+        }
+    return {name: each.result() for name, each in runs.items()}
+
+
 def flaky(done: subprocess.CompletedProcess[str]) -> set[str]:
     return set(re.findall(r"^FLAKY \S*::(\S+)", done.stdout, re.MULTILINE))
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
-def test_flaky_tests_are_listed_with_their_first_failures(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    done = run(tmp_path, 0, "--flaky-limit", "2", *workers)
+@pytest.mark.parametrize("name", ["alone", "worker"])
+def test_flaky_tests_are_listed_with_their_first_failures(
+    ended: dict[str, subprocess.CompletedProcess[str]], name: str
+) -> None:
+    done = ended[name]
     assert done.returncode == 0, done.stdout + done.stderr
     assert flaky(done) == {"test_it[1-1]", "test_it[2-1]"}
     assert {"AssertionError: failure 1 of 1", "AssertionError: failure 1 of 2"} <= set(
@@ -54,20 +75,22 @@ def test_flaky_tests_are_listed_with_their_first_failures(tmp_path: Path, worker
     )
 
 
-def test_more_flaky_tests_than_allowed_fail_the_run(tmp_path: Path) -> None:
-    done = run(tmp_path, 0, "--flaky-limit", "1")
+def test_more_flaky_tests_than_allowed_fail_the_run(ended: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    done = ended["too many"]
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(flaky(done)) == 2
 
 
-def test_a_test_that_goes_on_failing_is_failed_and_not_flaky(tmp_path: Path) -> None:
-    done = run(tmp_path, 9, "--flaky-limit", "3")
+def test_a_test_that_goes_on_failing_is_failed_and_not_flaky(
+    ended: dict[str, subprocess.CompletedProcess[str]],
+) -> None:
+    done = ended["failed"]
     assert done.returncode == 1, done.stdout + done.stderr
     assert flaky(done) == {"test_it[1-1]", "test_it[2-1]"}
     assert re.search(r"^FAILED .*test_it\[3-9\]", done.stdout, re.MULTILINE)
 
 
-def test_without_the_option_nothing_is_run_again(tmp_path: Path) -> None:
-    done = run(tmp_path, 0)
+def test_without_the_option_nothing_is_run_again(ended: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    done = ended["without"]
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 failed, 2 passed" in done.stdout
