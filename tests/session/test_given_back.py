@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -68,6 +68,14 @@ def reader(up_to: int | None = None) -> Source:
     return Source(fill, af.strings.to_number(records, af.int64), up_to or 1)
 
 
+def async_iterator() -> Source:
+    async def count() -> AsyncIterator[Any]:
+        for number in range(COUNT):
+            yield np.int64(number)
+
+    return Source(af.no_op(), af.from_async_iterator(count, af.int64, shapes=[]))
+
+
 SOURCES: dict[str, Callable[[], Source]] = {
     "first in, first out": lambda: queue(lambda: af.FIFOQueue(COUNT, [af.int64], [()])),
     "many at once": lambda: queue(lambda: af.FIFOQueue(COUNT, [af.int64], [()]), 3),
@@ -78,6 +86,7 @@ SOURCES: dict[str, Callable[[], Source]] = {
     "staging area": staging,
     "reader": reader,
     "reader, many at once": lambda: reader(4),
+    "async iterator": async_iterator,
 }
 
 

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OutOfRangeError
@@ -19,6 +20,7 @@ from aioflow.graph.python_functions import PythonFunction, find_function
 from aioflow.kernels.function.py_func import ResultCheck, call_error, is_cancelled
 from aioflow.kernels.registry import Binding, binder
 from aioflow.sync.background import Background, background_of
+from aioflow.sync.waiting import StepAccount
 
 __all__ = ["SourceCore"]
 
@@ -126,8 +128,8 @@ class AsyncSource:
         self._room = asyncio.Event()
         self._last: Callable[[], BaseException] | None = None  # what every further step gets
 
-    async def next(self) -> Any:
-        """The next element.
+    async def next(self) -> _Item:
+        """Return the next element.
 
         Raises:
             OutOfRangeError: there is none.
@@ -144,7 +146,16 @@ class AsyncSource:
             item = await self._wait(waiter)
         if item.error is not None:
             raise item.error
-        return item.value
+        return item
+
+    def give_back(self, item: _Item) -> None:
+        """Put an element back: the next step gets it."""
+        with self._lock:
+            heir = self._core.put_back(item)
+            if heir is not None:
+                heir.item = item
+        if heir is not None:
+            heir.wake()
 
     async def _wait(self, waiter: _Waiter) -> _Item:
         try:
@@ -152,11 +163,8 @@ class AsyncSource:
         except asyncio.CancelledError:
             with self._lock:
                 self._core.withdraw(waiter)
-                heir = None if waiter.item is None else self._core.put_back(waiter.item)
-                if heir is not None:
-                    heir.item = waiter.item
-            if heir is not None:
-                heir.wake()
+            if waiter.item is not None:
+                self.give_back(waiter.item)
             raise
         with self._lock:
             item, last = waiter.item, self._last
@@ -271,14 +279,20 @@ async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
         return _Item(error=call_error(error))
 
 
-@binder("AioflowAsyncIteratorNext", device="CPU", is_async=True, fresh=True)
-def async_iterator_next(binding: Binding) -> Callable[[], Awaitable[tuple[Any, ...]]]:
+@binder("AioflowAsyncIteratorNext", device="CPU", is_async=True, fresh=True, takes_step=True)
+def async_iterator_next(binding: Binding) -> Callable[..., Awaitable[tuple[Any, ...]]]:
     function = find_function(binding.attrs["token"])
     check = ResultCheck(binding)
     source = binding.shared(lambda: AsyncSource(function, binding.attrs["prefetch"], background_of(binding.state)))
 
-    async def take() -> tuple[Any, ...]:
-        element = await source.next()
-        return await check.wherever(element)
+    gives_back = binding.gives_back
+
+    async def take(*, step: StepAccount) -> tuple[Any, ...]:
+        item = await source.next()
+        if gives_back:
+            step.took(partial(source.give_back, item))
+        else:
+            step.changed = True
+        return await check.wherever(item.value)
 
     return take

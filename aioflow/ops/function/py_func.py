@@ -50,7 +50,7 @@ define_op(
     "components: list:output_types",
     ["token: string", "output_types: list(type) >= 1", "output_shapes: list(shape)", "prefetch: int >= 0"],
     shape=lambda ctx: list(ctx.attrs["output_shapes"]),
-    traits=python_function(effect=Effect.CHANGES),
+    traits=python_function(effect=Effect.CHANGES, tells_step=True, takes_away=True),
 )
 not_differentiable(
     "PyFunc", "PyFuncStateless", "AioflowPyCoroutine", "AioflowPyCoroutineStateless", "AioflowAsyncIteratorNext"
