@@ -43,7 +43,9 @@ def rows_of(body: Any, tensor: Tensor) -> Any:
     """
     dtype = tensor.dtype
     try:
-        lists = json.loads(body, parse_constant=_no_number) if isinstance(body, (bytes, bytearray, str)) else body
+        text = bytes(body) if isinstance(body, memoryview) else body
+        is_text = isinstance(text, bytes | bytearray | str)
+        lists = json.loads(text, parse_constant=_no_number) if is_text else text
         elements = np.array(lists, np.object_)
         if wrong := set(map(type, elements.reshape(-1))) - _types(dtype):
             ragged = list in wrong

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -160,6 +161,7 @@ class Server:
         self._client_options = replace(asking, is_task=True, shared_memory=shares)
         self._starts_itself = start
         self._process = generation()
+        self._maker = threading.get_ident()
         self._config = config or SessionConfig()
         self.worker = Worker(self._config, self._task.name, AllowedFolders(allow_dirs))
         limits = self._options.limits
@@ -416,10 +418,12 @@ def own_server(address: str) -> Server | None:
 
 async def start_own(address: str) -> None:
     """Start the server of this process at the address of a comm, if there is one that is to start by itself and has
-    not been started. Raises as `Server.start`.
+    not been started. One that another thread has made is for an event loop of that. Raises as `Server.start`.
     """
     server = _SERVERS.get(address)
-    if server is not None and server._home is None and server.is_here():
+    if server is None or server._home is not None or not server.is_here():
+        return
+    if server._process == generation() and server._maker == threading.get_ident():
         await server.start()
 
 

@@ -30,7 +30,7 @@ from aioflow.runtime.executable import Executable
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.rendezvous import Rendezvous
-from aioflow.runtime.step import GiveBack, Step
+from aioflow.runtime.step import GiveBack, Step, has_failed
 from aioflow.runtime.worker import Begun, Worker, WorkerState
 
 __all__ = ["Push", "TaskWorker", "WorkerSession"]
@@ -332,6 +332,8 @@ class WorkerSession:
             begun = joint.step is None or joint.step.changed
         if step in self._held:
             taken, begun = self._held.pop(step)
+            if has_failed(error):
+                return True
             for give_back in reversed(taken):
                 give_back()
         return begun

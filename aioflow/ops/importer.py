@@ -122,7 +122,8 @@ def import_graph_def(
         known = {op_def.name: op_def for op_def in producer_op_list or ()}
         for function in graph_def.functions:
             _add_function(graph, function)
-        work = Import(graph, modernized(graph_def.nodes), prefix, _mapped(graph, input_map or {}), known)
+        nodes = modernized(graph_def.nodes)
+        work = Import(graph, nodes, prefix, _mapped(graph, input_map or {}, nodes), known)
         for node in work.in_order():
             work.build(node)
         work.close_loops()
@@ -147,7 +148,8 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _mapped(graph: Graph, input_map: Mapping[str, Any]) -> dict[InputRef, Any]:
+def _mapped(graph: Graph, input_map: Mapping[str, Any], nodes: Iterable[NodeDef]) -> dict[InputRef, Any]:
+    handles = {node.name for node in nodes if node.op == "VarHandleOp"}
     found: dict[InputRef, Any] = {}
     for key, value in input_map.items():
         ref = InputRef.parse(_text(key))
@@ -157,7 +159,9 @@ def _mapped(graph: Graph, input_map: Mapping[str, Any]) -> dict[InputRef, Any]:
             element = graph.as_graph_element(value)
             found[ref] = element.op if isinstance(element, Tensor) else element
         else:
-            found[ref] = graph.as_graph_element(convert_to_tensor(value, name="input"), allow_operation=False)
+            given = graph.as_graph_element(convert_to_tensor(value, name="input"), allow_operation=False)
+            variable = graph.variable_of(given) if isinstance(given, Tensor) and ref.node in handles else None
+            found[ref] = given if variable is None else variable.handle
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -26,9 +27,9 @@ from aioflow.errors import (
 )
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.spans import Spans
-from aioflow.work.threads import LeftBehind
+from aioflow.work.threads import LeftBehind, to_its_end
 
-__all__ = ["GiveBack", "Probe", "Step", "StuckStep", "Waiter", "root_cause"]
+__all__ = ["GiveBack", "Probe", "Step", "StuckStep", "Waiter", "has_failed", "root_cause"]
 
 _LOGGER: Final = logging.getLogger("aioflow.runtime")
 
@@ -290,12 +291,16 @@ class Step:
             error: Why. What a kernel has failed on is not given back, or whoever comes next would fail on it, too.
         """
         taken = self.keep()
-        if isinstance(error, Exception) and not isinstance(error, _NO_FAILURE):
+        if has_failed(error):
             self.changed = self.changed or bool(taken)
             return
         waiting = [waited for give_back in reversed(taken) if (waited := give_back()) is not None]
-        for each in waiting:
-            await each
+        if isinstance(error, GeneratorExit):  # somebody has closed the coroutine, which must not wait
+            for each in waiting:
+                if inspect.iscoroutine(each):
+                    each.close()
+        elif waiting:
+            await to_its_end(_all(waiting))
 
     def leave_behind(self, node: str) -> None:
         """The kernel of a node has not stopped, and nobody waits for it any more."""
@@ -374,6 +379,21 @@ class Stoppable:
     def stopped(self) -> bool:
         """Whether that is how the block has ended."""
         return self._timeout.expired()
+
+
+def has_failed(error: BaseException) -> bool:
+    """Whether a step that ends with this error has failed on its values: a kernel has, or something of the program."""
+    return isinstance(error, Exception) and not isinstance(error, _NO_FAILURE)
+
+
+async def _all(waiting: Sequence[Awaitable[None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in waiting:
+            group.create_task(_awaited(each))
+
+
+async def _awaited(what: Awaitable[None]) -> None:
+    await what
 
 
 def _left(nodes: Sequence[str]) -> str:

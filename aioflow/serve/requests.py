@@ -86,7 +86,7 @@ async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, hel
     """Return what was compressed. It grows piece by piece, with a turn for others after each, and no further than it
     may: a few bytes stand for many.
     """
-    body, stream, compressed = bytearray(), zlib.decompressobj(form), memoryview(sent)
+    body, stream, compressed, at = bytearray(), zlib.decompressobj(form), memoryview(sent), 0
     try:
         for at in range(0, len(compressed), _SENT_PIECE):
             rest: bytes | memoryview = compressed[at : at + _SENT_PIECE]
@@ -97,9 +97,12 @@ async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, hel
                 if len(body) > limits.body_bytes:
                     raise _too_large(limits, len(body))
                 await asyncio.sleep(0)
+            if stream.eof:
+                break  # whatever follows
+            await asyncio.sleep(0)
     except zlib.error as error:
         raise MalformedRequestError("the request is not compressed as it says", actual=str(error)) from error
-    if not stream.eof or stream.unused_data:
+    if not stream.eof or stream.unused_data or at + _SENT_PIECE < len(compressed):
         raise MalformedRequestError("the request is not compressed as it says", expected="one whole stream")
     return memoryview(body).toreadonly()
 

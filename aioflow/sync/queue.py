@@ -138,6 +138,8 @@ class Enqueue(Ticket):
 
     __slots__ = ("elements", "position")
 
+    stays = True
+
     def __init__(self, elements: Sequence[Any], wake: Callable[[], None] | None = None) -> None:
         super().__init__(wake)
         self.elements = elements

@@ -18,6 +18,8 @@ class Put(Ticket):
 
     __slots__ = ("element", "size")
 
+    stays = True
+
     def __init__(self, element: Any, size: int, wake: Callable[[], None] | None = None) -> None:
         super().__init__(wake)
         self.element = element

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 __all__ = ["StepAccount", "Ticket", "Waiting", "tell", "wake_all"]
 
@@ -32,6 +32,7 @@ class Ticket:
     """One attempt at a resource. The core that holds it settles it once, under the core's lock.
 
     Attributes:
+        stays: Whether a withdrawal leaves what a settled one has done.
         settled: Whether the attempt is over.
         value: What it gave.
         error: Why it failed, or None.
@@ -39,6 +40,8 @@ class Ticket:
     """
 
     __slots__ = ("error", "settled", "value", "wake")
+
+    stays: ClassVar[bool] = False
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self.settled = False
@@ -114,6 +117,8 @@ class Waiting:
             await future
         except BaseException:
             wake_all(self._withdraw(ticket))
+            if ticket.stays and ticket.settled and ticket.error is None and self._told is not None:
+                self._told(ticket)
             raise
         if ticket.error is not None:
             raise ticket.error

@@ -14,6 +14,7 @@ from aioflow.graph.argument_kinds import check_kind, check_text
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys
 from aioflow.graph.shapes import TensorShape
+from aioflow.graph.tensor import Tensor
 from aioflow.ops.lookup.mutable import ExportedTable, MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 
@@ -121,6 +122,9 @@ def _check_names(found: Sequence[Saved]) -> None:
 
 
 def _variable(value: Any) -> Any:
+    if isinstance(value, Tensor):  # as a program finds it by the variable's name
+        found = value.graph.variable_of(value)
+        value = value if found is None else found
     if not hasattr(value, "handle"):
         raise DTypeError(
             "only variables and mutable tables are saved",

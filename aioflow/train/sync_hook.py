@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ class Preparation:
         missing: The names of variables without a value.
         initialize: Comes first.
         tokens, runner: The first tokens, and what hands out those of each step; for the chief alone.
+        leave: What a replica other than the chief leaves to the others at the end of its training.
         replicas: How many live; for the chief of elastic training.
         shared: The jobs whose tasks hold variables, and are no replicas.
     """
@@ -38,6 +40,7 @@ class Preparation:
     runner: QueueRunner | None = None
     replicas: LivingReplicas | None = None
     shared: frozenset[str | None] = frozenset()
+    leave: Operation | None = None
 
 
 class SyncReplicasHook(SessionRunHook):
@@ -89,6 +92,16 @@ class SyncReplicasHook(SessionRunHook):
         owner = coord or current_coordinator()
         if watch is not None and owner is not None:
             owner.start(watch.run(owner), attendant=True)
+
+    async def end(self, session: aioflow.Session) -> None:
+        """Leave a token to the others, which they need to see that the training has ended.
+
+        A replica that is quick may have made the last updates alone: then one that was late in the meantime waits for a
+        token which nobody hands out any more, since that takes gradients of others.
+        """
+        if self._preparation is not None and self._preparation.leave is not None:
+            with suppress(OpError):  # the chief has ended before, and nobody waits
+                await session.run(self._preparation.leave, options=aioflow.RunOptions(timeout=_PATIENCE))
 
     def _watch(self, nodes: Preparation, session: aioflow.Session) -> Watch | None:
         if nodes.replicas is None:

@@ -272,8 +272,10 @@ class SyncReplicasOptimizer(WrappingOptimizer):
 
     def _preparation(self, is_chief: bool, num_tokens: int) -> Preparation:
         if not is_chief:
-            self._step()
-            return Preparation(self.ready_for_local_init_op, self.local_step_init_op)
+            step = self._step()
+            # With numbers, each worker has tokens of its own.
+            leave = _enqueue(self._queues, step.read_value(), 1) if self._worker is None else None
+            return Preparation(self.ready_for_local_init_op, self.local_step_init_op, leave=leave)
         runner, tokens = self.get_chief_queue_runner(), self.get_init_tokens_op(num_tokens)
         shared = frozenset(DeviceSpec.from_string(v.device).job for v in global_variables())
         return Preparation(

@@ -733,9 +733,14 @@ async def test_servers_of_one_program_listen_when_they_are_first_needed(chief: s
         await ps.stop()
 
 
-async def test_server_that_is_not_to_start_by_itself_does_not() -> None:
+@pytest.mark.parametrize("why", ["it is not to", "it is another thread's"])
+async def test_server_that_is_not_to_start_by_itself_does_not(why: str) -> None:
     spec = {"worker": free_addresses(2)}
-    first, second = Server(spec, "worker", 0), Server(spec, "worker", 1, start=False)
+    first = Server(spec, "worker", 0)
+    if why == "it is not to":
+        second = Server(spec, "worker", 1, start=False)
+    else:
+        second = await asyncio.to_thread(Server, spec, "worker", 1)
     try:
         async with af.Session(first.target, config=af.SessionConfig(operation_timeout=2.0)) as session:
             with af.device("/job:worker/task:1"):

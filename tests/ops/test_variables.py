@@ -408,5 +408,13 @@ async def test_the_name_of_a_variable_stands_for_its_value(imported: bool) -> No
             for change, expected in zip(changes, ([5.0, 6.0], [6.0, 7.0], [9.0, 7.0]), strict=True):
                 await session.run(change)
                 assert (await session.run(found)).tolist() == expected
+    with graph.as_default():
+        aioflow.train.Saver({"w": found})  # takes it for the variable
+        (again,) = aioflow.import_graph_def(
+            graph.as_graph_def(), {"v:0": found}, return_elements=["y:0"], name="again"
+        ) or [None]
+        async with aioflow.Session() as session:
+            await session.run(aioflow.global_variables_initializer())
+            assert (await session.run(again)).tolist() == [3.0, 6.0]
     with pytest.raises(DTypeError, match="an update needs a variable"):
         aioflow.assign(doubled, [1.0, 2.0])

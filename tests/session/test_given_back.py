@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,12 @@ from aioflow.errors import (
     InvalidArgumentError,
     OpError,
     OutOfRangeError,
+    UnimplementedError,
 )
+from aioflow.kernels.queues.queues import Queue
+from aioflow.runtime.step import Step
+from aioflow.sync.queue import Enqueue, FIFOStore
+from aioflow.sync.waiting import tell, wake_all
 from tests.cancelling import LOOPS, run_on
 from tests.net.clusters import cluster
 from tests.waiting import eventually
@@ -256,3 +262,107 @@ async def test_late_steps_of_a_cluster_say_that_nothing_was_changed() -> None:
         await session.run(put)
         assert not await told(session, put, DeadlineExceededError, timeout=0.1)
         assert await session.run(take) == 1.0
+
+
+async def test_what_a_kernel_of_another_worker_has_failed_on_is_not_given_back() -> None:
+    with af.device("/job:worker/task:1"):
+        source = af.FIFOQueue(9, [af.float32], [()])
+        fill, take, size = source.enqueue_many([[np.nan, 2.0]]), source.dequeue(), source.size()
+    with af.device("/job:worker/task:2"):
+        checked = af.check_numerics(take, "an element")
+    async with cluster("worker", "worker", "worker") as (server, *_), af.Session(server.target) as session:
+        await session.run(fill)
+        assert await told(session, checked, InvalidArgumentError)
+        assert await session.run(checked) == 2.0
+        assert await session.run(size) == 0
+
+
+async def are(session: af.Session, fetches: Any, wanted: list[int]) -> bool:
+    return [int(value) for value in await session.run(fetches)] == wanted
+
+
+async def test_a_second_cancellation_loses_nothing() -> None:
+    sources = []
+    for number in (1, 2):
+        with af.device(f"/job:worker/task:{number}"):
+            sources.append(af.FIFOQueue(9, [af.float32], [()]))
+    with af.device("/job:worker/task:3"):
+        never = af.FIFOQueue(9, [af.float32], [()]).dequeue()
+    fetch = [*(source.dequeue() for source in sources), never]
+    sizes = [source.size() for source in sources]
+    fill = [source.enqueue_many([[1.0, 2.0, 3.0]]) for source in sources]
+    async with cluster(*["worker"] * 4) as (server, *_), af.Session(server.target) as session:
+        await session.run(fill)
+        for turns in range(16):
+            task = asyncio.get_running_loop().create_task(session.run(fetch))
+            await eventually(lambda: are(session, sizes, [2, 2]))
+            for _ in range(2):
+                task.cancel()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            await asyncio.wait([task])
+            assert task.cancelled()
+            await eventually(lambda: are(session, sizes, [3, 3]))
+
+
+async def test_an_element_that_is_in_when_its_step_is_cancelled_is_told_of() -> None:
+    """The step of a producer is stopped in the moment in which a consumer makes room."""
+    core = Queue("FIFOQueueV2", "q", 1, FIFOStore(), (af.int32,), ())
+    step = Step()
+    core.try_put((0,))
+
+    async def produce() -> None:
+        await core.waiting(lambda wake: Enqueue(((1,),), wake), told=partial(tell, step, None))
+
+    task = asyncio.get_running_loop().create_task(produce())
+    await asyncio.sleep(0)
+    taken = core.try_take()
+    assert taken is not None
+    wake_all(taken[1])
+    task.cancel()
+    await asyncio.wait([task])
+    assert (task.cancelled(), len(core), step.changed) == (True, 1, True)
+
+
+async def test_stale_gradients_are_not_given_back() -> None:
+    accumulator = af.ConditionalAccumulator(af.float32, shape=[])
+    value, step = af.placeholder(af.float32, []), af.placeholder(af.int64, [])
+    apply, take, count = accumulator.apply_grad(value, step), accumulator.take_grad(1), accumulator.num_accumulated()
+    both = [take, af.FIFOQueue(9, [af.float32], [()]).dequeue()]
+    async with af.Session() as session:
+        await session.run(apply, {value: 100.0, step: 0})
+        late = asyncio.get_running_loop().create_task(session.run(both))
+        await eventually(lambda: are(session, [count], [0]))
+        await session.run(apply, {value: 1.0, step: 1})
+        assert await session.run(take) == 1.0
+        late.cancel()
+        await asyncio.wait([late])
+        await session.run(apply, {value: 2.0, step: 2})
+        assert await session.run(take) == 2.0
+
+
+async def test_a_reader_that_was_made_new_takes_nothing_back() -> None:
+    names = af.FIFOQueue(9, [af.string], [()])
+    reader = af.IdentityReader()
+    read = reader.read(names).value
+    both = [read, af.FIFOQueue(9, [af.float32], [()]).dequeue()]
+    produced, reset, state = reader.num_records_produced(), reader.reset(), reader.serialize_state()
+    fill = names.enqueue_many([["a", "b", "c"]])
+    async with af.Session() as session:
+
+        async def taken_and_cancelled(meanwhile: Any = None) -> None:
+            late = asyncio.get_running_loop().create_task(session.run(both))
+            await eventually(lambda: are(session, [produced], [1]))
+            if meanwhile is not None:
+                await session.run(meanwhile)
+            late.cancel()
+            await asyncio.wait([late])
+            assert await session.run(produced) == 0
+
+        await session.run(fill)
+        await taken_and_cancelled(reset)
+        await taken_and_cancelled()
+        with pytest.raises(UnimplementedError):  # a state has no place for what was given back
+            await session.run(state)
+        assert await session.run(read) == b"b"
+        await session.run(state)

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from tests.net.clusters import cluster
 from tests.train.replicas import Build, Replica, numbered, replicas
 
 DENSE = "dense:0/grad_accum"
+CLUSTER = {"ps": ["a:1"], "worker": ["b:1", "c:1"]}  # by which variables go to the parameter server
+SECONDS = 60.0
 
 
 def descent(needed: int, total: int | None = None, **more: Any) -> Build:
@@ -313,3 +316,37 @@ def test_what_comes_too_early_or_is_missing(graph: af.Graph) -> None:
             wrong()
     with pytest.raises(af.errors.DTypeError):
         af.train.SyncReplicasOptimizer("adam", 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("late_step", [0, 1, 2])
+async def test_replica_that_is_late_sees_the_end_of_the_training(late_step: int) -> None:
+    """The other one has made the last updates alone meanwhile, and has gone."""
+    other_has_gone = asyncio.Event()
+    last, computed = 10, 0
+
+    async def late(value: Any) -> Any:
+        nonlocal computed
+        computed += 1
+        if computed == late_step + 1:
+            await other_has_gone.wait()
+        return value
+
+    async def replica(index: int, target: str) -> None:
+        optimizer = af.train.SyncReplicasOptimizer(af.train.GradientDescentOptimizer(0.1), replicas_to_aggregate=2)
+        device = af.train.replica_device_setter(cluster=CLUSTER, worker_device=f"/job:worker/task:{index}")
+        with af.Graph().as_default(), af.device(device):
+            x = af.placeholder(af.float32, [4])
+            w = af.get_variable("w", [4])
+            fed = af.py_coroutine(late, [x], af.float32, shapes=[4]) if index == 0 else x
+            step = af.train.get_or_create_global_step()
+            train = optimizer.minimize(af.reduce_sum(af.square(fed - w)), step)
+            hooks = [optimizer.make_session_run_hook(is_chief=index == 0), af.train.StopAtStepHook(last_step=last)]
+            async with af.train.MonitoredTrainingSession(target, is_chief=index == 0, hooks=hooks) as session:
+                while not session.should_stop():
+                    await session.run(train, {x: np.ones(4, np.float32)})
+        if index:
+            other_has_gone.set()
+
+    async with cluster("ps", "worker", "worker") as (_, *workers), asyncio.timeout(SECONDS), asyncio.TaskGroup() as tg:
+        for index, server in enumerate(workers):
+            tg.create_task(replica(index, server.target))

@@ -62,6 +62,7 @@ class Reader:
         self._single = single  # one record per file: it ends with its record, rather than when no other is found
         self._turns = Turns(f"reader {name!r}")
         self._ready: deque[Record] = deque()
+        self._begun = 0  # how often it has been made new, by a reset or a restored state
         self._returned: deque[Record] = deque()  # which steps have given back, whatever has become of their files
         self._work: bytes | None = None
         self._last = b""
@@ -111,10 +112,16 @@ class Reader:
                 if taken:
                     return taken
 
-    def give_back(self, records: list[Record]) -> None:
-        """Put back the records of a read: the next read gets them."""
-        self._returned.extendleft(reversed(records))
-        self.produced -= len(records)
+    def returning(self, records: list[Record]) -> Callable[[], None]:
+        """Return what puts back the records of a read, for the next one, unless the reader has been made new."""
+        begun = self._begun
+
+        def give_back() -> None:
+            if begun == self._begun:
+                self._returned.extendleft(reversed(records))
+                self.produced -= len(records)
+
+        return give_back
 
     def _start(self, work: bytes) -> None:
         self._work, self._records = work, self._source(work)
@@ -174,6 +181,12 @@ class Reader:
         """
         self._check_state()
         async with self._turns.taking():
+            if self._returned:
+                raise UnimplementedError(
+                    f"reader {self.name!r} has records that a step has given back, which its state does not have",
+                    expected="another read first",
+                    actual=f"{len(self._returned)} records",
+                )
             counts = {1: self.completed, 2: self.completed, 3: self.produced}
             fields = (write_number(field << 3) + write_number(count) for field, count in counts.items() if count)
             return b"".join(fields) + (write_piece(4, self._last) if self._last else b"")
@@ -201,6 +214,7 @@ class Reader:
             )
         async with self._turns.taking():
             self._forget()
+            self._begun += 1
             self._returned.clear()
             self.produced, self.completed, self._last = counts[3], counts[2], work
 
@@ -216,6 +230,7 @@ class Reader:
         """As new: no file, nothing counted."""
         async with self._turns.taking():
             await self._in_thread(self._forget)
+            self._begun += 1
             self._returned.clear()
             self.produced = self.completed = 0
             self._last = b""
@@ -341,7 +356,7 @@ def _taken(
 
     def told(records: list[Record]) -> Any:
         if gives_back:
-            step.took(partial(reader.give_back, records))
+            step.took(reader.returning(records))
         else:
             step.changed = True
         return finish(records)
