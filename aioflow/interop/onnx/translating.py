@@ -13,7 +13,7 @@ onnx may say by a function of other ops: see `schemas.py`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pkgutil import iter_modules
@@ -38,6 +38,7 @@ __all__ = [
     "Subgraph",
     "Translation",
     "Value",
+    "check_attributes",
     "find_translation",
     "load_translations",
     "translation",
@@ -49,6 +50,8 @@ _Function = TypeVar("_Function", bound=Translation)
 
 # By (domain, op): the opset versions from which on a translation holds, in order, and the translations.
 _TRANSLATIONS: Final[dict[tuple[str, str], tuple[list[int], list[Translation]]]] = {}
+# By (domain, op): all attributes that the translation handles, for ops of which onnx has no schema.
+_ATTRIBUTES: Final[dict[tuple[str, str], frozenset[str]]] = {}
 
 
 class Refused(Exception):
@@ -167,14 +170,22 @@ class Node:
         )
 
 
-def translation(op: str, *, since: int = 1, domain: str = "") -> Callable[[_Function], _Function]:
+def translation(
+    op: str, *, since: int = 1, domain: str = "", attributes: Collection[str] | None = None
+) -> Callable[[_Function], _Function]:
     """Register the translation of an op, for models of opset version `since` and later, up to the next one.
+
+    Args:
+        attributes: All attributes that the translation handles; a node with another one is refused. None for ops whose
+            attributes onnx knows.
 
     Raises:
         AlreadyRegisteredError: there is one for that version.
     """
 
     module = importing()
+    if attributes is not None:
+        _ATTRIBUTES[domain, op] = frozenset(attributes)
 
     def register(function: _Function) -> _Function:
         versions, functions = _TRANSLATIONS.setdefault((domain, op), ([], []))
@@ -197,6 +208,14 @@ def find_translation(domain: str, op: str, version: int) -> Translation | None:
     versions, functions = _TRANSLATIONS.get((domain, op), ([], []))
     at = bisect_right(versions, version)
     return functions[at - 1] if at else None
+
+
+def check_attributes(node: Node, domain: str) -> None:
+    """Refuse a node that has an attribute which its translation does not handle, where that lists those it does."""
+    handled = _ATTRIBUTES.get((domain, str(node.proto.op_type)))
+    for name in sorted(node.attributes):
+        if handled is not None and name not in handled:
+            node.refuse(f"attribute {name!r}")
 
 
 def load_translations() -> None:

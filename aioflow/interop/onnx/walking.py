@@ -20,7 +20,7 @@ from aioflow.interop.onnx.names import check_text, node_name
 from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, kind_of_type, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
-from aioflow.interop.onnx.translating import Node, Refused, Value, find_translation
+from aioflow.interop.onnx.translating import Node, Refused, Value, check_attributes, find_translation
 from aioflow.interop.onnx.weights import Weights
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.ops.apply import constant
@@ -231,6 +231,7 @@ class Walk:
             first = self.graph.version
             with _mapped_errors(node, inputs):
                 if translate:
+                    check_attributes(node, domain)
                     found = translate(node, *_ranked(node, domain, inputs, scope))
                     outputs = list(found) if isinstance(found, tuple) else [found]
                     _check_outputs(node, outputs)

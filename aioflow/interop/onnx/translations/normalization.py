@@ -149,14 +149,13 @@ def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
     return make("Transpose", make(op, make("Transpose", x, order)), order)
 
 
-def _of_rows(op: str, node: Node, x: Tensor) -> Tensor:
+def of_rows(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
     """`x` counts as a matrix whose rows begin at `axis`."""
-    axis = node.attr("axis", 1)
     if x.dims is not None and axis_of(node, x, axis) == len(x.dims) - 1:
         return make(op, x)
     return make("Reshape", make(op, flat_from(x, axis)), make("Shape", x))
 
 
 for _op in ("Softmax", "LogSoftmax"):
-    translation(_op)(lambda node, x: _of_rows(node.op, node, x))
+    translation(_op)(lambda node, x: of_rows(node.op, node, x, node.attr("axis", 1)))
     translation(_op, since=13)(lambda node, x: along_axis(node.op, node, x, node.attr("axis", -1)))

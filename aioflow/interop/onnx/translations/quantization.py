@@ -22,7 +22,7 @@ from aioflow.interop.onnx.translations.math import matmul
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 
-__all__: list[str] = []
+__all__ = ["dequantized", "integer_product", "rounded"]
 
 _FLOATS: Final = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 _EXACT_IN_FLOAT32: Final = 1 << 24
@@ -38,7 +38,7 @@ def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = 
     kind = precision or (x.dtype if x.dtype is scale.dtype and x.dtype in _FLOATS else dtypes.float32)
     y = make("RealDiv", ops.cast(x, kind), ops.cast(scale, kind))
     if dtype.is_integer:
-        return _rounded(y, None if zero is None else _along(node, x, zero), dtype)
+        return rounded(y, None if zero is None else _along(node, x, zero), dtype)
     if zero is not None and dtype is dtypes.float4_e2m1fn:
         y = make("AddV2", y, ops.cast(_along(node, x, zero), kind))
     return cast_to(node, y, dtype)
@@ -48,7 +48,7 @@ def _names_type(node: Node) -> bool:
     return bool(node.attr("output_dtype", 0))
 
 
-def _rounded(y: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+def rounded(y: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     """y + zero as an integer, halves to even and what is beyond the type at its ends."""
     y = make("Round", y)
     if y.dtype in (dtypes.float16, dtypes.bfloat16):  # which do not hold all integers of 16 bits
@@ -62,16 +62,21 @@ def _rounded(y: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
 @translation("DequantizeLinear")
 def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     wanted = node.dtype("output_dtype") if _names_type(node) else scale.dtype
+    along = _along(node, x, scale)
     if x.dtype.is_integer:
-        y = ops.cast(x, "int32")
-        if zero is not None:
-            y = make("Sub", y, ops.cast(_along(node, x, zero), "int32"))
-        y = ops.cast(y, "float32")
-    else:
-        y = ops.cast(x, "float32")
-        if zero is not None and x.dtype is dtypes.float4_e2m1fn:
-            y = make("Sub", y, ops.cast(_along(node, x, zero), "float32"))
-    return ops.cast(make("Mul", y, ops.cast(_along(node, x, scale), "float32")), wanted)
+        return ops.cast(dequantized(x, along, None if zero is None else _along(node, x, zero)), wanted)
+    y = ops.cast(x, "float32")
+    if zero is not None and x.dtype is dtypes.float4_e2m1fn:
+        y = make("Sub", y, ops.cast(_along(node, x, zero), "float32"))
+    return ops.cast(make("Mul", y, ops.cast(along, "float32")), wanted)
+
+
+def dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """(x - zero) * scale as float32, of integers and what broadcasts to them."""
+    y = ops.cast(x, "int32")
+    if zero is not None:
+        y = make("Sub", y, ops.cast(zero, "int32"))
+    return make("Mul", ops.cast(y, "float32"), ops.cast(scale, "float32"))
 
 
 def _along(node: Node, x: Tensor, given: Tensor) -> Tensor:
@@ -158,10 +163,11 @@ def _one(given: Tensor | None) -> Tensor | None:
 def matmul_integer(
     node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
-    return ops.cast(_product(node, a, b, a_zero, b_zero), "int32")
+    return ops.cast(integer_product(node, a, b, a_zero, b_zero), "int32")
 
 
-def _product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
+def integer_product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
+    """The product of a - a_zero and b - b_zero, exactly, in a float type."""
     kind = _holding(node, a, a_zero, _weight(node, b, b_zero, [-2 if len(b.dims or ()) > 1 else -1]))
     return matmul(
         node, _differences(a, None if a_zero is None else _per_row(a, a_zero), kind), _differences(b, b_zero, kind)
@@ -190,12 +196,12 @@ def qlinear_matmul(
     if not a.dtype.is_integer:
         return node.refuse(f"factors of {a.dtype}")
     factor = make("RealDiv", make("Mul", _per_row(a, a_scale), b_scale), _per_row(a, y_scale))
-    return _requantized(_product(node, a, b, a_zero, b_zero), factor, _per_row(a, y_zero))
+    return _requantized(integer_product(node, a, b, a_zero, b_zero), factor, _per_row(a, y_zero))
 
 
 def _requantized(sums: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
     y = make("Mul", ops.cast(sums, "float64"), ops.cast(factor, "float64"))
-    return _rounded(y, zero, zero.dtype)
+    return rounded(y, zero, zero.dtype)
 
 
 @translation("QLinearConv")

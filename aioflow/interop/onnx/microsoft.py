@@ -1,0 +1,38 @@
+"""The domain com.microsoft: operators that onnxruntime's optimizer and quantizer write.
+
+onnx has no schemas of them, so each translation lists the attributes that it handles, and a node with another one is
+refused. What an attribute is by default, the translation knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.translating import Node, Translation, translation
+
+__all__ = ["DOMAIN", "microsoft", "refuse_inputs", "refuse_unless"]
+
+DOMAIN: Final = "com.microsoft"
+_Function = TypeVar("_Function", bound=Translation)
+
+
+def microsoft(op: str, *attributes: str) -> Callable[[_Function], _Function]:
+    """Register the translation of an op of the domain, which handles these attributes."""
+    return translation(op, domain=DOMAIN, attributes=attributes)
+
+
+def refuse_unless(node: Node, **only: Any) -> None:
+    """Refuse a node with an attribute that is given and has another value than the only one that is supported."""
+    for name, value in only.items():
+        found = node.attr(name, value)
+        if found != value:
+            node.refuse(f"{name}={found}")
+
+
+def refuse_inputs(node: Node, **inputs: Tensor | None) -> None:
+    """Refuse a node that has one of these inputs."""
+    for name, given in inputs.items():
+        if given is not None:
+            node.refuse(f"input {name!r}")

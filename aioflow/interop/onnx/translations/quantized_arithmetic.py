@@ -1,0 +1,163 @@
+"""com.microsoft: operators on quantized tensors, which are computed as float32 in between.
+
+Scales and zero points are one for a whole tensor. A zero point that is left out is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from aioflow.graph.dtypes import DType
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.layout import joined
+from aioflow.interop.onnx.microsoft import microsoft
+from aioflow.interop.onnx.sizes import axis_of, rank_of
+from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translations.normalization import along_axis, of_rows
+from aioflow.interop.onnx.translations.pooling import average_pool, global_average_pool
+from aioflow.interop.onnx.translations.quantization import (
+    dequantize_linear,
+    dequantized,
+    quantize_linear,
+    rounded,
+)
+from aioflow.ops import public as ops
+from aioflow.ops.apply import make
+
+__all__: list[str] = []
+
+_ROWS_UNTIL = 12  # the last opset whose Softmax takes its input as a matrix
+
+
+def _scalar(node: Node, given: Tensor) -> Tensor:
+    dims = given.dims
+    if dims is not None and None not in dims and math.prod(d or 0 for d in dims) != 1:
+        node.refuse("a scale or zero point that is not one number")
+    return ops.reshape(given, [])
+
+
+def _real(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    if not x.dtype.is_integer:
+        node.refuse(f"a quantized tensor of {x.dtype}")
+    return dequantized(x, _scalar(node, scale), None if zero is None else _scalar(node, zero))
+
+
+def _quantized(node: Node, y: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+    quotient = make("RealDiv", y, _scalar(node, scale))
+    return rounded(quotient, None if zero is None else _scalar(node, zero), dtype)
+
+
+# ── element by element ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _binary(op: str) -> Callable[..., Tensor]:
+    def translate(
+        node: Node,
+        a: Tensor,
+        a_scale: Tensor,
+        a_zero: Tensor | None,
+        b: Tensor,
+        b_scale: Tensor,
+        b_zero: Tensor | None,
+        c_scale: Tensor,
+        c_zero: Tensor | None = None,
+    ) -> Tensor:
+        c = make(op, _real(node, a, a_scale, a_zero), _real(node, b, b_scale, b_zero))
+        return _quantized(node, c, c_scale, c_zero, a.dtype)
+
+    return translate
+
+
+microsoft("QLinearAdd")(_binary("AddV2"))
+microsoft("QLinearMul")(_binary("Mul"))
+
+
+@microsoft("QLinearSigmoid")
+def qlinear_sigmoid(
+    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
+) -> Tensor:
+    return _quantized(node, make("Sigmoid", _real(node, x, x_scale, x_zero)), y_scale, y_zero, x.dtype)
+
+
+@microsoft("QLinearLeakyRelu", "alpha")
+def qlinear_leaky_relu(
+    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
+) -> Tensor:
+    y = make("LeakyRelu", _real(node, x, x_scale, x_zero), alpha=node.attr("alpha", 0.01))
+    return _quantized(node, y, y_scale, y_zero, x.dtype)
+
+
+@microsoft("QLinearWhere")
+def qlinear_where(
+    node: Node,
+    condition: Tensor,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    y: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    z_scale: Tensor,
+    z_zero: Tensor,
+) -> Tensor:
+    chosen = make("SelectV2", condition, _real(node, x, x_scale, x_zero), _real(node, y, y_scale, y_zero))
+    return _quantized(node, chosen, z_scale, z_zero, x.dtype)
+
+
+# ── others ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pooled(node: Node, x: Tensor, pool: Callable[[Node, Tensor], Tensor]) -> Tensor:
+    """What a pool of images with the channels at axis 1 makes of images with the channels where the node says."""
+    if not node.attr("channels_last", 0):
+        return pool(node, x)
+    rank = rank_of(node, x)
+    first = ops.transpose(x, [0, rank - 1, *range(1, rank - 1)])
+    return ops.transpose(pool(node, first), [0, *range(2, rank), 1])
+
+
+@microsoft("QLinearGlobalAveragePool", "channels_last")
+def qlinear_global_average_pool(
+    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor, y_scale: Tensor, y_zero: Tensor
+) -> Tensor:
+    y = _pooled(node, _real(node, x, x_scale, x_zero), global_average_pool)
+    return _quantized(node, y, y_scale, y_zero, x.dtype)
+
+
+@microsoft(
+    "QLinearAveragePool",
+    *("auto_pad", "ceil_mode", "channels_last", "count_include_pad", "kernel_shape", "pads", "strides"),
+)
+def qlinear_average_pool(
+    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
+) -> Tensor:
+    y = _pooled(node, _real(node, x, x_scale, x_zero), average_pool)
+    return _quantized(node, y, y_scale, y_zero, x.dtype)
+
+
+@microsoft("QLinearConcat", "axis")
+def qlinear_concat(node: Node, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor | None) -> Tensor:
+    """The inputs come in threes: a tensor, its scale and its zero point."""
+    if not inputs or len(inputs) % 3:
+        raise node.wrong("the inputs", "a scale, a zero point, and three for each tensor", 2 + len(inputs))
+    parts = []
+    for x, scale, zero in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True):
+        if x is None or scale is None:
+            raise node.wrong("the inputs", "tensors and scales", "one is left out")
+        parts.append(_quantized(node, _real(node, x, scale, zero), y_scale, y_zero, y_zero.dtype))
+    return joined(parts, axis_of(node, parts[0], node.required("axis")))
+
+
+@microsoft("QLinearSoftmax", "axis", "opset")
+def qlinear_softmax(
+    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor
+) -> Tensor:
+    """`opset` is that of the Softmax which the node was."""
+    real, axis = _real(node, x, x_scale, x_zero), node.attr("axis", -1)
+    softmax = of_rows if node.required("opset") <= _ROWS_UNTIL else along_axis
+    return _quantized(node, softmax("Softmax", node, real, axis), y_scale, y_zero, y_zero.dtype)
+
+
+microsoft("QuantizeLinear", "axis")(quantize_linear)
+microsoft("DequantizeLinear", "axis")(dequantize_linear)
