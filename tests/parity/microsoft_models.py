@@ -21,12 +21,14 @@ Arrays = Mapping[str, Any]
 def make_model(op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), **how: Any) -> ModelProto:
     """A model of one node, whose attributes `how` has besides arguments of `one_node`."""
     opset = how.pop("opset", None)
-    model = one_node(op, inputs, outputs, opset=1, domain=DOMAIN, **how)
+    domain = how.pop("domain", DOMAIN)
+    model = one_node(op, inputs, outputs, opset=1, domain=domain, **how)
     if opset is not None:  # an attribute, of QLinearSoftmax
         model.graph.node[0].attribute.append(helper.make_attribute("opset", opset))
     while model.graph.node[0].input and not model.graph.node[0].input[-1]:
         model.graph.node[0].input.pop()
-    model.opset_import.append(helper.make_opsetid("", 17))
+    del model.opset_import[:]
+    model.opset_import.extend([helper.make_opsetid(DOMAIN, 1), helper.make_opsetid("", 17)])
     for each in model.graph.output:
         each.ClearField("type")
     return model

@@ -187,7 +187,7 @@ def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 @translation("HardSwish")
-def hard_swish(node: Node, x: Tensor) -> Tensor:
+def hardswish_of(node: Node, x: Tensor) -> Tensor:
     return x * hard_sigmoid_of(x, 1 / 6, 0.5)
 
 
@@ -228,7 +228,12 @@ _SELU_GAMMA: Final = 1.0507009873554805
 
 @translation("Gelu")
 def gelu(node: Node, x: Tensor) -> Tensor:
-    if node.attr("approximate", "none") == "tanh":
+    return gelu_of(x, node.attr("approximate", "none") == "tanh")
+
+
+def gelu_of(x: Tensor, approximate: bool) -> Tensor:
+    """x · Φ(x), where Φ is the standard normal CDF, or its approximation by tanh."""
+    if approximate:
         return x * 0.5 * (make("Tanh", (x + x * x * x * 0.044715) * 0.7978845608028654) + 1)
     return x * 0.5 * (make("Erf", x * 0.7071067811865476) + 1)
 
@@ -273,15 +278,16 @@ def shrink(node: Node, x: Tensor) -> Tensor:
 
 @translation("Swish")
 def swish(node: Node, x: Tensor) -> Tensor:
-    return _swish(x, node.attr("alpha", 1.0))
+    return swish_of(x, node.attr("alpha", 1.0))
 
 
 @translation("SwiGLU")
 def swiglu(node: Node, gate: Tensor, value: Tensor) -> Tensor:
-    return _swish(gate, node.attr("alpha", 1.0)) * value
+    return swish_of(gate, node.attr("alpha", 1.0)) * value
 
 
-def _swish(x: Tensor, alpha: float) -> Tensor:
+def swish_of(x: Tensor, alpha: float) -> Tensor:
+    """x · sigmoid(alpha x)."""
     return x * make("Sigmoid", x if alpha == 1 else x * alpha)
 
 
@@ -307,15 +313,24 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 
 @translation("MatMul")
 def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
-    """As NumPy has it: vectors become a row or a column, all but the last two dimensions are broadcast."""
+    return product(a, b)
+
+
+def product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """As NumPy has it: vectors become a row or a column, all but the last two dimensions are broadcast.
+
+    Args:
+        transpose_a, transpose_b: Swap the last two dimensions of a factor first; a vector stays as it is.
+    """
     ranks = [None if t.dims is None else len(t.dims) for t in (a, b)]  # where it is not known, it is no vector
+    flips = [flip and rank != 1 for flip, rank in zip((transpose_a, transpose_b), ranks, strict=True)]
     if ranks == [2, 2]:
-        return make("MatMul", a, b)
+        return make("MatMul", a, b, transpose_a=flips[0], transpose_b=flips[1])
     rows = make("ExpandDims", a, 0) if ranks[0] == 1 else a
     columns = make("ExpandDims", b, -1) if ranks[1] == 1 else b
-    product = make("BatchMatMulV2", rows, columns)
+    y = make("BatchMatMulV2", rows, columns, adj_x=flips[0], adj_y=flips[1])
     gone = [axis for axis, rank in ((-2, ranks[0]), (-1, ranks[1])) if rank == 1]
-    return make("Squeeze", product, squeeze_dims=gone) if gone else product
+    return make("Squeeze", y, squeeze_dims=gone) if gone else y
 
 
 @translation("Einsum")

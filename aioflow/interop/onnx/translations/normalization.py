@@ -95,18 +95,48 @@ def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
 @translation("LayerNormalization")
 def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     wide, axes = _stashed(node, x), _axes_from(node, x)
-    mean, deviation, variance = _moments(wide, axes)
-    inverse = make("Rsqrt", variance + node.attr("epsilon", 1e-5))
-    y = _cast(deviation * inverse, x.dtype) * scale
+    normal, mean, inverse = _layer_normal(wide, axes, node.attr("epsilon", 1e-5))
+    y = _cast(normal, x.dtype) * scale
     stash = _STASHES[node.attr("stash_type", 1)]
     return y if bias is None else y + bias, _cast(mean, stash), _cast(inverse, stash)
 
 
+def _layer_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalized, with the mean and the inverse of the standard deviation."""
+    mean, deviation, variance = _moments(x, axes)
+    inverse = make("Rsqrt", variance + epsilon)
+    return deviation * inverse, mean, inverse
+
+
 @translation("RMSNormalization")
 def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
+    return simplified_layer_normalization(node, x, scale)[0]
+
+
+# onnxruntime's name before RMSNormalization was in the standard, whose domain it has.
+@translation("SimplifiedLayerNormalization", attributes=("axis", "epsilon", "stash_type"))
+def simplified_layer_normalization(node: Node, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     wide, axes = _stashed(node, x), _axes_from(node, x)
-    square = make("Mean", make("Square", wide), axes, keep_dims=True)
-    return _cast(_cast(wide * make("Rsqrt", square + node.attr("epsilon", 1e-5)), x.dtype) * scale, scale.dtype)
+    normal, inverse = _rms_normal(wide, axes, node.attr("epsilon", 1e-5))
+    return _cast(_cast(normal, x.dtype) * scale, scale.dtype), inverse
+
+
+def _rms_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Divided by the root of the mean square, with the inverse of that root."""
+    inverse = make("Rsqrt", make("Mean", make("Square", x), axes, keep_dims=True) + epsilon)
+    return x * inverse, inverse
+
+
+def normal_of_rows(x: Tensor, scale: Tensor, bias: Tensor | None, epsilon: float, centered: bool = True) -> Tensor:
+    """Normalized along the last axis, in float32 at least, scaled and shifted.
+
+    Args:
+        centered: Subtract the mean, or else divide by the root of the mean square.
+    """
+    wide, axes = x if x.dtype.size >= dtypes.float32.size else _cast(x, dtypes.float32), _axes([-1])
+    normal = _layer_normal(wide, axes, epsilon)[0] if centered else _rms_normal(wide, axes, epsilon)[0]
+    y = normal * _cast(scale, wide.dtype)
+    return _cast(y if bias is None else y + _cast(bias, wide.dtype), x.dtype)
 
 
 @translation("LpNormalization")

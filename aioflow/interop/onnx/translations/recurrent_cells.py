@@ -15,7 +15,7 @@ from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.math import elu_of, hard_sigmoid_of, thresholded_relu_of
 from aioflow.ops.apply import make, make_list
 
-__all__ = ["Activation", "Cell", "activations", "gru_cell", "lstm_cell", "rnn_cell"]
+__all__ = ["Activation", "Cell", "activation_of", "activations", "gru_cell", "lstm_cell", "rnn_cell"]
 
 Activation = Callable[[Tensor], Tensor]
 Cell = Callable[
@@ -63,6 +63,15 @@ def activations(node: Node, defaults: Sequence[str], directions: int) -> list[li
         limit = None if number % len(defaults) == 2 else clip
         found.append(_clipped(kind, _next(alphas, kind.alpha), _next(betas, kind.beta), limit))
     return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
+
+
+def activation_of(node: Node, name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
+    """An activation by its name; parameters that are None are the usual ones. Refuses a node with an unknown one."""
+    kind = _KINDS.get(name.lower())
+    if kind is None:
+        return node.refuse(f"activation={name}")
+    a, b = (found or 0.0 if given is None else given for given, found in ((alpha, kind.alpha), (beta, kind.beta)))
+    return _clipped(kind, a, b, None)
 
 
 def _next(values: Iterator[float], default: float | None) -> float:

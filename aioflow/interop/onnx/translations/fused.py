@@ -1,0 +1,91 @@
+"""com.microsoft: products and convolutions together with what stands before or behind them, and kinds of GELU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.microsoft import microsoft
+from aioflow.interop.onnx.sizes import rank_of
+from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translations.convolution import conv
+from aioflow.interop.onnx.translations.math import gelu_of, product, swish_of
+from aioflow.interop.onnx.translations.nn import gemm
+from aioflow.interop.onnx.translations.recurrent_cells import activation_of
+from aioflow.ops import public as ops
+from aioflow.ops.apply import constant, make
+
+__all__: list[str] = []
+
+_QUICK: Final = 1.702  # the factor with which a sigmoid is nearest to Φ
+
+
+@microsoft("FusedMatMul", "alpha", "transA", "transB", "transBatchA", "transBatchB")
+def fused_matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
+    a, b = _batch_last(node, a, "transBatchA"), _batch_last(node, b, "transBatchB")
+    y = product(a, b, bool(node.attr("transA", 0)), bool(node.attr("transB", 0)))
+    alpha = node.attr("alpha", 1.0)
+    return y if alpha == 1 else make("Mul", y, constant(alpha, y.dtype))
+
+
+def _batch_last(node: Node, x: Tensor, attribute: str) -> Tensor:
+    """With the first axis behind the other axes of the batch, if the node asks for that."""
+    if not node.attr(attribute, 0):
+        return x
+    rank = rank_of(node, x)
+    return x if rank < 3 else ops.transpose(x, [*range(1, rank - 1), 0, rank - 1])
+
+
+@microsoft(
+    "FusedGemm",
+    *("alpha", "beta", "transA", "transB"),
+    *("activation", "activation_alpha", "activation_beta", "activation_gamma"),
+)
+def fused_gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    name = node.attr("activation", "")
+    y = gemm(node, a, b, c)
+    return activation_of(node, name, node.attr("activation_alpha"), node.attr("activation_beta"))(y) if name else y
+
+
+@microsoft(
+    "FusedConv",
+    *("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
+    *("activation", "activation_params"),
+)
+def fused_conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None) -> Tensor:
+    """The sum of the convolution and `z`, activated."""
+    y = conv(node, x, w, b)
+    return _activated(node, y if z is None else make("AddV2", y, z))
+
+
+def _activated(node: Node, y: Tensor) -> Tensor:
+    name, parameters = node.attr("activation", ""), node.attr("activation_params", [])
+    if not name:
+        return y
+    if name == "Clip" and len(parameters) == 2:
+        low, high = (constant(limit, y.dtype) for limit in parameters)
+        return make("Minimum", make("Maximum", y, low), high)
+    return activation_of(node, name, *parameters[:2])(y)
+
+
+# ── GELU ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@microsoft("Gelu")
+def gelu(node: Node, x: Tensor) -> Tensor:
+    return gelu_of(x, approximate=False)
+
+
+@microsoft("BiasGelu")
+def bias_gelu(node: Node, x: Tensor, bias: Tensor) -> Tensor:
+    return gelu_of(make("AddV2", x, bias), approximate=False)
+
+
+@microsoft("FastGelu")
+def fast_gelu(node: Node, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    return gelu_of(x if bias is None else make("AddV2", x, bias), approximate=True)
+
+
+@microsoft("QuickGelu", "alpha")
+def quick_gelu(node: Node, x: Tensor) -> Tensor:
+    return swish_of(x, node.attr("alpha", _QUICK))

@@ -1,0 +1,225 @@
+"""ONNX's domain com.microsoft against onnxruntime: operators that are several in one, and products of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aioflow.interop import onnx
+from aioflow.interop.unsupported import UnsupportedError
+from tests.parity.microsoft_models import make_model, run_both, same_floats, whole
+
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("flags", [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+async def test_matmul(flags: tuple[int, int], batch: tuple[int, ...]) -> None:
+    a, b = normal(*batch, 4, 5), normal(*batch, 5, 6)
+    if flags[0]:
+        a = np.ascontiguousarray(a.swapaxes(-1, -2))
+    if flags[1]:
+        b = np.ascontiguousarray(b.swapaxes(-1, -2))
+    await same_floats("FusedMatMul", {"a": a, "b": b}, transA=flags[0], transB=flags[1], alpha=0.125)
+    await same_floats("FusedMatMul", {"a": a, "b": b}, transA=flags[0], transB=flags[1])
+
+
+async def test_matmul_with_batch_axes_moved() -> None:
+    await same_floats("FusedMatMul", {"a": normal(4, 3, 5), "b": normal(3, 5, 6)}, transBatchA=1)
+    await same_floats("FusedMatMul", {"a": normal(3, 4, 5), "b": normal(6, 3, 5)}, transBatchB=1, transB=1)
+
+
+async def test_matmul_of_vectors() -> None:
+    await same_floats("FusedMatMul", {"a": normal(5), "b": normal(6, 5)}, transB=1, transA=1, alpha=2.0)
+
+
+ACTIVATIONS: list[tuple[str, dict[str, float]]] = [
+    ("Relu", {}),
+    ("Tanh", {}),
+    ("Sigmoid", {}),
+    ("Softplus", {}),
+    ("LeakyRelu", {"alpha": 0.2}),
+    ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}),
+    ("Elu", {"alpha": 0.7}),
+    ("ThresholdedRelu", {"alpha": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), ACTIVATIONS)
+@pytest.mark.parametrize("biased", [True, False])
+async def test_gemm(name: str, parameters: dict[str, float], biased: bool) -> None:
+    inputs = {"a": normal(3, 4), "b": normal(5, 3), "c": normal(5) if biased else None}
+    given: dict[str, Any] = {f"activation_{key}": value for key, value in parameters.items()}
+    await same_floats("FusedGemm", inputs, transA=1, transB=1, alpha=0.5, beta=2.0, activation=name, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        (None, None),
+        ("Relu", None),
+        ("Tanh", None),
+        ("Sigmoid", None),
+        ("LeakyRelu", [0.2]),
+        ("Clip", [-0.5, 1.5]),
+        ("HardSigmoid", [0.3, 0.4]),
+    ],
+)
+@pytest.mark.parametrize("extra", ["none", "b", "bz"])
+async def test_conv(name: str | None, parameters: list[float] | None, extra: str) -> None:
+    inputs = {"x": normal(2, 4, 7, 6), "w": normal(6, 2, 3, 3)}
+    inputs["b"] = normal(6) if "b" in extra else None
+    inputs["z"] = normal(2, 6, 7, 6) if "z" in extra else None
+    given: dict[str, Any] = {"activation": name, "activation_params": parameters}
+    how = {key: value for key, value in given.items() if value is not None}
+    await same_floats("FusedConv", inputs, group=2, pads=[1, 1, 1, 1], weights=["w", "b"], atol=1e-5, **how)
+
+
+async def test_gelus() -> None:
+    x, bias = normal(3, 50) * 3, normal(50)
+    await same_floats("Gelu", {"x": x})
+    await same_floats("BiasGelu", {"x": x, "bias": bias})
+
+
+@pytest.mark.parametrize("alpha", [None, 1.0, 0.5])
+async def test_quick_gelu(alpha: float | None) -> None:
+    how: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
+    await same_floats("QuickGelu", {"x": normal(3, 50) * 3}, **how)
+
+
+async def test_fast_gelu() -> None:
+    x, bias = normal(3, 50) * 3, normal(50)
+    await same_floats("FastGelu", {"x": x})
+    await same_floats("FastGelu", {"x": x, "bias": bias})
+
+
+# ── layers of transformers ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("skip", [(2, 5, 8), (1, 5, 8), (5, 8)])
+@pytest.mark.parametrize("optional", ["", "beta", "bias", "beta bias"])
+async def test_skip_layer_normalization(skip: tuple[int, ...], optional: str) -> None:
+    inputs = {"x": normal(2, 5, 8), "skip": normal(*skip), "gamma": normal(8)}
+    bias = normal(8) if "bias" in optional else None
+    inputs |= {"beta": normal(8) if "beta" in optional else None, "bias": bias}
+    outputs = ("y", "", "", "sum")
+    await same_floats("SkipLayerNormalization", inputs, outputs, epsilon=1e-5)
+    del inputs["beta"]
+    await same_floats("SkipSimplifiedLayerNormalization", inputs, outputs)
+
+
+async def test_skip_layer_normalization_of_16_bits() -> None:
+    inputs = {"x": normal(2, 5, 8, dtype=np.float16), "skip": normal(2, 5, 8, dtype=np.float16)}
+    inputs |= {"gamma": normal(8, dtype=np.float16), "beta": normal(8, dtype=np.float16)}
+    await same_floats("SkipLayerNormalization", inputs, rtol=3e-3, atol=3e-3)
+
+
+async def test_simplified_layer_normalization() -> None:
+    inputs = {"x": normal(2, 5, 8), "gamma": normal(8)}
+    await same_floats("SimplifiedLayerNormalization", inputs, ("y", "inverse"), domain="", axis=-1, epsilon=1e-6)
+
+
+@pytest.mark.parametrize("segmented", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("positions", [None, 1, 2])
+async def test_embed_layer_normalization(segmented: bool, masked: bool, positions: int | None) -> None:
+    inputs: dict[str, Any] = {
+        "words": RNG.integers(0, 20, (2, 6), np.int32),
+        "segments": RNG.integers(0, 2, (2, 6), np.int32) if segmented else None,
+        "of_words": normal(20, 8),
+        "of_positions": normal(10, 8),
+        "of_segments": normal(2, 8) if segmented else None,
+        "gamma": normal(8),
+        "beta": normal(8),
+        "mask": np.array([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]], np.int32) if masked else None,
+        "positions": None if positions is None else RNG.integers(0, 10, (positions, 6), np.int32),
+    }
+    weights = ["of_words", "of_positions", "of_segments", "gamma", "beta"]
+    await same_floats("EmbedLayerNormalization", inputs, ("y", "count", "sum"), epsilon=1e-5, weights=weights)
+
+
+# ── quantized products ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+# onnxruntime has no kernel for int8 times uint8.
+@pytest.mark.parametrize(("a_dtype", "b_dtype"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("optional", ["", "zeros", "zeros bias"])
+async def test_matmul_integer_to_float(a_dtype: Any, b_dtype: Any, columns: bool, optional: str) -> None:
+    inputs: dict[str, Any] = {"a": whole(a_dtype, (2, 3, 8)), "b": whole(b_dtype, (8, 5))}
+    inputs |= {
+        "a_scale": np.array(0.02, np.float32),
+        "b_scale": np.float32(RNG.uniform(0.01, 0.1, 5 if columns else 1)),
+    }
+    if "zeros" in optional:
+        inputs |= {"a_zero": np.array(3, a_dtype), "b_zero": RNG.integers(0, 9, 5 if columns else 1).astype(b_dtype)}
+    if "bias" in optional:
+        inputs["bias"] = normal(5)
+    await same_floats("MatMulIntegerToFloat", inputs, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("optional", ["", "zero", "bias", "zero bias"])
+async def test_dynamic_quantize_matmul(dtype: Any, columns: bool, optional: str) -> None:
+    count = 5 if columns else 1
+    inputs: dict[str, Any] = {"a": normal(2, 3, 8), "b": whole(dtype, (8, 5))}
+    inputs["b_scale"] = np.float32(RNG.uniform(0.01, 0.1, count))
+    inputs["b_zero"] = RNG.integers(0, 9, count).astype(dtype) if "zero" in optional else None
+    inputs["bias"] = normal(5) if "bias" in optional else None
+    await same_floats("DynamicQuantizeMatMul", inputs, atol=1e-5)
+    await same_floats("DynamicQuantizeMatMul", inputs | {"a": np.zeros((3, 8), np.float32)}, weights=["b"])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+async def test_qgemm(dtype: Any, columns: bool, biased: bool) -> None:
+    count = (5,) if columns else ()
+    inputs: dict[str, Any] = {
+        "a": whole(dtype, (8, 3)),
+        "a_scale": np.array(0.02, np.float32),
+        "a_zero": np.array(3, dtype),
+        "b": whole(dtype, (5, 8)),
+        "b_scale": np.array(RNG.uniform(0.01, 0.1, count), np.float32),
+        "b_zero": np.zeros(count, dtype),
+        "c": RNG.integers(-9000, 9000, 5, np.int32) if biased else None,
+    }
+    how: dict[str, Any] = {"transA": 1, "transB": 1, "alpha": 0.5}
+    await same_floats("QGemm", inputs, atol=1e-5, **how)
+    inputs |= {"y_scale": np.array(0.5, np.float32), "y_zero": np.array(9, dtype)}
+    for found, wanted in await run_both("QGemm", inputs, **how):
+        assert found.dtype == wanted.dtype
+        assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "how", "why"),
+    [
+        ("FusedMatMul", {"a": normal(2, 3), "b": normal(3, 2)}, {"beta": 1.0}, "attribute 'beta'"),
+        ("FusedGemm", {"a": normal(2, 3), "b": normal(3, 2)}, {"activation": "Foo"}, "activation=Foo"),
+        ("FusedConv", {"x": normal(1, 1, 3, 3), "w": normal(1, 1, 3, 3)}, {"activation": "Foo"}, "activation=Foo"),
+        ("QuickGelu", {"x": normal(3)}, {"beta": 1.0}, "attribute 'beta'"),
+        (
+            "MatMulIntegerToFloat",
+            {"a": whole(np.uint8, (2, 3)), "b": whole(np.uint8, (3, 2)), "s": normal(2), "t": normal(1)},
+            {},
+            "not one number",
+        ),
+    ],
+)
+def test_refusals(op: str, inputs: dict[str, Any], how: dict[str, Any], why: str) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        onnx.load(make_model(op, inputs, **how))
+
+
+def test_refuses_the_mean_of_a_skip_layer_normalization() -> None:
+    inputs = {"x": normal(2, 5, 8), "skip": normal(2, 5, 8), "gamma": normal(8)}
+    with pytest.raises(UnsupportedError, match="mean"):
+        onnx.load(make_model("SkipLayerNormalization", inputs, ("y", "mean")))
