@@ -7,11 +7,13 @@ the other instead, as more queries; and only queries are scaled, unless the dtyp
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
 from aioflow.graph.tensor import Tensor
 from aioflow.interop.onnx.sizes import axis_of, rank_of
 from aioflow.interop.onnx.translating import Node, translation
@@ -19,11 +21,13 @@ from aioflow.interop.onnx.translations.dimensions import Size, int32, shape_of, 
 from aioflow.ops.apply import constant, make
 from aioflow.ops.math.reduction import reduce_max
 
+__all__ = ["Mask", "Scoring", "attended", "flattened", "heads", "in_order", "scattered"]
+
 _HEADS = (0, 2, 1, 3)  # [batch, steps, heads, size] and [batch, heads, steps, size]
 
 
 @dataclass(frozen=True)
-class _Mask:
+class Mask:
     """What a query may see.
 
     Attributes:
@@ -33,6 +37,21 @@ class _Mask:
 
     bias: Tensor | None
     may_hide_all: bool
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How the scores of keys become shares.
+
+    Attributes:
+        scale: What products are multiplied by; None for 1 / √size.
+        cap: No score is further from 0; 0 for none.
+        precision: The dtype of the softmax; None for that of the scores.
+    """
+
+    scale: float | None = None
+    cap: float = 0.0
+    precision: DType | None = None
 
 
 @translation("Attention")
@@ -49,58 +68,61 @@ def attention(
     flat = rank_of(node, q) == 3
     if flat:
         count, shared = node.required("q_num_heads"), node.required("kv_num_heads")
-        q, k, v = _heads(q, count), _heads(k, shared), _heads(v, shared)
+        q, k, v = heads(q, count), heads(k, shared), heads(v, shared)
     before: Size = 0 if past_key is None else size_of(past_key, 2)
     if past_key is not None and past_value is not None:
         k, v = make("ConcatV2", [past_key, k], 2), make("ConcatV2", [past_value, v], 2)
     seen = _mask(node, q, k, mask, before, lengths if past_key is None else None, lengths)
-    y, shown = _attended(node, q, k, v, seen)
-    if flat:
-        y = make("Reshape", make("Transpose", y, _HEADS), shape_of([size_of(y, 0), size_of(y, 2), -1]))
-    return y, k, v, shown
+    scoring = Scoring(node.attr("scale"), node.attr("softcap", 0.0), node.dtype("softmax_precision", q.dtype))
+    y, stages = attended(q, k, v, seen, scoring)
+    return flattened(y) if flat else y, k, v, stages[node.attr("qk_matmul_output_mode", 0)]
 
 
-def _heads(x: Tensor, count: int) -> Tensor:
+def flattened(x: Tensor) -> Tensor:
+    """[batch, heads, steps, size] as [batch, steps, heads x size]."""
+    return make("Reshape", make("Transpose", x, _HEADS), shape_of([size_of(x, 0), size_of(x, 2), -1]))
+
+
+def heads(x: Tensor, count: int = -1, size: int = -1) -> Tensor:
+    """[batch, steps, heads x size] as [batch, heads, steps, size], by the number or the size of the heads."""
     width = size_of(x, 2)
-    each = width // count if isinstance(width, int) else -1
-    return make("Transpose", make("Reshape", x, shape_of([size_of(x, 0), size_of(x, 1), count, each])), _HEADS)
+    if isinstance(width, int):
+        count, size = (count, width // count) if count > 0 else (width // size, size)
+    return make("Transpose", make("Reshape", x, shape_of([size_of(x, 0), size_of(x, 1), count, size])), _HEADS)
 
 
-def _attended(node: Node, q: Tensor, k: Tensor, v: Tensor, mask: _Mask) -> tuple[Tensor, Tensor]:
-    """The result, and what the fourth output shows of the way to it."""
-    mode, cap = node.attr("qk_matmul_output_mode", 0), node.attr("softcap", 0.0)
-    scores = _ungrouped(make("BatchMatMulV2", *_scaled(node, _grouped(q, k), k), adj_y=True), q)
+def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scoring: Scoring) -> tuple[Tensor, Sequence[Tensor]]:
+    """The result, and the way to it: scores, capped ones, masked ones and shares."""
+    scores = _ungrouped(make("BatchMatMulV2", *_scaled(_grouped(q, k), k, scoring.scale), adj_y=True), q)
     stages = [scores]
-    if cap:
-        scores = make("Tanh", scores / cap) * cap
+    if scoring.cap:
+        scores = make("Tanh", scores / scoring.cap) * scoring.cap
     stages.append(scores)
     if mask.bias is not None:
         scores = scores + mask.bias
     stages.append(scores)
-    shares = _shares(node, scores, mask)
+    shares = _shares(scores, mask, scoring.precision or scores.dtype)
     stages.append(shares)
-    return _ungrouped(make("BatchMatMulV2", _grouped(shares, k), v), q), stages[mode]
+    return _ungrouped(make("BatchMatMulV2", _grouped(shares, k), v), q), stages
 
 
-def _shares(node: Node, scores: Tensor, mask: _Mask) -> Tensor:
+def _shares(scores: Tensor, mask: Mask, precise: DType) -> Tensor:
     """Softmax; 0 for a query that sees nothing."""
     sees = None
     if mask.bias is not None and mask.may_hide_all:
         sees = make("Greater", reduce_max(mask.bias, -1, True), -np.inf)
         scores = make("SelectV2", sees, scores, 0)
-    precise = node.dtype("softmax_precision", scores.dtype)
     shares = make("Cast", make("Softmax", make("Cast", scores, DstT=precise)), DstT=scores.dtype)
     return shares if sees is None else make("SelectV2", sees, shares, 0)
 
 
-def _scaled(node: Node, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    scale, size = node.attr("scale"), size_of(q, 3)
-    narrow = q.dtype.size < 4
+def _scaled(q: Tensor, k: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    size, narrow = size_of(q, 3), q.dtype.size < 4
     if scale is None and isinstance(size, Tensor):
         factor = make("Rsqrt", make("Cast", size, DstT=dtypes.float64))
         part = make("Cast", make("Sqrt", factor) if narrow else factor, DstT=q.dtype)
         return q * part, k * part if narrow else k
-    number = 1 / math.sqrt(size) if scale is None and isinstance(size, int) else float(scale)
+    number = scale if scale is not None else 1 / math.sqrt(size) if isinstance(size, int) else 1.0
     return (q * math.sqrt(number), k * math.sqrt(number)) if narrow else (q * number, k)
 
 
@@ -122,7 +144,7 @@ def _ungrouped(x: Tensor, q: Tensor) -> Tensor:
 
 def _mask(
     node: Node, q: Tensor, k: Tensor, mask: Tensor | None, before: Size, cached: Tensor | None, lengths: Tensor | None
-) -> _Mask:
+) -> Mask:
     """The mask of the node with all that hides keys besides.
 
     Args:
@@ -144,12 +166,12 @@ def _mask(
             bias = mask
     may_hide_all = mask is not None or lengths is not None or node.attr("left_window_size", -1) >= 0
     if not conditions:
-        return _Mask(bias, may_hide_all)
+        return Mask(bias, may_hide_all)
     allowed = conditions[0]
     for each in conditions[1:]:
         allowed = make("LogicalAnd", allowed, each)
     least = constant(np.array(-np.inf, q.dtype.np_dtype))
-    return _Mask(make("SelectV2", allowed, 0 if bias is None else bias, least), may_hide_all)
+    return Mask(make("SelectV2", allowed, 0 if bias is None else bias, least), may_hide_all)
 
 
 def _ordered(node: Node, queries: Size, keys: Size, before: Size, cached: Tensor | None) -> list[Tensor]:
@@ -162,6 +184,19 @@ def _ordered(node: Node, queries: Size, keys: Size, before: Size, cached: Tensor
         offset = make("Reshape", make("Cast", cached, DstT=dtypes.int32), [-1, 1, 1, 1]) - queries
     else:
         offset = constant(np.int32(before)) if isinstance(before, int) else before
+    return in_order(queries, keys, offset, causal=causal, left=left, right=right)
+
+
+def in_order(
+    queries: Size, keys: Size, offset: Tensor, *, causal: bool = True, left: int = -1, right: int = -1
+) -> list[Tensor]:
+    """Conditions on the keys that a query sees.
+
+    Args:
+        offset: How many keys precede that of the first query.
+        causal: Hide the keys behind that of the query.
+        left, right: How many keys before and behind that are seen; negative for all.
+    """
     positions = make("ExpandDims", make("Range", 0, queries, 1), 1) + offset
     distance = positions - make("Range", 0, keys, 1)
     found = [make("GreaterEqual", distance, 0)] if causal else []
@@ -190,10 +225,15 @@ def tensor_scatter(node: Node, cache: Tensor, update: Tensor, starts: Tensor | N
     axis, rank = axis_of(node, cache, node.attr("axis", -2)), rank_of(node, cache)
     if axis == 0:
         return node.refuse("axis=0, which is that of the sequences")
-    size, added = size_of(cache, axis), size_of(update, axis)
     begin = make("Reshape", constant(np.zeros(1, np.int32)) if starts is None else int32(starts), [-1, 1])
+    return scattered(cache, update, begin, axis, rank, node.attr("mode", "linear") == "circular")
+
+
+def scattered(cache: Tensor, update: Tensor, begin: Tensor, axis: int, rank: int, circular: bool = False) -> Tensor:
+    """The cache with each sequence's update at its place, of which `begin` has a row each, or one for all."""
+    size, added = size_of(cache, axis), size_of(update, axis)
     place = make("Range", 0, size, 1) - begin
-    if node.attr("mode", "linear") == "circular":
+    if circular:
         place = make("FloorMod", place, size)
     place = make("BroadcastTo", place, shape_of([size_of(cache, 0), size]))
     new = make("LogicalAnd", make("GreaterEqual", place, 0), make("Less", place, added))
