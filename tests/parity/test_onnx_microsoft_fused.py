@@ -12,6 +12,7 @@ from aioflow.interop.unsupported import UnsupportedError
 from tests.parity.microsoft_models import make_model, run_both, same_floats, whole
 
 RNG = np.random.default_rng(5)
+ZEROS = ["", "packed", "floats"]
 
 
 def normal(*shape: int, dtype: Any = np.float32) -> Any:
@@ -197,6 +198,34 @@ async def test_qgemm(dtype: Any, columns: bool, biased: bool) -> None:
     for found, wanted in await run_both("QGemm", inputs, **how):
         assert found.dtype == wanted.dtype
         assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+# onnxruntime has no kernel for 8 bits with zero points that are floats.
+@pytest.mark.parametrize(("bits", "zeros"), [(2, ""), (2, "packed"), (8, ""), (8, "packed"), *((4, z) for z in ZEROS)])
+@pytest.mark.parametrize("columns", [32, 48, 80])
+async def test_matmul_n_bits(bits: int, columns: int, zeros: str) -> None:
+    blocks = -(-columns // 16)
+    bytes_of_row = -(-blocks * bits // 8)
+    inputs: dict[str, Any] = {"a": normal(2, 3, columns), "b": whole(np.uint8, (6, blocks, 2 * bits))}
+    inputs |= {"scales": np.float32(RNG.uniform(0.01, 0.1, (6, blocks))), "zeros": None, "g": None, "bias": normal(6)}
+    if zeros == "packed":
+        inputs["zeros"] = whole(np.uint8, (6, bytes_of_row))
+    elif zeros:
+        inputs["zeros"] = np.float32(RNG.integers(0, 3, (6, blocks)))
+    how: dict[str, Any] = {"K": columns, "N": 6, "block_size": 16, "bits": bits}
+    weights = ["b", "scales", "zeros", "bias"]
+    await same_floats("MatMulNBits", inputs, weights=weights, rtol=1e-4, atol=1e-4, **how)
+
+
+def test_refuses_weights_in_another_order() -> None:
+    inputs: dict[str, Any] = {"a": normal(2, 32), "b": whole(np.uint8, (6, 2, 8)), "scales": normal(6, 2)}
+    how: dict[str, Any] = {"K": 32, "N": 6, "block_size": 16}
+    with pytest.raises(UnsupportedError, match="input 'g_idx'"):
+        onnx.load(make_model("MatMulNBits", inputs | {"zeros": None, "g": np.zeros(32, np.int32)}, **how))
+    with pytest.raises(UnsupportedError, match="3 bits"):
+        onnx.load(make_model("MatMulNBits", inputs, bits=3, **how))
+    with pytest.raises(UnsupportedError, match="weight_prepacked=1"):
+        onnx.load(make_model("MatMulNBits", inputs, weight_prepacked=1, **how))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from aioflow.graph import dtypes
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.microsoft import microsoft
+from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
 from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translations.math import product
 from aioflow.interop.onnx.translations.quantization import integer_product, rounded
 from aioflow.ops import public as ops
-from aioflow.ops.apply import make
+from aioflow.ops.apply import constant, make
 
 __all__: list[str] = []
 
@@ -91,3 +94,43 @@ def qgemm(
     dtype = a.dtype if y_zero is None else y_zero.dtype
     zero = None if y_zero is None else _single(node, y_zero)
     return rounded(make("Mul", sums, ops.cast(factor, "float64")), zero, dtype)
+
+
+# ── weights of a few bits ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@microsoft("MatMulNBits", "K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked")
+def matmul_n_bits(
+    node: Node,
+    a: Tensor,
+    b: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    order: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """The weights are computed as floats, which is more accurate than the least that `accuracy_level` asks for."""
+    refuse_unless(node, weight_prepacked=0)
+    refuse_inputs(node, g_idx=order)
+    bits, size = node.attr("bits", 4), node.required("block_size")
+    if bits not in (2, 4, 8) or b.dtype is not dtypes.uint8:
+        return node.refuse(f"{bits} bits in {b.dtype}")
+    rows, columns = node.required("N"), node.required("K")
+    blocks = -(-columns // size)
+    whole = ops.reshape(ops.cast(_unpacked(b, bits), scales.dtype), [rows, blocks, size])
+    offset: Tensor | float = float(1 << (bits - 1))
+    if zeros is not None and zeros.dtype is dtypes.uint8:
+        offset = ops.reshape(_unpacked(zeros, bits), [rows, -1])[:, :blocks]
+        offset = ops.reshape(ops.cast(offset, scales.dtype), [rows, blocks, 1])
+    elif zeros is not None:
+        offset = ops.reshape(ops.cast(zeros, scales.dtype), [rows, blocks, 1])
+    weights = make("Mul", make("Sub", whole, offset), ops.reshape(scales, [rows, blocks, 1]))
+    y = product(a, ops.reshape(weights, [rows, blocks * size])[:, :columns], transpose_b=True)
+    return y if bias is None else make("AddV2", y, bias)
+
+
+def _unpacked(packed: Tensor, bits: int) -> Tensor:
+    """The numbers in each byte, the lowest bits first, along one more axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    spread = make("RightShift", ops.expand_dims(packed, -1), constant(shifts))
+    return make("BitwiseAnd", spread, constant(np.uint8((1 << bits) - 1)))
