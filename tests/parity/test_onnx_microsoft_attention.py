@@ -9,11 +9,12 @@ import pytest
 
 from aioflow.interop import onnx
 from aioflow.interop.unsupported import UnsupportedError
-from tests.parity.microsoft_models import make_model, same_floats
+from tests.parity.microsoft_models import make_model, run_both, same_floats
 
 RNG = np.random.default_rng(6)
 BATCH, STEPS, HEADS, SIZE, PAST = 2, 5, 3, 8, 4
 WIDTH = HEADS * SIZE
+LARGE = 16  # the least size of heads that GroupQueryAttention rotates
 
 
 def normal(*shape: int) -> Any:
@@ -108,6 +109,79 @@ async def test_rotary(interleaved: int, rank: int, first: bool, part: int) -> No
     how: dict[str, Any] = {"num_heads": HEADS, "rotary_embedding_dim": part} if part else {}
     inputs = {"x": x, "positions": positions, **tables}
     await same_floats("RotaryEmbedding", inputs, interleaved=interleaved, weights=["cos", "sin"], **how)
+
+
+def grouped(steps: int, past: int, lengths: list[int], *, packed: bool = False) -> dict[str, Any]:
+    """The inputs of a GroupQueryAttention: 4 heads of queries, 2 of keys."""
+    total = past + steps
+    inputs: dict[str, Any] = {"q": normal(BATCH, steps, 4 * LARGE), "k": None, "v": None}
+    if packed:
+        inputs["q"] = normal(BATCH, steps, 8 * LARGE)
+    else:
+        inputs |= {name: normal(BATCH, steps, 2 * LARGE) for name in "kv"}
+    inputs |= {name: normal(BATCH, 2, past, LARGE) for name in ("past_key", "past_value")}
+    return inputs | {"lengths": np.array(lengths, np.int32) - 1, "total": np.array(total, np.int32)}
+
+
+async def same_grouped(inputs: dict[str, Any], valid: slice = slice(None), **how: Any) -> None:
+    """Compare the outputs at the `valid` steps, which are no padding, and the caches within the sequences."""
+    how = {"num_heads": 4, "kv_num_heads": 2, "weights": [n for n in ("cos", "sin") if n in inputs]} | how
+    outputs = ("y", "key", "value")
+    for known in (True, False):
+        results = await run_both("GroupQueryAttention", inputs, outputs, known_shapes=known, **how)
+        (found, wanted), *caches = results
+        np.testing.assert_allclose(found[:, valid], wanted[:, valid], rtol=1e-5, atol=1e-5)
+        for cache, expected in caches:
+            assert cache.shape == expected.shape
+            for row, length in enumerate(inputs["lengths"] + 1):
+                np.testing.assert_allclose(cache[row, :, :length], expected[row, :, :length], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("rotary", [None, 0, 1])
+async def test_grouped_queries(packed: bool, rotary: int | None) -> None:
+    how: dict[str, Any] = {} if rotary is None else {"do_rotary": 1, "rotary_interleaved": rotary}
+    tables = {} if rotary is None else angles(LARGE // 2, 16)
+    await same_grouped(grouped(5, 0, [5, 5], packed=packed) | tables, **how)
+    await same_grouped(grouped(5, 0, [3, 5], packed=packed) | tables, slice(3), **how)  # padding behind a prompt
+    await same_grouped(grouped(1, 6, [7, 7], packed=packed) | tables, **how)
+    await same_grouped(grouped(1, 6, [4, 7], packed=packed) | tables, **how)
+    later = grouped(3, 6, [9, 9], packed=packed)  # more of a prompt, which onnxruntime has for one sequence alone
+    one = {name: value if value is None or value.ndim == 0 else value[:1] for name, value in later.items()}
+    await same_grouped(one | tables, **how)
+    nothing = grouped(5, 0, [5, 5], packed=packed) | {"past_key": None, "past_value": None}
+    await same_grouped(nothing | tables, **how)
+
+
+@pytest.mark.parametrize(("steps", "past", "lengths"), [(5, 0, [5, 5]), (1, 6, [4, 7])])
+@pytest.mark.parametrize("how", [{"local_window_size": 2}, {"local_window_size": 1}, {"softcap": 0.5}, {"scale": 0.7}])
+async def test_grouped_queries_with_windows(steps: int, past: int, lengths: list[int], how: dict[str, Any]) -> None:
+    await same_grouped(grouped(steps, past, lengths), **how)
+
+
+async def test_grouped_queries_with_a_long_cache() -> None:
+    """The cache has room for more than there is so far."""
+    inputs = grouped(1, 9, [4, 7])
+    await same_grouped(inputs | {"total": np.array(7, np.int32)})
+
+
+async def test_grouped_queries_with_a_bias_of_scores() -> None:
+    inputs = grouped(1, 6, [4, 7]) | {"cos": None, "sin": None, "positions": None}
+    await same_grouped(inputs | {"scores": normal(BATCH, 4, 1, 7)})
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"smooth_softmax": 1}, "smooth_softmax=1"),
+        ({"causal": 0}, "causal=0"),
+        ({"k_quant_type": "PER_TENSOR"}, "k_quant_type=PER_TENSOR"),
+        ({"foo": 1}, "attribute 'foo'"),
+    ],
+)
+def test_refused_variants_of_grouped_queries(how: dict[str, Any], why: str) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        onnx.load(make_model("GroupQueryAttention", grouped(1, 6, [4, 7]), num_heads=4, kv_num_heads=2, **how))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""com.microsoft: attention of language models, whose heads share keys and whose cache is part of the op."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
+from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translations.attention import (
+    Mask,
+    Scoring,
+    attended,
+    flattened,
+    heads,
+    in_order,
+    scattered,
+)
+from aioflow.interop.onnx.translations.dimensions import int32, scalar_of, shape_of, size_of
+from aioflow.interop.onnx.translations.rotary import rotated
+from aioflow.ops.apply import constant, make, make_list
+
+__all__: list[str] = []
+
+
+class _Steps(NamedTuple):
+    """Where the steps of the queries stand.
+
+    Attributes:
+        starts: The position of the first one in each sequence, [batch, 1].
+        total: How many keys there are for the longest sequence, a scalar.
+    """
+
+    starts: Tensor
+    total: Tensor
+
+
+@microsoft(
+    "GroupQueryAttention",
+    *("do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale", "softcap"),
+    *("causal", "k_quant_type", "kv_cache_bit_width", "qk_output", "sliding_window_cache", "smooth_softmax"),
+    *("v_quant_type", "qk_norm_epsilon"),
+)
+def group_query_attention(
+    node: Node,
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
+    lengths: Tensor,
+    total: Tensor,
+    cosines: Tensor | None = None,
+    sines: Tensor | None = None,
+    positions: Tensor | None = None,
+    bias: Tensor | None = None,
+    *others: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """`lengths` are those of the sequences, less 1."""
+    _refuse_variants(node, *others)
+    queries, keys, values = _split(node, q, k, v)
+    steps = _steps(queries, lengths, total)
+    if node.attr("do_rotary", 0):
+        if cosines is None or sines is None:
+            raise node.wrong("the inputs", "tables of cosines and sines", "none")
+        if positions is None:
+            positions = make("AddV2", steps.starts, make("Range", 0, size_of(queries, 2), 1))
+            positions = make("Minimum", positions, size_of(cosines, 0) - 1)  # those of padding may be beyond
+        interleaved = bool(node.attr("rotary_interleaved", 0))
+        queries, keys = (rotated(node, x, positions, (cosines, sines), interleaved) for x in (queries, keys))
+    cache_k, cache_v = _cached(past_key, keys, steps), _cached(past_value, values, steps)
+    seen_k, seen_v = _first(cache_k, steps.total), _first(cache_v, steps.total)
+    scoring = Scoring(node.attr("scale", 0.0) or None, node.attr("softcap", 0.0))
+    y, _ = attended(queries, seen_k, seen_v, _mask(node, queries, steps, bias), scoring)
+    return flattened(y), cache_k, cache_v
+
+
+def _refuse_variants(node: Node, *others: Tensor | None) -> None:
+    names = ("head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
+    refuse_inputs(node, **dict(zip(names, others, strict=False)))
+    refuse_unless(node, causal=1, k_quant_type="NONE", v_quant_type="NONE", kv_cache_bit_width=0, qk_output=0)
+    refuse_unless(node, sliding_window_cache=0)
+    if node.attr("smooth_softmax", 0) > 0:
+        node.refuse("smooth_softmax=1")
+    if node.wants(3):
+        node.refuse("the output of the scores")
+
+
+def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The heads of queries, keys and values, which may all be in `q`."""
+    count, shared = node.required("num_heads"), node.required("kv_num_heads")
+    if k is not None and v is not None:
+        return heads(q, count), heads(k, shared), heads(v, shared)
+    if k is not None or v is not None:
+        raise node.wrong("the inputs", "keys and values, or neither", "one of them")
+    packed = heads(q, count + 2 * shared)
+    queries, keys, values = make_list("SplitV", packed, [count, shared, shared], 1, num_split=3)
+    return queries, keys, values
+
+
+def _steps(queries: Tensor, lengths: Tensor, total: Tensor) -> _Steps:
+    """A prompt begins at 0, and what follows ends where the sequence ends."""
+    count, total = size_of(queries, 2), int32(scalar_of(total))
+    starts = make("Reshape", int32(lengths), [-1, 1]) + 1 - count
+    return _Steps(make("SelectV2", make("Equal", total, count), 0, starts), total)
+
+
+def _cached(past: Tensor | None, new: Tensor, steps: _Steps) -> Tensor:
+    """The cache with what is new, as long as the longest sequence, or longer where it was so."""
+    if past is None:
+        return new
+    missing = make("Maximum", steps.total - size_of(past, 2), 0)
+    paddings = make("Reshape", shape_of([0, 0, 0, 0, 0, missing, 0, 0]), [4, 2])
+    return scattered(make("Pad", past, paddings), new, steps.starts, 2, 4)
+
+
+def _first(cache: Tensor, total: Tensor) -> Tensor:
+    end = make("Pack", [0, 0, total, 0], axis=0)
+    return make("StridedSlice", cache, [0] * 4, end, [1] * 4, begin_mask=15, end_mask=11)
+
+
+def _mask(node: Node, queries: Tensor, steps: _Steps, bias: Tensor | None) -> Mask:
+    window = node.attr("local_window_size", -1)
+    offset = make("Reshape", steps.starts, [-1, 1, 1, 1])
+    seen, *others = in_order(size_of(queries, 2), steps.total, offset, left=window - 1 if window > 0 else -1)
+    for each in others:
+        seen = make("LogicalAnd", seen, each)
+    least = constant(np.array(-np.inf, queries.dtype.np_dtype))
+    return Mask(make("SelectV2", seen, 0 if bias is None else bias, least), may_hide_all=bias is not None)
