@@ -90,6 +90,18 @@ async def test_pools(dtype: Any, last: int) -> None:
         await same_steps("QLinearAveragePool", inputs, channels_last=last, count_include_pad=counted, **how)
 
 
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("biased", [False, True])
+async def test_conv(last: int, biased: bool) -> None:
+    x = whole(np.uint8, (2, 7, 9, 4) if last else (2, 4, 7, 9))
+    inputs = quantized("x", x, 0.02, 120) | quantized("w", whole(np.int8, (6, 2, 3, 3)), 0.01, 0)
+    inputs |= result(0.2, 128, np.uint8)
+    if biased:
+        inputs["b"] = np.arange(-3000, 3000, 1000, dtype=np.int32)
+    weights = [name for name in inputs if name != "x"]
+    await same_steps("QLinearConv", inputs, channels_last=last, weights=weights, group=2, pads=[1, 1, 1, 1])
+
+
 @DTYPES
 @pytest.mark.parametrize("axis", [1, -1, 0])
 async def test_concat(dtype: Any, axis: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from aioflow.graph.dtypes import DType
 from aioflow.graph.tensor import Tensor
-from aioflow.interop.onnx.layout import joined
+from aioflow.interop.onnx.layout import channels_first, channels_last, joined
 from aioflow.interop.onnx.microsoft import microsoft
 from aioflow.interop.onnx.sizes import axis_of, rank_of
 from aioflow.interop.onnx.translating import Node
@@ -19,6 +19,7 @@ from aioflow.interop.onnx.translations.pooling import average_pool, global_avera
 from aioflow.interop.onnx.translations.quantization import (
     dequantize_linear,
     dequantized,
+    qlinear_conv,
     quantize_linear,
     rounded,
 )
@@ -108,20 +109,19 @@ def qlinear_where(
 # ── others ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pooled(node: Node, x: Tensor, pool: Callable[[Node, Tensor], Tensor]) -> Tensor:
-    """What a pool of images with the channels at axis 1 makes of images with the channels where the node says."""
+def _of_images(node: Node, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of images with the channels at axis 1 to images with the channels where the node says."""
     if not node.attr("channels_last", 0):
-        return pool(node, x)
+        return function(x)
     rank = rank_of(node, x)
-    first = ops.transpose(x, [0, rank - 1, *range(1, rank - 1)])
-    return ops.transpose(pool(node, first), [0, *range(2, rank), 1])
+    return channels_last(function(channels_first(x, rank)), rank)
 
 
 @microsoft("QLinearGlobalAveragePool", "channels_last")
 def qlinear_global_average_pool(
     node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor, y_scale: Tensor, y_zero: Tensor
 ) -> Tensor:
-    y = _pooled(node, _real(node, x, x_scale, x_zero), global_average_pool)
+    y = _of_images(node, _real(node, x, x_scale, x_zero), lambda image: global_average_pool(node, image))
     return _quantized(node, y, y_scale, y_zero, x.dtype)
 
 
@@ -132,8 +132,14 @@ def qlinear_global_average_pool(
 def qlinear_average_pool(
     node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
 ) -> Tensor:
-    y = _pooled(node, _real(node, x, x_scale, x_zero), average_pool)
+    y = _of_images(node, _real(node, x, x_scale, x_zero), lambda image: average_pool(node, image))
     return _quantized(node, y, y_scale, y_zero, x.dtype)
+
+
+@microsoft("QLinearConv", "auto_pad", "channels_last", "dilations", "group", "kernel_shape", "pads", "strides")
+def qlinear_conv_of_channels(node: Node, x: Tensor, *others: Tensor) -> Tensor:
+    """Like the standard's QLinearConv; the filters have their channels first in any case."""
+    return _of_images(node, x, lambda image: qlinear_conv(node, image, *others))
 
 
 @microsoft("QLinearConcat", "axis")
