@@ -178,6 +178,44 @@ async def test_dynamic_quantize_matmul(dtype: Any, columns: bool, optional: str)
     await same_floats("DynamicQuantizeMatMul", inputs | {"a": np.zeros((3, 8), np.float32)}, weights=["b"])
 
 
+def lstm(dtype: Any, directions: int, columns: bool, optional: str, batch: int = 2) -> dict[str, Any]:
+    """The inputs of a DynamicQuantizeLSTM: 6 steps of 5 numbers, 4 units."""
+    shape = (directions, 16) if columns else (directions,)
+    inputs: dict[str, Any] = {
+        "x": normal(6, batch, 5),
+        "w": whole(dtype, (directions, 5, 16)),
+        "r": whole(dtype, (directions, 4, 16)),
+        "b": normal(directions, 32) if "b" in optional else None,
+        "lengths": None,
+        "h": normal(directions, batch, 4) if "s" in optional else None,
+        "c": normal(directions, batch, 4) if "s" in optional else None,
+        "p": normal(directions, 12) if "p" in optional else None,
+    }
+    for name in ("w", "r"):
+        inputs[f"{name}_scale"] = np.float32(RNG.uniform(0.005, 0.01, shape))
+        inputs[f"{name}_zero"] = np.full(shape, 128 if dtype is np.uint8 else 0, dtype)
+    return inputs
+
+
+LSTM_WEIGHTS = ["w", "r", "b", "p", "w_scale", "w_zero", "r_scale", "r_zero"]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("optional", ["", "b", "bs", "bsp"])
+async def test_dynamic_quantize_lstm(dtype: Any, direction: str, columns: bool, optional: str) -> None:
+    inputs = lstm(dtype, 2 if direction == "bidirectional" else 1, columns, optional)
+    how: dict[str, Any] = {"hidden_size": 4, "direction": direction, "weights": LSTM_WEIGHTS}
+    await same_floats("DynamicQuantizeLSTM", inputs, ("y", "last_h", "last_c"), atol=1e-5, **how)
+
+
+def test_refuses_sequences_of_different_lengths() -> None:
+    inputs = lstm(np.uint8, 1, False, "") | {"lengths": np.array([3, 6], np.int32)}
+    with pytest.raises(UnsupportedError, match="different lengths"):
+        onnx.load(make_model("DynamicQuantizeLSTM", inputs, hidden_size=4, weights=LSTM_WEIGHTS))
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("columns", [True, False])
 @pytest.mark.parametrize("biased", [True, False])

@@ -12,6 +12,8 @@ from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unle
 from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.math import product
 from aioflow.interop.onnx.translations.quantization import integer_product, rounded
+from aioflow.interop.onnx.translations.recurrent import differing, lstm_layers, part
+from aioflow.interop.onnx.translations.recurrent_cells import Product
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 
@@ -94,6 +96,43 @@ def qgemm(
     dtype = a.dtype if y_zero is None else y_zero.dtype
     zero = None if y_zero is None else _single(node, y_zero)
     return rounded(make("Mul", sums, ops.cast(factor, "float64")), zero, dtype)
+
+
+# ── recurrent layers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@microsoft(
+    "DynamicQuantizeLSTM",
+    *("activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget"),
+)
+def dynamic_quantize_lstm(
+    node: Node,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None,
+    lengths: Tensor | None,
+    h: Tensor | None,
+    c: Tensor | None,
+    peepholes: Tensor | None,
+    *scales: Tensor,
+) -> tuple[Tensor, ...]:
+    """The weights have a column for each gate and unit. What they are multiplied by is quantized by its range."""
+    if differing(node, lengths, x) is not None:
+        return node.refuse("sequences of different lengths, whose padding would count in the range of the input")
+    if len(scales) != 4:
+        raise node.wrong("the inputs", "a scale and a zero point for both weights", len(scales))
+
+    def products(number: int) -> tuple[Product, Product]:
+        given = (part(each, number) for each in (w, *scales[:2], r, *scales[2:]))
+        of_input, input_scale, input_zero, of_state, state_scale, state_zero = given
+        return (
+            lambda rows: _scaled_product(node, _dynamic(rows), (of_input, input_scale, input_zero), None),
+            lambda rows: _scaled_product(node, _dynamic(rows), (of_state, state_scale, state_zero), None),
+        )
+
+    rows = [ops.transpose(weights, [0, 2, 1]) for weights in (w, r)]
+    return lstm_layers(node, (x, rows[0], rows[1], b, None), [h, c], peepholes, products)
 
 
 # ── weights of a few bits ────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,14 +19,18 @@ from aioflow.interop.onnx.translations.lstm_layer import is_usual, whole_layer
 from aioflow.interop.onnx.translations.recurrent_cells import (
     Activation,
     Cell,
+    Product,
     activations,
     gru_cell,
     lstm_cell,
+    product_with,
     rnn_cell,
 )
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.tensor_array import TensorArray
 from aioflow.ops.control.branches_and_loops import while_loop
+
+__all__ = ["differing", "lstm_layers", "part"]
 
 _SWAP: Final = (1, 0, 2)  # [batch, steps, size] and [steps, batch, size]
 _DIRECTIONS: Final = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
@@ -49,6 +53,7 @@ class _Input:
 # (input, weights of the input and of the state, bias, state, lengths) -> all outputs and the last state.
 _Whole = Callable[[Tensor, tuple[Tensor, Tensor], Tensor | None, list[Tensor], Tensor | None], "_Result"]
 _Result = tuple[Tensor | None, list[Tensor]]
+_Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # x, both weights, bias, lengths
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,13 @@ class _Kind:
         functions: The activations that a direction has by default.
         cell: Makes the step of a direction, of its number, its recurrent weights and its activations.
         whole: Makes all steps of a direction, of its number, where an op does so.
+        project: The product with the weights of the input, of a direction's number, where it is not one of floats.
     """
 
     functions: Sequence[str]
     cell: Callable[[int, Tensor, Sequence[Activation]], Cell]
     whole: Callable[[int], _Whole] | None = None
+    project: Callable[[int], Product] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class _Direction:
     cell: Cell
     whole: _Whole | None
     weights: tuple[Tensor, Tensor]
+    project: Product
     bias: Tensor | None
     state: list[Tensor]
     backwards: bool
@@ -106,19 +114,39 @@ def lstm(
     c: Tensor | None = None,
     peepholes: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
+    return lstm_layers(node, (x, w, r, b, lengths), [h, c], peepholes)
+
+
+def lstm_layers(
+    node: Node,
+    inputs: _Inputs,
+    state: Sequence[Tensor | None],
+    peepholes: Tensor | None,
+    products: Callable[[int], tuple[Product, Product]] | None = None,
+) -> tuple[Tensor, ...]:
+    """The outputs of an LSTM.
+
+    Args:
+        products: Those with the weights of the input and of the state, of a direction's number; None where the weights
+            are floats.
+    """
+    x, _, r, _, _ = inputs
     size = _hidden_size(node, r)
     looks = None if peepholes is None else make_list("Unpack", peepholes, num=_count(node), axis=0)
 
     def cell(number: int, weights: Tensor, functions: Sequence[Activation]) -> Cell:
         coupled = bool(node.attr("input_forget", 0))
-        return lstm_cell(weights, size, functions, None if looks is None else looks[number], coupled)
+        times = product_with(weights) if products is None else products(number)[1]
+        return lstm_cell(times, size, functions, None if looks is None else looks[number], coupled)
 
     def whole(number: int) -> _Whole:
         look = None if looks is None else looks[number]
         return lambda x, weights, bias, state, ends: whole_layer(x, weights, bias, look, state, ends)
 
-    kind = _Kind(("Sigmoid", "Tanh", "Tanh"), cell, whole if is_usual(node, x) else None)
-    return _recurrent(node, (x, w, r, b, lengths), [h, c], kind)
+    functions = ("Sigmoid", "Tanh", "Tanh")
+    if products is not None:
+        return _recurrent(node, inputs, state, _Kind(functions, cell, project=lambda number: products(number)[0]))
+    return _recurrent(node, inputs, state, _Kind(functions, cell, whole if is_usual(node, x) else None))
 
 
 @translation("GRU")
@@ -160,7 +188,7 @@ def _hidden_size(node: Node, r: Tensor) -> int:
 
 def _recurrent(
     node: Node,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
+    inputs: _Inputs,
     state: Sequence[Tensor | None],
     kind: _Kind,
 ) -> tuple[Tensor, ...]:
@@ -168,18 +196,19 @@ def _recurrent(
     x, w, r, b, lengths = inputs
     batch_first = bool(node.attr("layout", 0))
     x = make("Transpose", x, _SWAP) if batch_first else x
-    given = _cleared(x, _differing(node, lengths, x))
+    given = _cleared(x, differing(node, lengths, x))
     size, wanted = _hidden_size(node, r), not node.outputs or bool(node.outputs[0])
     functions = activations(node, kind.functions, _count(node))
     starts = [_start(part, given.x, size, _count(node), batch_first) for part in state]
     ways = []
     for number, backwards in enumerate(_DIRECTIONS[node.attr("direction", "forward")]):
-        weights, recurrent = _part(w, number), _part(r, number)
-        bias = None if b is None else make("Sum", make("Reshape", _part(b, number), [2, -1]), 0)
+        weights, recurrent = part(w, number), part(r, number)
+        bias = None if b is None else make("Sum", make("Reshape", part(b, number), [2, -1]), 0)
         cell = kind.cell(number, recurrent, functions[number])
         whole = kind.whole(number) if kind.whole else None
         first = [parts[number] for parts in starts]
-        ways.append(_Direction(cell, whole, (weights, recurrent), bias, first, backwards))
+        project = kind.project(number) if kind.project else product_with(weights)
+        ways.append(_Direction(cell, whole, (weights, recurrent), project, bias, first, backwards))
     results = [_run(way, given, wanted) for way in ways]
     last = [make("Pack", [end[i] for _, end in results], axis=1 if batch_first else 0) for i in range(len(state))]
     outputs = [output for output, _ in results if output is not None]
@@ -199,12 +228,12 @@ def _cleared(x: Tensor, lengths: Tensor | None) -> _Input:
     return _Input(make("SelectV2", going, x, 0), lengths)
 
 
-def _part(x: Tensor, number: int) -> Tensor:
+def part(x: Tensor, number: int) -> Tensor:
     """`x[number]`."""
     return make("StridedSlice", x, [number], [number + 1], [1], shrink_axis_mask=1)
 
 
-def _differing(node: Node, lengths: Tensor | None, x: Tensor) -> Tensor | None:
+def differing(node: Node, lengths: Tensor | None, x: Tensor) -> Tensor | None:
     """The lengths, or None where they are known to be the number of steps."""
     known = None if lengths is None else node.constant(lengths)
     if known is not None and x.dims is not None and (known == x.dims[0]).all():
@@ -239,7 +268,7 @@ def _projected(x: Tensor, way: _Direction) -> Tensor:
     """x W' + b of all steps in one product."""
     weights, _ = way.weights
     flat = make("Reshape", x, shape_of([-1, size_of(weights, 1)]))
-    flat = make("MatMul", flat, weights, transpose_b=True)
+    flat = way.project(flat)
     flat = flat if way.bias is None else make("BiasAdd", flat, way.bias)
     return make("Reshape", flat, shape_of([size_of(x, 0), size_of(x, 1), size_of(weights, 0)]))
 

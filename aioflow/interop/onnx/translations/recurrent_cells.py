@@ -15,9 +15,20 @@ from aioflow.interop.onnx.translating import Node
 from aioflow.interop.onnx.translations.math import elu_of, hard_sigmoid_of, thresholded_relu_of
 from aioflow.ops.apply import make, make_list
 
-__all__ = ["Activation", "Cell", "activation_of", "activations", "gru_cell", "lstm_cell", "rnn_cell"]
+__all__ = [
+    "Activation",
+    "Cell",
+    "Product",
+    "activation_of",
+    "activations",
+    "gru_cell",
+    "lstm_cell",
+    "product_with",
+    "rnn_cell",
+]
 
 Activation = Callable[[Tensor], Tensor]
+Product = Callable[[Tensor], Tensor]  # with weights, for whose rows the result has columns
 Cell = Callable[
     [Tensor, Sequence[Tensor]], list[Tensor]
 ]  # (projected input, state) -> state, its first being the output
@@ -97,6 +108,11 @@ def _times(h: Tensor, weights: Tensor) -> Tensor:
     return make("MatMul", h, weights, transpose_b=True)
 
 
+def product_with(weights: Tensor) -> Product:
+    """The product of a matrix and the transpose of the weights."""
+    return lambda h: _times(h, weights)
+
+
 def rnn_cell(weights: Tensor, functions: Sequence[Activation]) -> Cell:
     """h = f(x + h R')."""
 
@@ -107,7 +123,7 @@ def rnn_cell(weights: Tensor, functions: Sequence[Activation]) -> Cell:
 
 
 def lstm_cell(
-    weights: Tensor, size: int, functions: Sequence[Activation], peepholes: Tensor | None, coupled: bool
+    times: Product, size: int, functions: Sequence[Activation], peepholes: Tensor | None, coupled: bool
 ) -> Cell:
     """Gates are in the order input, output, forget, cell; the state is h and c. `coupled`: what is forgotten is what
     comes in.
@@ -116,14 +132,14 @@ def lstm_cell(
     looks = [] if peepholes is None else _split(make("ExpandDims", peepholes, 0), [size] * 3)
 
     def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
-        gates, cell = _split(x + _times(state[0], weights), [3 * size, size])
+        gates, cell = _split(x + times(state[0]), [3 * size, size])
         let_in, let_out, keep = _split(f(gates), [size] * 3)
         return _next_state(let_in, let_out, 1 - let_in if coupled else keep, g(cell), state[1])
 
     def step_with_peepholes(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         before = state[1]
         to_in, to_out, to_keep = looks
-        in_, out, forget, cell = _split(x + _times(state[0], weights), [size] * 4)
+        in_, out, forget, cell = _split(x + times(state[0]), [size] * 4)
         let_in = f(in_ + to_in * before)
         keep = 1 - let_in if coupled else f(forget + to_keep * before)
         after = keep * before + let_in * g(cell)
