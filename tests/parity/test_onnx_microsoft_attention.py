@@ -159,6 +159,15 @@ async def test_grouped_queries_with_windows(steps: int, past: int, lengths: list
     await same_grouped(grouped(steps, past, lengths), **how)
 
 
+async def test_grouped_queries_with_positions() -> None:
+    how: dict[str, Any] = {"do_rotary": 1}
+    inputs = grouped(5, 0, [5, 5]) | angles(LARGE // 2, 16)
+    # Of several steps onnxruntime 1.32 reads the first position alone, and counts on from there.
+    await same_grouped(inputs | {"positions": np.tile(np.arange(3, 8), (BATCH, 1))}, **how)
+    inputs = grouped(1, 6, [4, 7]) | angles(LARGE // 2, 16)
+    await same_grouped(inputs | {"positions": np.array([[9], [3]])}, **how)
+
+
 async def test_grouped_queries_with_a_long_cache() -> None:
     """The cache has room for more than there is so far."""
     inputs = grouped(1, 9, [4, 7])
@@ -175,6 +184,7 @@ async def test_grouped_queries_with_a_bias_of_scores() -> None:
     [
         ({"smooth_softmax": 1}, "smooth_softmax=1"),
         ({"causal": 0}, "causal=0"),
+        ({"local_window_size": 0}, "local_window_size=0"),
         ({"k_quant_type": "PER_TENSOR"}, "k_quant_type=PER_TENSOR"),
         ({"foo": 1}, "attribute 'foo'"),
     ],

@@ -82,6 +82,8 @@ def _refuse_variants(node: Node, *others: Tensor | None) -> None:
     refuse_inputs(node, **dict(zip(names, others, strict=False)))
     refuse_unless(node, causal=1, k_quant_type="NONE", v_quant_type="NONE", kv_cache_bit_width=0, qk_output=0)
     refuse_unless(node, sliding_window_cache=0)
+    if node.attr("local_window_size", -1) == 0:
+        node.refuse("local_window_size=0")
     if node.attr("smooth_softmax", 0) > 0:
         node.refuse("smooth_softmax=1")
     if node.wants(3):

@@ -90,6 +90,8 @@ def multi_head_attention(
             shifts = _pieces(bias, [size_of(each, 2) for each in (q, k, v)], 0)
             q, k, v = (make("AddV2", each, shift) for each, shift in zip((q, k, v), shifts, strict=True))
         k, v = heads(k, count), heads(v, count)
+    elif rank_of(node, k) != 4 or rank_of(node, v) != 4:
+        raise node.wrong("the ranks of keys and values", "3 or 4", f"{rank_of(node, k)} and {rank_of(node, v)}")
     elif bias is not None or past_key is not None:
         return node.refuse("a bias or a cache with keys that have their heads before their steps")
     if past_key is not None and past_value is not None:
