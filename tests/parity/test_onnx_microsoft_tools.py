@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ TEXT = """<ir_version: 8, opset_import: ["" : 13]> g (float[N, 3, 8, 8] x) => (f
 WEIGHTS = {"w": (4, 3, 3, 3), "b": (4,), "w2": (4, 4, 3, 3), "b2": (4,), "w3": (5, 8), "b3": (5,)}
 
 
+LAYER = """<ir_version: 8, opset_import: ["" : 17]> g (float[N, 6, 8] x) => (float[N, 6, 6] y, float[6, 4] z) <
+        float root = {1.4142135}, float one = {1}, float half = {0.5}, int64[1] zero = {0}, int64[2] sizes = {6, 8}> {
+    h = MatMul(x, w)  a = Add(h, b)  d = Div(a, root)  e = Erf(d)  o = Add(e, one)  m = Mul(a, o)  g = Mul(m, half)
+    s = Add(g, x)  normal = LayerNormalization <axis = -1, epsilon = 0.00001> (s, gamma, beta)
+    turned = Transpose <perm = [0, 2, 1]> (normal)  y = MatMul(normal, turned)
+    first = Gather(x, zero)  row = Reshape(first, sizes)  f = Gemm(row, w2)  z = Relu(f) }"""
+LAYER_WEIGHTS = {"w": (8, 8), "b": (8,), "gamma": (8,), "beta": (8,), "w2": (8, 4)}
+
+
 class Images:
     """A `CalibrationDataReader`."""
 
@@ -36,9 +46,9 @@ class Images:
         return self.left.pop() if self.left else None
 
 
-def network(folder: Path) -> str:
-    model = parser.parse_model(TEXT)
-    for name, shape in WEIGHTS.items():
+def network(folder: Path, text: str = TEXT, weights: Mapping[str, tuple[int, ...]] = WEIGHTS) -> str:
+    model = parser.parse_model(text)
+    for name, shape in weights.items():
         value = (RNG.standard_normal(shape) * 0.4).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(value, name))
     onnx.save(model, folder / "model.onnx")
@@ -52,12 +62,11 @@ def session(path: str, **options: Any) -> Any:
     return onnxruntime.InferenceSession(path, chosen, providers=["CPUExecutionProvider"])
 
 
-async def check(path: str, domain_ops: set[str], tolerance: float) -> None:
+async def check(path: str, domain_ops: set[str], tolerance: float, x: Any = X) -> None:
     model = onnx.load(path)
     assert domain_ops <= {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
-    [found] = await run_model(model, {"x": X})
-    [wanted] = session(path).run(None, {"x": X})
-    np.testing.assert_allclose(found, wanted, atol=tolerance)
+    for found, wanted in zip(await run_model(model, {"x": x}), session(path).run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", ["QUInt8", "QInt8"])
@@ -89,3 +98,11 @@ async def test_optimized_graphs(tmp_path: Path) -> None:
     path, levels = str(tmp_path / "optimized.onnx"), onnxruntime.GraphOptimizationLevel
     session(network(tmp_path), optimized_model_filepath=path, graph_optimization_level=levels.ORT_ENABLE_EXTENDED)
     await check(path, {"FusedConv", "QuickGelu"}, 1e-5)
+
+
+async def test_an_optimized_layer_of_a_transformer(tmp_path: Path) -> None:
+    path, levels = str(tmp_path / "optimized.onnx"), onnxruntime.GraphOptimizationLevel
+    model = network(tmp_path, LAYER, LAYER_WEIGHTS)
+    session(model, optimized_model_filepath=path, graph_optimization_level=levels.ORT_ENABLE_EXTENDED)
+    x = RNG.standard_normal((2, 6, 8)).astype(np.float32)
+    await check(path, {"BiasGelu", "SkipLayerNormalization", "FusedMatMul", "FusedGemm"}, 1e-5, x)
