@@ -187,7 +187,7 @@ def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 @translation("HardSwish")
-def hardswish_of(node: Node, x: Tensor) -> Tensor:
+def hard_swish(node: Node, x: Tensor) -> Tensor:
     return x * hard_sigmoid_of(x, 1 / 6, 0.5)
 
 
