@@ -17,13 +17,13 @@ __all__ = ["AccumulatorCore", "Take"]
 class Take(Ticket):
     """Take what has been accumulated when `required` gradients are in. `value` is the sum and their number."""
 
-    __slots__ = ("begun", "required", "step")
+    __slots__ = ("number", "required", "step")
 
     def __init__(self, required: int, wake: Callable[[], None] | None = None) -> None:
         super().__init__(wake)
         self.required = required
         self.step = 0  # of the accumulator, when it was taken
-        self.begun = 0  # how often it had been restarted then
+        self.number = 0  # of the take
 
 
 class AccumulatorCore:
@@ -49,7 +49,7 @@ class AccumulatorCore:
         self.count = 0
         self.closed = False
         self.limit: int | None = None
-        self._restarts = 0
+        self._taken = 0  # how many takes and restarts there have been
         self._undone = 0  # steps after `step` up to this one have been gone back from
         self._sum: Any = None
         self._takers: deque[Take] = deque()
@@ -92,7 +92,7 @@ class AccumulatorCore:
         with self._lock:
             self.closed = False
             self.limit = None
-            self._restarts += 1
+            self._taken += 1
             if step < self.step:
                 self._undone = max(self._undone, self.step)
                 self._sum, self.count = None, 0
@@ -121,7 +121,9 @@ class AccumulatorCore:
         return CancelledError(f"accumulator {self.name!r} is closed", expected="a restart", actual="closed")
 
     def withdraw(self, ticket: Take) -> list[Ticket]:
-        """Leave the line. What a ticket was given and nobody took is put back, with what has come since if it fits."""
+        """Leave the line. What a ticket was given and nobody took is put back, with what has come since if it fits, and
+        if nobody has taken a later sum.
+        """
         with self._lock:
             if not ticket.settled:
                 self._takers.remove(ticket)
@@ -130,8 +132,8 @@ class AccumulatorCore:
             return self._flush()
 
     def _put_back(self, ticket: Take) -> None:
-        if ticket.begun != self._restarts or self.step > ticket.step + 1:
-            return  # a later step has begun, and these gradients are stale
+        if ticket.number != self._taken:
+            return  # somebody has taken the next sum since, and these gradients are stale
         total, count = ticket.value
         if self._sum is not None:
             if not self._only_first:
@@ -151,7 +153,8 @@ class AccumulatorCore:
         while self._takers and self.count and self.count >= self._wanted(self._takers[0]):
             ticket = self._takers.popleft()
             ticket.settle((self._sum, self.count))
-            ticket.step, ticket.begun = self.step, self._restarts
+            self._taken += 1
+            ticket.step, ticket.number = self.step, self._taken
             self._sum, self.count = None, 0
             self.step += 1
             settled.append(ticket)

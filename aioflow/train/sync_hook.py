@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import aioflow
+from aioflow.config import RunOptions
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.runtime.worker import WorkerState
@@ -101,7 +102,7 @@ class SyncReplicasHook(SessionRunHook):
         """
         if self._preparation is not None and self._preparation.leave is not None:
             with suppress(OpError):  # the chief has ended before, and nobody waits
-                await session.run(self._preparation.leave, options=aioflow.RunOptions(timeout=_PATIENCE))
+                await session.run(self._preparation.leave, options=RunOptions(timeout=_PATIENCE))
 
     def _watch(self, nodes: Preparation, session: aioflow.Session) -> Watch | None:
         if nodes.replicas is None:

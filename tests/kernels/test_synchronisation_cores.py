@@ -442,7 +442,11 @@ class AccumulatorMachine(Lines):
     @precondition(lambda self: self.served)
     @rule(data=st.data())
     def lose_one(self, data: Any) -> None:
+        served, taken = list(self.served), self.core._taken
         self.lose(data, self.core.withdraw, self.served)
+        for ticket in served:
+            if ticket not in self.served and ticket.number != taken:  # a later sum has been taken: these are stale
+                self.fresh -= ticket.value[0]
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
