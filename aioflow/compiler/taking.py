@@ -33,7 +33,7 @@ def mark_takes(graph: ClientGraph) -> ClientGraph:
 
 
 def _in_flow(graph: ClientGraph) -> set[str]:
-    """The nodes that come after one that steers."""
+    """Return the names of the nodes that come after a node of control flow."""
     found: set[str] = set()
     for node in graph.nodes.values():
         if traits_of(node.op).steers or any(name in found for name in node.predecessors()):

@@ -237,8 +237,8 @@ class WorkerSession:
             self._leave(step, joint, failed)
 
     def hold(self, step: Step) -> None:
-        """The step has ended, and its client is sent what it gives: `abort` gives back what the step has taken, should
-        the client not want that any more.
+        """Hold what a step has taken that has ended, and whose fetches are sent to the client: `abort` gives it back,
+        should the client not want them any more.
         """
         if taken := step.keep():
             self._held[step.id] = (taken, step.changed)

@@ -276,11 +276,11 @@ class Step:
             error.may_have_been_applied = self.changed or bool(self.begun)
 
     def took(self, give_back: GiveBack) -> None:
-        """Something has been taken away; `give_back` returns it, should nobody get what the step gives."""
+        """Note that something has been taken away; `give_back` returns it, should nobody get what the step gives."""
         self._taken.append(give_back)
 
     def keep(self) -> list[GiveBack]:
-        """What has been taken away is not given back by this step; returns how each is."""
+        """Let what has been taken away not be given back by this step; return how each is given back."""
         taken, self._taken = self._taken, []
         return taken
 

@@ -63,8 +63,8 @@ class Running:
         return await prepared.give(done) if prepared.take is None else prepared.take(done)
 
     async def _let_others_run(self) -> None:
-        """The steps that never waited have taken `yield_every` of the loop's time. This is before a step, since one who
-        is cancelled after it does not get what it gives.
+        """Let other tasks run: steps that never waited have taken `yield_every` of the loop's time. This is done before
+        a step, since a caller that is cancelled after one would not get what it gives.
         """
         self._debt = 0.0
         await asyncio.sleep(0)

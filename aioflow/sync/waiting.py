@@ -25,7 +25,7 @@ class StepAccount(Protocol):
     changed: bool
 
     def took(self, give_back: Callable[[], None]) -> None:
-        """Something has been taken away; `give_back` returns it, should nobody get what the step gives."""
+        """Note that something has been taken away; `give_back` returns it, should nobody get what the step gives."""
 
 
 class Ticket:

@@ -79,12 +79,12 @@ def attention(
 
 
 def flattened(x: Tensor) -> Tensor:
-    """[batch, heads, steps, size] as [batch, steps, heads x size]."""
+    """Return [batch, heads, steps, size] as [batch, steps, heads x size]."""
     return make("Reshape", make("Transpose", x, _HEADS), shape_of([size_of(x, 0), size_of(x, 2), -1]))
 
 
 def heads(x: Tensor, count: int = -1, size: int = -1) -> Tensor:
-    """[batch, steps, heads x size] as [batch, heads, steps, size], by the number or the size of the heads."""
+    """Return [batch, steps, heads x size] as [batch, heads, steps, size], by the number or the size of the heads."""
     width = size_of(x, 2)
     if isinstance(width, int):
         count, size = (count, width // count) if count > 0 else (width // size, size)
@@ -92,7 +92,7 @@ def heads(x: Tensor, count: int = -1, size: int = -1) -> Tensor:
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scoring: Scoring) -> tuple[Tensor, Sequence[Tensor]]:
-    """The result, and the way to it: scores, capped ones, masked ones and shares."""
+    """Return the result, and the way to it: scores, capped ones, masked ones and shares."""
     scores = _ungrouped(make("BatchMatMulV2", *_scaled(_grouped(q, k), k, scoring.scale), adj_y=True), q)
     stages = [scores]
     if scoring.cap:
@@ -230,7 +230,7 @@ def tensor_scatter(node: Node, cache: Tensor, update: Tensor, starts: Tensor | N
 
 
 def scattered(cache: Tensor, update: Tensor, begin: Tensor, axis: int, rank: int, circular: bool = False) -> Tensor:
-    """The cache with each sequence's update at its place, of which `begin` has a row each, or one for all."""
+    """Return the cache with each sequence's update at its place: `begin` has a row for each, or one for all."""
     size, added = size_of(cache, axis), size_of(update, axis)
     place = make("Range", 0, size, 1) - begin
     if circular:

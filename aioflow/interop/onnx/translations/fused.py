@@ -29,7 +29,7 @@ def fused_matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _batch_last(node: Node, x: Tensor, attribute: str) -> Tensor:
-    """With the first axis behind the other axes of the batch, if the node asks for that."""
+    """Move the first axis behind the other axes of the batch, if the node asks for that."""
     if not node.attr(attribute, 0):
         return x
     rank = rank_of(node, x)
@@ -53,7 +53,7 @@ def fused_gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Ten
     *("activation", "activation_params"),
 )
 def fused_conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None) -> Tensor:
-    """The sum of the convolution and `z`, activated."""
+    """Return the sum of the convolution and `z`, activated."""
     y = conv(node, x, w, b)
     return _activated(node, y if z is None else make("AddV2", y, z))
 

@@ -91,7 +91,7 @@ def _refuse_variants(node: Node, *others: Tensor | None) -> None:
 
 
 def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The heads of queries, keys and values, which may all be in `q`."""
+    """Return the heads of queries, keys and values, which may all be in `q`."""
     count, shared = node.required("num_heads"), node.required("kv_num_heads")
     if k is not None and v is not None:
         return heads(q, count), heads(k, shared), heads(v, shared)
@@ -103,14 +103,14 @@ def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[T
 
 
 def _steps(queries: Tensor, lengths: Tensor, total: Tensor) -> _Steps:
-    """A prompt begins at 0, and what follows ends where the sequence ends."""
+    """Return where the steps stand: a prompt begins at 0, and what follows ends where the sequence ends."""
     count, total = size_of(queries, 2), int32(scalar_of(total))
     starts = make("Reshape", int32(lengths), [-1, 1]) + 1 - count
     return _Steps(make("SelectV2", make("Equal", total, count), 0, starts), total)
 
 
 def _cached(past: Tensor | None, new: Tensor, steps: _Steps) -> Tensor:
-    """The cache with what is new, as long as the longest sequence, or longer where it was so."""
+    """Return the cache with what is new, as long as the longest sequence, or longer where it was so."""
     if past is None:
         return new
     missing = make("Maximum", steps.total - size_of(past, 2), 0)

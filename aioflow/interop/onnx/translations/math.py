@@ -232,7 +232,7 @@ def gelu(node: Node, x: Tensor) -> Tensor:
 
 
 def gelu_of(x: Tensor, approximate: bool) -> Tensor:
-    """x · Φ(x), where Φ is the standard normal CDF, or its approximation by tanh."""
+    """Return x · Φ(x), where Φ is the standard normal CDF, or its approximation by tanh."""
     if approximate:
         return x * 0.5 * (make("Tanh", (x + x * x * x * 0.044715) * 0.7978845608028654) + 1)
     return x * 0.5 * (make("Erf", x * 0.7071067811865476) + 1)
@@ -287,7 +287,7 @@ def swiglu(node: Node, gate: Tensor, value: Tensor) -> Tensor:
 
 
 def swish_of(x: Tensor, alpha: float) -> Tensor:
-    """x · sigmoid(alpha x)."""
+    """Return x · sigmoid(alpha x)."""
     return x * make("Sigmoid", x if alpha == 1 else x * alpha)
 
 
@@ -317,7 +317,7 @@ def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
 
 
 def product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """As NumPy has it: vectors become a row or a column, all but the last two dimensions are broadcast.
+    """Multiply as NumPy does: vectors become a row or a column, all but the last two dimensions are broadcast.
 
     Args:
         transpose_a, transpose_b: Swap the last two dimensions of a factor first; a vector stays as it is.

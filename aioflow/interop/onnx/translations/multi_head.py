@@ -22,7 +22,7 @@ _HIDDEN: Final = -10000.0  # what is added to the scores of keys that a mask hid
 
 
 def _pieces(x: Tensor, sizes: Sequence[Size] | None, axis: int) -> list[Tensor]:
-    """Three parts of a tensor along an axis, of these sizes or equal ones."""
+    """Split a tensor along an axis into three parts, of these sizes or equal ones."""
     if sizes is None:
         return make_list("Split", axis, x, num_split=3)
     return make_list("SplitV", x, shape_of(sizes), axis, num_split=3)
@@ -102,7 +102,7 @@ def multi_head_attention(
 
 
 def _mask(node: Node, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, bias: Tensor | None) -> Mask:
-    """What the node adds to the scores."""
+    """Return what the node adds to the scores."""
     queries, keys = size_of(q, 2), size_of(k, 2)
     if mask is not None:
         least = constant(np.array(node.attr("mask_filter_value", _HIDDEN), q.dtype.np_dtype))
@@ -115,7 +115,7 @@ def _mask(node: Node, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, b
 
 
 def _seen(node: Node, mask: Tensor, batch: Size, keys: Size) -> Tensor:
-    """Which keys are seen, so that it broadcasts to [batch, heads, queries, keys]."""
+    """Return which keys are seen, so that it broadcasts to [batch, heads, queries, keys]."""
     rank = rank_of(node, mask)
     if rank == 1:  # how many keys of each sequence are seen
         given = size_of(mask, 0)

@@ -102,7 +102,7 @@ def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | Non
 
 
 def _layer_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalized, with the mean and the inverse of the standard deviation."""
+    """Normalize, and return the mean and the inverse of the standard deviation, too."""
     mean, deviation, variance = _moments(x, axes)
     inverse = make("Rsqrt", variance + epsilon)
     return deviation * inverse, mean, inverse
@@ -122,13 +122,13 @@ def simplified_layer_normalization(node: Node, x: Tensor, scale: Tensor) -> tupl
 
 
 def _rms_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Divided by the root of the mean square, with the inverse of that root."""
+    """Divide by the root of the mean square, and return the inverse of that root, too."""
     inverse = make("Rsqrt", make("Mean", make("Square", x), axes, keep_dims=True) + epsilon)
     return x * inverse, inverse
 
 
 def normal_of_rows(x: Tensor, scale: Tensor, bias: Tensor | None, epsilon: float, centered: bool = True) -> Tensor:
-    """Normalized along the last axis, in float32 at least, scaled and shifted.
+    """Normalize along the last axis, in float32 at least, scale and shift.
 
     Args:
         centered: Subtract the mean, or else divide by the root of the mean square.

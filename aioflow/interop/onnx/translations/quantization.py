@@ -72,7 +72,7 @@ def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None 
 
 
 def dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    """(x - zero) * scale as float32, of integers and what broadcasts to them."""
+    """Return (x - zero) * scale as float32, of integers and what broadcasts to them."""
     y = ops.cast(x, "int32")
     if zero is not None:
         y = make("Sub", y, ops.cast(zero, "int32"))
@@ -167,7 +167,7 @@ def matmul_integer(
 
 
 def integer_product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
-    """The product of a - a_zero and b - b_zero, exactly, in a float type."""
+    """Return the product of a - a_zero and b - b_zero, exactly, in a float type."""
     kind = _holding(node, a, a_zero, _weight(node, b, b_zero, [-2 if len(b.dims or ()) > 1 else -1]))
     return matmul(
         node, _differences(a, None if a_zero is None else _per_row(a, a_zero), kind), _differences(b, b_zero, kind)

@@ -144,7 +144,7 @@ def qlinear_conv_of_channels(node: Node, x: Tensor, *others: Tensor) -> Tensor:
 
 @microsoft("QLinearConcat", "axis")
 def qlinear_concat(node: Node, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor | None) -> Tensor:
-    """The inputs come in threes: a tensor, its scale and its zero point."""
+    """Join inputs that come in threes: a tensor, its scale and its zero point."""
     if not inputs or len(inputs) % 3:
         raise node.wrong("the inputs", "a scale, a zero point, and three for each tensor", 2 + len(inputs))
     parts = []

@@ -45,7 +45,7 @@ def _scaled_product(node: Node, a: _Quantized, b: _Quantized, bias: Tensor | Non
 
 
 def _single(node: Node, given: Tensor) -> Tensor:
-    """One number for a whole tensor."""
+    """Return one number for a whole tensor. Refuses a node that has several."""
     dims = given.dims
     if dims is not None and None not in dims and math.prod(d or 0 for d in dims) != 1:
         node.refuse("a scale or zero point of the first factor that is not one number")
@@ -60,7 +60,7 @@ def dynamic_quantize_matmul(
 
 
 def _dynamic(x: Tensor) -> _Quantized:
-    """The tensor in 8 bits, by the range of its values, of which 0 is one."""
+    """Quantize the tensor to 8 bits, by the range of its values, of which 0 is one."""
     least, most = ops.minimum(ops.reduce_min(x), 0.0), ops.maximum(ops.reduce_max(x), 0.0)
     scale = make("RealDiv", make("Sub", most, least), 255.0)
     scale = make("SelectV2", make("Equal", scale, 0.0), 1.0, scale)
@@ -81,7 +81,7 @@ def qgemm(
     y_scale: Tensor | None = None,
     y_zero: Tensor | None = None,
 ) -> Tensor:
-    """A float where the result has no scale. `c` is an integer, added before the scales are multiplied with."""
+    """Return a float where the result has no scale. `c` is an integer, added before the scales are multiplied with."""
     if node.attr("transA", 0):
         a = ops.transpose(a, [1, 0])
     if node.attr("transB", 0):
@@ -169,7 +169,7 @@ def matmul_n_bits(
 
 
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    """The numbers in each byte, the lowest bits first, along one more axis."""
+    """Return the numbers in each byte, the lowest bits first, along one more axis."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     spread = make("RightShift", ops.expand_dims(packed, -1), constant(shifts))
     return make("BitwiseAnd", spread, constant(np.uint8((1 << bits) - 1)))

@@ -124,7 +124,7 @@ def lstm_layers(
     peepholes: Tensor | None,
     products: Callable[[int], tuple[Product, Product]] | None = None,
 ) -> tuple[Tensor, ...]:
-    """The outputs of an LSTM.
+    """Return the outputs of an LSTM.
 
     Args:
         products: Those with the weights of the input and of the state, of a direction's number; None where the weights

@@ -77,7 +77,7 @@ def activations(node: Node, defaults: Sequence[str], directions: int) -> list[li
 
 
 def activation_of(node: Node, name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
-    """An activation by its name; parameters that are None are the usual ones. Refuses a node with an unknown one."""
+    """Return an activation by its name; parameters that are None are the usual ones. Refuses an unknown one."""
     kind = _KINDS.get(name.lower())
     if kind is None:
         return node.refuse(f"activation={name}")
@@ -109,7 +109,7 @@ def _times(h: Tensor, weights: Tensor) -> Tensor:
 
 
 def product_with(weights: Tensor) -> Product:
-    """The product of a matrix and the transpose of the weights."""
+    """Multiply a matrix by the transpose of the weights."""
     return lambda h: _times(h, weights)
 
 

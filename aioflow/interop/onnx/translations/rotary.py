@@ -35,7 +35,7 @@ def _pairs(node: Node, cosines: Tensor) -> int:
 
 
 def rotated(node: Node, x: Tensor, positions: Tensor, tables: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
-    """Pairs of elements of [batch, heads, steps, size] rotated by angles that depend on their positions.
+    """Rotate pairs of elements of [batch, heads, steps, size] by angles that depend on their positions.
 
     Args:
         positions: One for each step, [steps], or for each step of each sequence, [batch, steps].
@@ -58,7 +58,7 @@ def rotated(node: Node, x: Tensor, positions: Tensor, tables: tuple[Tensor, Tens
 
 
 def _cut(x: Tensor, size: int) -> tuple[Tensor, list[Tensor]]:
-    """The first elements of the last of four axes, and the others, if there may be any."""
+    """Return the first elements of the last of four axes, and the others, if there may be any."""
     if size_of(x, 3) == size:
         return x, []
     edge = [0, 0, 0, size]

@@ -36,7 +36,7 @@ def skip_simplified_layer_normalization(
 def _of_sum(
     node: Node, parts: tuple[Tensor, Tensor, Tensor | None], scale: Tensor, shift: Tensor | None, centered: bool
 ) -> tuple[Tensor | None, ...]:
-    """The normalized sum, and as the fourth output the sum itself."""
+    """Return the normalized sum, and as the fourth output the sum itself."""
     if node.wants(1) or node.wants(2):
         node.refuse("the outputs of mean and deviation, which onnxruntime has for training")
     x, skip, bias = parts
@@ -60,7 +60,7 @@ def embed_layer_normalization(
     mask: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalized sum of the embeddings, how many elements of each row of the mask are 1, and the sum."""
+    """Return the normalized sum of the embeddings, how many elements of each row of the mask are 1, and the sum."""
     if positions is None:
         positions = make("Range", 0, size_of(words, 1), 1)
     total = make("AddV2", make("GatherV2", of_words, words, 0), make("GatherV2", of_positions, positions, 0))
