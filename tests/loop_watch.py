@@ -28,11 +28,14 @@ _run: Final[Any] = asyncio.Handle._run  # what a loop of asyncio calls for each 
 
 
 class _Collector(threading.local):
-    """How long the garbage collector has been at work in this thread's name."""
+    """How long the garbage collector has been at work in this thread's name.
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._began: float | None = None
+    The values of a new thread are those of the class: in the middle of an `__init__`, which the first look at one would
+    call, the collector may come, and call this.
+    """
+
+    seconds = 0.0
+    _began: float | None = None
 
     def __call__(self, phase: str, info: object) -> None:
         if phase == "start":

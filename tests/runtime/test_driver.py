@@ -26,7 +26,9 @@ async def test_a_value_between_units_lives_until_its_last_reader_has_begun() -> 
         await session.run(y, {x: data})
         peak = tracemalloc.get_traced_memory()[1] / data.nbytes
         tracemalloc.stop()
-    assert peak < 6
+    # A strand has its input, a product and its result; the fetch is copied; and the thread of each device may hold the
+    # arguments and the result of the strand before for as long as it is not given the processor.
+    assert peak < 8, "there are 32 arrays in all"
 
 
 def _long_row() -> tuple[af.Tensor, af.Tensor]:

@@ -168,7 +168,7 @@ def two_tasks(first: tuple[str, int], second: tuple[str, int]) -> None:
         waits = other.run(receiver, step := fresh())  # for what nobody sends
         error = {"error": "CancelledError", "message": "given up", "applied": True, "traceback": ""}
         error |= dict.fromkeys(("node", "op", "source", "expected", "actual"))
-        assert other.call("abort", {"step": step, "error": error})[0] == {"begun": True}
+        assert other.call("abort", {"step": step, "error": error})[0] == {"begun": False}, "it has changed nothing"
         with pytest.raises(Failed) as caught:
             other.answer(waits)
         assert "given up" in caught.value.args[0]["message"]
