@@ -24,7 +24,7 @@ from aioflow.saved.manifest import ASSETS, MANIFEST, Manifest, StoredFile
 from aioflow.saved.ops_used import without_new_attributes
 from aioflow.saved.places import Place
 from aioflow.saved.stored_weights import StoredWeights
-from aioflow.work.forking import generation
+from aioflow.work.forking import generation, not_forked
 
 __all__ = ["Contents", "open_folder"]
 
@@ -110,7 +110,8 @@ def _assets(place: Place, manifest: Manifest, kept: ExitStack) -> dict[str, str]
         return {asset.tensor: place.path(asset.file.name) for asset in manifest.assets}
     if not files:
         return {}
-    folder = tempfile.mkdtemp(prefix="aioflow-assets-")
+    with not_forked():  # see `aioflow_numpy.compiled.process`: a lock of Python's is taken
+        folder = tempfile.mkdtemp(prefix="aioflow-assets-")
     kept.callback(_remove, folder, generation())
     paths = {name: os.path.join(folder, name.removeprefix(f"{ASSETS}/")) for name in files}
     for name, file in files.items():

@@ -23,7 +23,7 @@ from typing import Final
 
 from aioflow.errors import DeadlineExceededError, FailedPreconditionError
 from aioflow.formats.files import file_errors
-from aioflow.work.forking import in_child
+from aioflow.work.forking import in_child, not_forked
 
 __all__ = ["answer_of", "end", "private_folder", "sweep"]
 
@@ -53,18 +53,29 @@ exit $status
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """A folder that nobody else may look into, and that is gone after the block."""
-    with file_errors(Path(tempfile.gettempdir())):
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    place = _place()
+    with file_errors(place), not_forked():
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _place() -> Path:
+    """Return the system's folder for temporary files.
+
+    Python looks for it once, and makes its source of names once, under a lock that a child which is forked in that
+    moment would find locked for ever.
+    """
+    with not_forked():
+        return Path(tempfile.gettempdir())
+
+
 def sweep(now: float) -> None:
     """Take away what others of this user have left; `now` as of `time.time`."""
     with suppress(OSError):
-        for entry in os.scandir(tempfile.gettempdir()):
+        for entry in os.scandir(_place()):
             with suppress(OSError):
                 state = entry.stat(follow_symlinks=False)
                 mine = entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False)

@@ -190,10 +190,11 @@ def test_a_program_is_compiled_once_and_found_again(tmp_path: Path, monkeypatch:
 
 @compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_asks_for_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["it compiles", "it looks for a folder"])
+def test_a_child_asks_for_itself(tmp_path: Path, moment: str) -> None:
     """The parent forks while its compiler runs; the child has no part in that, and compiles on its own."""
     program = f"""
-import os, sys, time
+import os, sys, tempfile, threading, time
 from pathlib import Path
 from tests.system.compiled.chains import gate, gate_inputs
 from aioflow_numpy import compiled_blocks
@@ -222,8 +223,18 @@ def run():
 def plans():
     yield blocks._plan(tuple(value.shape for value in inputs), None)
 
+looking = threading.Event()
+find_folder = tempfile._get_default_tempdir
+def find_folder_slowly():
+    looking.set()
+    time.sleep(0.2)
+    return find_folder()
+if {moment == "it looks for a folder"}:
+    tempfile.tempdir, tempfile._get_default_tempdir = None, find_folder_slowly
 for _ in range(3):
     blocks.run(inputs)
+if {moment == "it looks for a folder"}:
+    assert looking.wait(30)
 child = os.fork()
 if child == 0:
     run()
