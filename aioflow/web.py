@@ -1,6 +1,6 @@
 """For web services of any framework: the rows that a client sends, checked, and a step that ends with its client.
 
-ASGI servers do not cancel a handler whose client has gone: they only tell whoever asks.
+ASGI servers do not cancel a handler whose client has gone: they only say so when they are asked.
 """
 
 from __future__ import annotations

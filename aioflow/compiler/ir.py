@@ -61,7 +61,7 @@ class Node:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes what other steps see: itself, or what it calls."""
+        """Whether it changes state that other steps see: itself, or by the function that it calls."""
         body = self.body if BODY in self.attrs else None
         if body is not None:
             return body.changes
@@ -145,7 +145,7 @@ class Part:
 
     @property
     def gives_back(self) -> bool:
-        """Whether anything in it is given back where nobody gets what the step gives."""
+        """Whether it takes elements away that are put back if the fetches of the step are not delivered."""
         return any(GIVES_BACK in node.attrs for node in self.nodes())
 
     @property

@@ -1,4 +1,4 @@
-"""What a step takes away from queues and the like, and only fetches: it is given back where nobody gets the fetches."""
+"""Marks the nodes whose elements, taken from a queue or the like, are put back if the fetches are not delivered."""
 
 from __future__ import annotations
 

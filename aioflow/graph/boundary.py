@@ -1,5 +1,5 @@
 """Names of the ops where values enter and leave a step, and cross between devices (`ops/transfer.py` defines them), and
-of what the compiler says of nodes that take something away.
+of the attribute that marks nodes whose elements may be put back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTIAL_FETCH: Final = "_PartialFetch"
 SEND: Final = "_Send"
 RECV: Final = "_Recv"
 
-# The attribute of a node whose kernel gives back what it has taken where nobody gets what the step gives.
+# The attribute of a node whose kernel puts back the element that it has taken, if the fetches are not delivered.
 GIVES_BACK: Final = "_gives_back"
 
 BOUNDARY: Final = frozenset({ARG, RETVAL})

@@ -157,7 +157,7 @@ class Binding:
 
     @property
     def gives_back(self) -> bool:
-        """Whether what the node takes away is given back where nobody gets what the step gives: it is only fetched."""
+        """Whether the element that the node takes is put back if the fetches of the step are not delivered."""
         return GIVES_BACK in self.attrs
 
     @property

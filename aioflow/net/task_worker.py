@@ -38,7 +38,7 @@ __all__ = ["Push", "TaskWorker", "WorkerSession"]
 Push: TypeAlias = Callable[[Parcel], None]
 
 _NAMES: Final = 4096  # a cluster has fewer devices; what a peer makes up does not stay for good
-_HELD_SECONDS: Final = 2.0  # for which an abort gives back what a step that has ended has taken
+_HELD_SECONDS: Final = 2.0  # for which `abort` puts back the elements of a step that has ended
 _MOST_HELD: Final = 64  # steps, each with what it has taken
 _owner_of: Final = lru_cache(_NAMES)(task_of)
 
@@ -231,14 +231,14 @@ class WorkerSession:
             failed = False
             return fetches
         except BaseException as error:
-            await step.unwind(error)  # before whoever aborts the step is told that it has ended
+            await step.unwind(error)  # before the answer to `abort`, which waits for the end of the step
             raise
         finally:
             self._leave(step, joint, failed)
 
     def hold(self, step: Step) -> None:
-        """Hold what a step has taken that has ended, and whose fetches are sent to the client: `abort` gives it back,
-        should the client not want them any more.
+        """Hold the elements that a step has taken which has ended, while its fetches are sent to the client: `abort`
+        puts them back, if the client has given the step up.
         """
         if taken := step.keep():
             self._held[step.id] = (taken, step.changed)

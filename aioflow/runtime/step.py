@@ -276,19 +276,19 @@ class Step:
             error.may_have_been_applied = self.changed or bool(self.begun)
 
     def took(self, give_back: GiveBack) -> None:
-        """Note that something has been taken away; `give_back` returns it, should nobody get what the step gives."""
+        """Note that an element has been taken; `give_back` puts it back, if the fetches are not delivered."""
         self._taken.append(give_back)
 
     def keep(self) -> list[GiveBack]:
-        """Let what has been taken away not be given back by this step; return how each is given back."""
+        """Return how each element is put back, and leave that to the caller."""
         taken, self._taken = self._taken, []
         return taken
 
     async def unwind(self, error: BaseException) -> None:
-        """Give back what has been taken away, the last first: nobody gets what the step gives.
+        """Put back the elements that have been taken, the last first: the fetches are not delivered.
 
         Args:
-            error: Why. What a kernel has failed on is not given back, or whoever comes next would fail on it, too.
+            error: Why. Elements on which a kernel has failed are not put back: the next step would fail on them, too.
         """
         taken = self.keep()
         if has_failed(error):

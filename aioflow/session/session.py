@@ -277,7 +277,8 @@ class Session(Blocking, Batching, Reporting):
 
         Cancelling the task stops the step at the next kernel boundary; the session stays usable. An element that the
         step has taken from a queue, only to fetch it or what is computed from it, is in the queue again where the call
-        is cancelled or late; `may_have_been_applied` of an error is False where nothing else was changed.
+        is cancelled or late; `may_have_been_applied` of an error is False where nothing else was changed. A worker of a
+        cluster puts an element back for two seconds after its part of the step has ended, and not later.
         """
         feeds = feed_dict or {}
         if type(feeds) is not dict and not isinstance(feeds, Mapping):

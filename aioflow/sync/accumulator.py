@@ -121,8 +121,8 @@ class AccumulatorCore:
         return CancelledError(f"accumulator {self.name!r} is closed", expected="a restart", actual="closed")
 
     def withdraw(self, ticket: Take) -> list[Ticket]:
-        """Leave the line. What a ticket was given and nobody took is put back, with what has come since if it fits, and
-        if nobody has taken a later sum.
+        """Leave the line. A sum that was not delivered is put back, with the gradients that have come since if they
+        fit, unless a later sum has been taken.
         """
         with self._lock:
             if not ticket.settled:

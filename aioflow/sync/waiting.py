@@ -16,7 +16,7 @@ __all__ = ["StepAccount", "Ticket", "Waiting", "tell", "wake_all"]
 
 
 class StepAccount(Protocol):
-    """What a step is told of what its kernels do.
+    """The interface by which kernels tell their step of changes and of elements that they have taken.
 
     Attributes:
         changed: Whether something has been changed for good that others see.
@@ -25,7 +25,7 @@ class StepAccount(Protocol):
     changed: bool
 
     def took(self, give_back: Callable[[], None]) -> None:
-        """Note that something has been taken away; `give_back` returns it, should nobody get what the step gives."""
+        """Note that an element has been taken; `give_back` puts it back, if the fetches are not delivered."""
 
 
 class Ticket:

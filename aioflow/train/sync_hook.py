@@ -98,10 +98,10 @@ class SyncReplicasHook(SessionRunHook):
         """Leave a token to the others, which they need to see that the training has ended.
 
         A replica that is quick may have made the last updates alone: then one that was late in the meantime waits for a
-        token which nobody hands out any more, since that takes gradients of others.
+        token that is never handed out, since an update takes gradients of others.
         """
         if self._preparation is not None and self._preparation.leave is not None:
-            with suppress(OpError):  # the chief has ended before, and nobody waits
+            with suppress(OpError):  # the chief has ended before, and has closed the queue
                 await session.run(self._preparation.leave, options=RunOptions(timeout=_PATIENCE))
 
     def _watch(self, nodes: Preparation, session: aioflow.Session) -> Watch | None:

@@ -414,8 +414,8 @@ def count_up_to(ref: aioflow.Variable, limit: int, name: str | None = None) -> T
 
 
 def _variable(ref: Any) -> aioflow.Variable:
-    # What a program finds by a variable's name is a tensor. Type checkers are not told, so that they find those who
-    # assign to a tensor by mistake.
+    # By the name of a variable a program finds a tensor. The annotation leaves that out, so that a type checker finds
+    # assignments to tensors that are none of variables.
     found = ref.graph.variable_of(ref) if isinstance(ref, Tensor) else ref
     if not hasattr(found, "handle"):
         raise DTypeError("an update needs a variable", expected="a Variable", actual=repr(ref))
