@@ -5,7 +5,7 @@ Everything after this module sees NHWC and one `Windows` value; layout and paddi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,13 @@ class Windows:
     def pointwise(self) -> bool:
         """Whether each window is one element of the input."""
         return self.kh == self.kw == 1 and self.inside
+
+    def lying(self) -> Windows:
+        """Return the windows over lines that are the same numbers in memory, if the images are columns; else these."""
+        if self.w != 1 or self.kw != 1 or self.ow != 1 or self.left:
+            return self
+        line = replace(self, h=1, kh=1, sh=1, dh=1, top=0, oh=1)
+        return replace(line, w=self.h, kw=self.kh, sw=self.sh, dw=self.dh, left=self.top, ow=self.oh)
 
 
 def windows(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Padding, dilations: Pair = (1, 1)) -> Windows:

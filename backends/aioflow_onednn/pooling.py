@@ -56,8 +56,9 @@ class Pool:
         return g.n, g.h, g.w, g.c
 
     def layouts(self) -> tuple[Layout, Layout]:
-        """Of the image and of the result."""
-        return _layout(*self.image), _layout(*self.made)
+        """Of the image and of the result, as `_geometry` has them."""
+        g = self.windows.lying()
+        return _layout(g.n, g.h, g.w, g.c), _layout(g.n, g.oh, g.ow, g.c)
 
 
 def _layout(n: int, h: int, w: int, c: int) -> Layout:
@@ -224,6 +225,7 @@ def _descriptor(dnnl: Library, pool: Pool, kind: PropKind, threads: int = 1) -> 
 
 def _geometry(g: Windows) -> tuple[object, ...]:
     """Strides, kernel, dilations (none) and paddings, as the library takes them."""
+    g = g.lying()  # columns take oneDNN twice as long
     return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.kh, g.kw), (0, 0), (g.top, g.left), _after(g)))
 
 

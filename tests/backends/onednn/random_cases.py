@@ -125,6 +125,8 @@ def convolution(rng: np.random.Generator, most: int = 20) -> Case:
     kh, kw, groups, each, multiplier = (int(rng.integers(1, limit)) for limit in (6, 6, 4, 17, 17))
     sh, sw = (int(rng.integers(1, 4)) for _ in range(2))
     dh, dw = (int(rng.integers(1, 3)) if sh == sw == 1 else 1 for _ in range(2))
+    if rng.random() < 0.2:  # columns
+        w = kw = 1
     depthwise = rng.random() < 0.3
     if depthwise:
         sw = sh  # as the op demands

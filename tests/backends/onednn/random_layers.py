@@ -29,6 +29,8 @@ def pool(rng: np.random.Generator, most: int = 20) -> Case:
     """A pool or its gradient."""
     n, h, w, c = (int(rng.integers(1, limit)) for limit in (5, most, most, 40))
     kh, kw, sh, sw = (int(rng.integers(1, limit)) for limit in (6, 6, 4, 4))
+    if rng.random() < 0.2:  # columns
+        w = kw = 1
     attrs: dict[str, Any] = {"ksize": (1, kh, kw, 1), "strides": (1, sh, sw, 1), "data_format": "NHWC"}
     attrs["padding"] = "SAME" if rng.integers(2) else "VALID"
     if attrs["padding"] == "VALID":
