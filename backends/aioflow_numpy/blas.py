@@ -34,6 +34,7 @@ __all__ = [
     "describe",
     "loaded_blas",
     "symbol",
+    "this_processor",
 ]
 
 VARIABLE: Final = "OPENBLAS_CORETYPE"
@@ -68,11 +69,12 @@ class TimeoutChoice(NamedTuple):
 
 
 class Processor(NamedTuple):
-    """The part of the first block of /proc/cpuinfo that the rules look at."""
+    """The part of the first block of /proc/cpuinfo that tells which processor it is."""
 
     vendor: str = ""
     family: int = -1
     flags: frozenset[str] = frozenset()
+    name: str = ""
 
 
 class CoreTypeRule(NamedTuple):
@@ -198,7 +200,16 @@ def parse_cpuinfo(lines: Iterable[str]) -> Processor:
         vendor=fields.get("vendor_id", ""),
         family=int(family) if family.isdecimal() else -1,
         flags=frozenset(fields.get("flags", "").split()),
+        name=fields.get("model name", ""),
     )
+
+
+def this_processor() -> Processor:
+    """Return what /proc/cpuinfo says; where there is none, a Processor that no rule applies to. Blocks on the disk."""
+    try:
+        return parse_cpuinfo(_read_cpuinfo())
+    except OSError:
+        return Processor()
 
 
 def _platform() -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aioflow.errors import FailedPreconditionError, NotFoundError
-from aioflow_onednn.library import describe as describe
 from aioflow_onednn.library import library
 
 __all__ = ["describe", "register"]
@@ -17,3 +16,18 @@ def register() -> None:
         return
     import aioflow_onednn.kernels
     import aioflow_onednn.layer_kernels  # noqa: F401  # importing registers them
+
+
+def describe() -> dict[str, str]:
+    """Return the lines of `python -m aioflow doctor`."""
+    from aioflow_onednn.choices import CHOICES
+
+    try:
+        found = library()
+    except (NotFoundError, FailedPreconditionError) as error:
+        return {"oneDNN": f"not used: {error.message}"}
+    counts = ", ".join(f"{count} by {name}" for name, count in CHOICES.counts().items())
+    return {
+        "oneDNN": f"{found.version} ({found.path})",
+        "convolutions": f"by measurement of each shape, kept in {CHOICES.path}; so far {counts}",
+    }

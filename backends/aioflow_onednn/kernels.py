@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import numpy as np
 
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.convert import as_ints
@@ -18,7 +21,9 @@ from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Convolution
 from aioflow.kernels.registry import Binding, Body
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
+from aioflow_numpy.threads import thread_count
 from aioflow_onednn import convolutions, half_products, products
+from aioflow_onednn.choices import CHOICES
 from aioflow_onednn.epilogues import activated_of, finish_of, without_bias
 from aioflow_onednn.filters import Filters, PackedFilter
 from aioflow_onednn.forward import Forward
@@ -77,6 +82,20 @@ def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Paddi
     return strides, pads, dilations
 
 
+@dataclass(slots=True)
+class _Found(Generic[T]):
+    """What oneDNN needs for some shapes.
+
+    Attributes:
+        shape: Names them, and all else that the time depends on.
+        is_quicker: Whether oneDNN is; None until that has been measured.
+    """
+
+    made: T
+    shape: str
+    is_quicker: bool | None
+
+
 class _Windows(Generic[T]):
     """What a node's convolution needs for the shapes of its image and filter.
 
@@ -90,10 +109,34 @@ class _Windows(Generic[T]):
         self._shared = Convolution(binding, _known)
         self._depthwise = self._shared.depthwise
         self.data_format: str = binding.attrs["data_format"]
-        self.of = lru_cache(maxsize=_REMEMBERED)(self._of if fused is None else naming(fused, self._of))
+        whole = fused or binding
+        self._name = f"{whole.op_type} {self.data_format}{' constant' if any(map(_is_filter, whole.constants)) else ''}"
+        self._found = lru_cache(maxsize=_REMEMBERED)(self._look if fused is None else naming(fused, self._look))
 
-    def _of(self, image: Shape, kernel: Shape) -> T | None:
-        """None where the kernel below is the better one, which checks the shapes, too. Raises InvalidArgumentError."""
+    def of(self, image: Shape, kernel: Shape) -> T | None:
+        """Return what oneDNN needs for these shapes; None where the kernel below computes them, which checks them, too.
+
+        Raises:
+            InvalidArgumentError: the shapes do not fit.
+        """
+        found = self._found(image, kernel)
+        return None if found is None or found.is_quicker is False else found.made
+
+    def compute(self, image: Shape, kernel: Shape, ours: Callable[[T], Array], below: Callable[[], Array]) -> Array:
+        """Compute by oneDNN, or by the kernel below. The first call of shapes measures which of them is quicker.
+
+        Raises:
+            InvalidArgumentError: as `of`.
+        """
+        found = self._found(image, kernel)
+        if found is None:
+            return below()
+        if found.is_quicker is None:
+            found.is_quicker, value = CHOICES.measure(found.shape, lambda: ours(found.made), below)
+            return value
+        return ours(found.made) if found.is_quicker else below()
+
+    def _look(self, image: Shape, kernel: Shape) -> _Found[T] | None:
         (strides, pads, dilations), _ = self._shared.of(image, kernel)
         shape = shape_to_nhwc(image, self.data_format)
         if not math.prod(kernel) or not math.prod(shape):
@@ -102,11 +145,18 @@ class _Windows(Generic[T]):
         filters = Filters(g.c, 1, g.c * kernel[3]) if self._depthwise else Filters(g.c // kernel[2], *kernel[2:])
         if g.rows * filters.size(g) < _WORTHWHILE or not convolutions.fits(g):
             return None
-        return self._make(g, filters)
+        numbers = (*astuple(g), filters.groups, filters.inputs, filters.outputs, thread_count())
+        key = f"{self._name} {' '.join(map(str, numbers))}"
+        return _Found(self._make(g, filters), key, CHOICES.find(key))
 
     def image(self, array: Array) -> Array:
         """As NHWC, and contiguous."""
         return in_one_piece(to_nhwc(array, self.data_format))
+
+    def gradient(self, array: Array, g: Windows, filters: Filters) -> Array | None:
+        """As `image`; None if it has not the shape of the convolution."""
+        made = self.image(array) if array.ndim == 4 else array
+        return made if made.shape == (g.n, g.oh, g.ow, filters.outputs) else None
 
     def result(self, array: Array) -> Array:
         """An NHWC array in the node's layout."""
@@ -120,11 +170,10 @@ def conv(binding: Binding, plain: Body) -> Body:
     constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])  # copied by the first step
 
     def body(image: Array, kernel: Array) -> Array:
-        found = known.of(image.shape, kernel.shape)
-        if found is None:
-            made: Array = plain(image, kernel)
-            return made
-        return known.result(found(known.image(image), constant or kernel))
+        def ours(forward: Forward) -> Array:
+            return known.result(forward(known.image(image), constant or kernel))
+
+        return known.compute(image.shape, kernel.shape, ours, lambda: plain(image, kernel))
 
     if constant is None or known.data_format != "NHWC":
         return body
@@ -152,13 +201,19 @@ def fused_conv(binding: Binding, plain: Body) -> Body:
     held = None if fixed is None else Placed(in_one_piece(fixed))
 
     def body(image: Array, kernel: Array, args: Sequence[Array]) -> Array:
-        found = known.of(image.shape, kernel.shape)
-        if found is None or [each.shape for each in args] != found[1]:
+        def below() -> Array:
             made: Array = plain(image, kernel, args)
             return made
-        bias = Placed(in_one_piece(args[0])) if args and held is None else held
-        others = [in_one_piece(each) for each in args[1:]]
-        return known.result(found[0](known.image(image), constant or kernel, bias, *others))
+
+        def ours(found: tuple[Forward, list[Shape]]) -> Array:
+            forward, shapes = found
+            if [each.shape for each in args] != shapes:
+                return below()
+            bias = Placed(in_one_piece(args[0])) if args and held is None else held
+            others = [in_one_piece(each) for each in args[1:]]
+            return known.result(forward(known.image(image), constant or kernel, bias, *others))
+
+        return known.compute(image.shape, kernel.shape, ours, below)
 
     if constant is None or known.data_format != "NHWC":
         return body
@@ -171,12 +226,15 @@ def conv_by_input(binding: Binding, plain: Body) -> Body:
     known = _Windows(binding, _geometry)
 
     def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
-        found = known.of(input_sizes, kernel.shape)
-        gradient = known.image(out_backprop) if found and out_backprop.ndim == 4 else out_backprop
-        if found is None or not _is_of(gradient, *found) or found[0].c == 1:
+        def below() -> Array:
             made: Array = plain(input_sizes, kernel, out_backprop)
             return made
-        return known.result(convolutions.backprop_input(kernel, gradient, *found))
+
+        def ours(found: tuple[Windows, Filters]) -> Array:
+            gradient = known.gradient(out_backprop, *found)
+            return below() if gradient is None else known.result(convolutions.backprop_input(kernel, gradient, *found))
+
+        return known.compute(input_sizes, kernel.shape, ours, below)
 
     return body
 
@@ -187,12 +245,17 @@ def conv_by_filter(binding: Binding, plain: Body) -> Body:
     known = _Windows(binding, _geometry)
 
     def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:
-        found = known.of(image.shape, filter_sizes)
-        gradient = known.image(out_backprop) if found and out_backprop.ndim == 4 else out_backprop
-        if found is None or not _is_of(gradient, *found):
+        def below() -> Array:
             made: Array = plain(image, filter_sizes, out_backprop)
             return made
-        return convolutions.backprop_filter(known.image(image), gradient, *found).reshape(filter_sizes)
+
+        def ours(found: tuple[Windows, Filters]) -> Array:
+            gradient = known.gradient(out_backprop, *found)
+            if gradient is None:
+                return below()
+            return convolutions.backprop_filter(known.image(image), gradient, *found).reshape(filter_sizes)
+
+        return known.compute(image.shape, filter_sizes, ours, below)
 
     return body
 
@@ -201,7 +264,6 @@ def _geometry(g: Windows, filters: Filters) -> tuple[Windows, Filters]:
     return g, filters
 
 
-def _is_of(gradient: Array, g: Windows, filters: Filters) -> bool:
-    """Whether a gradient has the shape of the convolution."""
-    shape: Shape = gradient.shape
-    return shape == (g.n, g.oh, g.ow, filters.outputs)
+def _is_filter(constant: Any) -> bool:
+    """Whether a constant input of a convolution is its filter: sizes have one dimension, and so have biases."""
+    return constant is not None and np.ndim(constant) == 4

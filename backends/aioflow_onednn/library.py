@@ -22,7 +22,7 @@ from aioflow.release import install_command
 from aioflow_numpy.addresses import address_of
 from aioflow_onednn.codes import Algorithm, CpuRuntime, Query, Status
 
-__all__ = ["SETTING", "Activation", "Library", "Step", "Version", "describe", "library"]
+__all__ = ["SETTING", "Activation", "Library", "Step", "Version", "library"]
 
 SETTING: Final = "AIOFLOW_ONEDNN"
 _SONAME: Final = "libdnnl.so.3"
@@ -433,15 +433,6 @@ def library() -> Library:
     raise NotFoundError(
         "oneDNN is not there", expected=f"`{install_command('onednn')}`", actual="; ".join(problems) or "no library"
     )
-
-
-def describe() -> dict[str, str]:
-    """A line for `python -m aioflow doctor`."""
-    try:
-        found = library()
-    except (NotFoundError, FailedPreconditionError) as error:
-        return {"oneDNN": f"not used: {error.message}"}
-    return {"oneDNN": f"{found.version} ({found.path})"}
 
 
 @contextmanager

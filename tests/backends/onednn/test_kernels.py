@@ -19,6 +19,7 @@ from aioflow_onednn.forward import Forward
 from aioflow_onednn.library import library
 from aioflow_onednn.team import TEAM
 from tests.backends.onednn.random_cases import Array, Case, body, convolution, fused, normal, product
+from tests.backends.onednn.stress import OneDnn
 
 try:
     library()
@@ -35,6 +36,7 @@ def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "COLUMNS", 1)
     monkeypatch.setattr(products, "are_quicker", lambda: True)
     monkeypatch.setattr(kernels, "_WORTHWHILE", 1)
+    monkeypatch.setattr(kernels, "CHOICES", OneDnn())
     monkeypatch.setattr(numpy_products, "_BLOCK", 2**12)
     monkeypatch.setattr(conv_blocks, "LEAST", 2**10)
     monkeypatch.setattr(conv_blocks, "_CHANNELS", 4)

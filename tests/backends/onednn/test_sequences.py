@@ -27,6 +27,7 @@ except (NotFoundError, FailedPreconditionError) as error:
 from aioflow_onednn import conv_blocks, forward, kernels, plans, team
 from aioflow_onednn.plans import Plan
 from tests.backends.onednn.random_nets import random_net
+from tests.backends.onednn.stress import OneDnn
 
 if "TestAtMost" not in OPS:
     define_op("TestAtMost", "x: float", "y: float", shape=lambda ctx: ctx.dims("x"))
@@ -43,8 +44,9 @@ NUMPYS: Final = af.SessionConfig(reproducible=True)
 
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small arrays go to oneDNN, and to its team."""
+    """Small arrays go to oneDNN, which is not measured, and to its team."""
     monkeypatch.setattr(kernels, "_WORTHWHILE", 1)
+    monkeypatch.setattr(kernels, "CHOICES", OneDnn())
     monkeypatch.setattr(forward, "_FOR_A_TEAM", 2**10)
     monkeypatch.setattr(team, "_TRIALS", 0)
     monkeypatch.setattr(team, "_SHORT", 0)

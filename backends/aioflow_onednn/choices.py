@@ -1,0 +1,157 @@
+"""Which of two kernels computes a shape: oneDNN's, or the one below it. Measured once, and kept on disk.
+
+Which is the quicker one depends on the shape, the number of threads, the processor and the libraries, and no rule of
+ours gets it right: oneDNN takes a third to three quarters of the time of most convolutions, and twice the time of a
+few. The first call of a shape runs both, and returns the result of the one that computes the shape from then on.
+
+A choice is a line of a file in the user's cache folder: the machine, the shape, and the winner. Lines are only added,
+so that processes do not disturb one another; of two lines for a shape the last one counts. Where the file cannot be
+read or written, each process measures for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from aioflow.formats.user_cache import cache_folder
+from aioflow.work.forking import renew_in_child
+from aioflow_numpy.blas import loaded_blas, this_processor
+from aioflow_onednn.library import library
+
+__all__ = ["CHOICES", "Choices"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("aioflow.onednn")
+
+_ROUNDS: Final = 3  # of both kernels, of which the quickest run counts
+_FAR: Final = 1.5  # times the time of oneDNN, from which on one round is enough
+_CLEARLY: Final = 0.8  # of the time of oneDNN, below which the kernel below is taken, if it saves
+_HOP: Final = 2e-5  # seconds, which oneDNN saves where it computes several nodes by one call
+_LONG: Final = 0.02  # seconds, after which one round is enough where oneDNN is ahead
+_LARGEST: Final = 2**20  # bytes of the file; a larger one is begun anew
+_NAMES: Final = {True: "oneDNN", False: "NumPy"}
+
+
+class Choices:
+    """The choices of this process, and of those before it on this machine. Threads may share them.
+
+    Args:
+        path: The file; by default one in the user's cache folder.
+        machine: Names the processor and the libraries.
+        clock: Gives seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        machine: Callable[[], str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.path = cache_folder() / "onednn.txt" if path is None else path
+        self._name_machine, self._clock = machine or _machine, clock
+        self._machine = ""
+        self._known: dict[str, bool] | None = None
+        self._measuring = threading.RLock()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """As `Forks`."""
+        self._measuring = threading.RLock()
+
+    def find(self, shape: str) -> bool | None:
+        """Return whether oneDNN is to compute a shape; None where that is not known. The first call reads the file."""
+        return self._all().get(shape)
+
+    def measure(self, shape: str, ours: Callable[[], T], below: Callable[[], T]) -> tuple[bool, T]:
+        """Run oneDNN's kernel and the one below. One thread measures at a time: two would disturb one another.
+
+        Returns:
+            Whether oneDNN is to compute the shape from now on, and the result of the kernel that is to.
+
+        Raises:
+            Whatever the kernels raise.
+        """
+        with self._measuring:  # more than once where the kernel below is made of kernels that are measured as well
+            known = self.find(shape)
+            if known is not None:  # another thread has measured it meanwhile
+                return known, ours() if known else below()
+            is_quicker, value = self._compare(shape, ours, below)
+            self._all()[shape] = is_quicker
+        self._keep("\t".join((self._machine, shape, _NAMES[is_quicker])) + "\n")
+        return is_quicker, value
+
+    def counts(self) -> dict[str, int]:
+        """Return how many of the known shapes each of the two computes, by its name."""
+        values = list(self._all().values())
+        return {name: values.count(is_quicker) for is_quicker, name in _NAMES.items()}
+
+    def _all(self) -> dict[str, bool]:
+        known = self._known
+        if known is None:
+            self._machine = self._name_machine()
+            known = self._known = self._read()
+        return known
+
+    def _compare(self, shape: str, ours: Callable[[], T], below: Callable[[], T]) -> tuple[bool, T]:
+        ours(), below()  # the first calls make what the later ones use
+        begun, quickest, other = self._clock(), math.inf, math.inf
+        for _ in range(_ROUNDS):
+            mine, took = self._timed(ours)
+            quickest = min(quickest, took)
+            theirs, took = self._timed(below)
+            other = min(other, took)
+            if other > quickest and (other > _FAR * quickest or self._clock() - begun > _LONG):
+                break
+        _log.debug("%s: oneDNN %.3g ms, NumPy %.3g ms", shape, 1e3 * quickest, 1e3 * other)
+        is_quicker = other >= min(_CLEARLY * quickest, quickest - _HOP)
+        return is_quicker, mine if is_quicker else theirs
+
+    def _timed(self, compute: Callable[[], T]) -> tuple[T, float]:
+        begun = self._clock()
+        value = compute()
+        return value, self._clock() - begun
+
+    def _read(self) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        with suppress(OSError), open(self.path, encoding="utf-8", errors="replace") as file:
+            for line in file.read(_LARGEST).splitlines():
+                machine, _, rest = line.partition("\t")
+                shape, _, name = rest.partition("\t")
+                if machine == self._machine and name in _NAMES.values():
+                    found[shape] = name == _NAMES[True]
+        return found
+
+    def _keep(self, line: str) -> None:
+        if not self.path.is_absolute():  # the user has no home folder
+            return
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            file = os.open(self.path, flags, 0o600)
+            try:
+                if os.fstat(file).st_size > _LARGEST:
+                    os.ftruncate(file, 0)
+                os.write(file, line.encode())
+            finally:
+                os.close(file)
+        except OSError as error:
+            _log.debug("a choice is not kept: %s", error)
+
+
+def _machine() -> str:
+    blas = next((each.core_type for each in loaded_blas()), "unknown")
+    processor, vectors = this_processor(), "with" if library().has_wide_vectors else "without"
+    name = f"{processor.name} of family {processor.family} {vectors} vectors of 512 bits"
+    return f"{name}, oneDNN {library().version}, BLAS {blas}"
+
+
+CHOICES: Final = Choices()
