@@ -32,11 +32,12 @@ T = TypeVar("T")
 
 _log = logging.getLogger("aioflow.onednn")
 
+_FIRST: Final = 6  # calls of both kernels: they make what later ones use, and learn how many threads are worth it
 _ROUNDS: Final = 3  # of both kernels, of which the quickest run counts
 _FAR: Final = 1.5  # times the time of oneDNN, from which on one round is enough
-_CLEARLY: Final = 0.8  # of the time of oneDNN, below which the kernel below is taken, if it saves
+_CLEARLY: Final = 0.7  # of the time of oneDNN, below which the kernel below is taken, if it saves
 _HOP: Final = 2e-5  # seconds, which oneDNN saves where it computes several nodes by one call
-_LONG: Final = 0.02  # seconds, after which one round is enough where oneDNN is ahead
+_LONG: Final = 0.1  # seconds, after which one round is enough where oneDNN is ahead
 _LARGEST: Final = 2**20  # bytes of the file; a larger one is begun anew
 _NAMES: Final = {True: "oneDNN", False: "NumPy"}
 
@@ -60,12 +61,12 @@ class Choices:
         self._name_machine, self._clock = machine or _machine, clock
         self._machine = ""
         self._known: dict[str, bool] | None = None
-        self._measuring = threading.RLock()
+        self._measuring = threading.Lock()
         renew_in_child(self)
 
     def after_fork(self) -> None:
         """As `Forks`."""
-        self._measuring = threading.RLock()
+        self._measuring = threading.Lock()
 
     def find(self, shape: str) -> bool | None:
         """Return whether oneDNN is to compute a shape; None where that is not known. The first call reads the file."""
@@ -80,7 +81,7 @@ class Choices:
         Raises:
             Whatever the kernels raise.
         """
-        with self._measuring:  # more than once where the kernel below is made of kernels that are measured as well
+        with self._measuring:
             known = self.find(shape)
             if known is not None:  # another thread has measured it meanwhile
                 return known, ours() if known else below()
@@ -102,8 +103,11 @@ class Choices:
         return known
 
     def _compare(self, shape: str, ours: Callable[[], T], below: Callable[[], T]) -> tuple[bool, T]:
-        ours(), below()  # the first calls make what the later ones use
         begun, quickest, other = self._clock(), math.inf, math.inf
+        for _ in range(_FIRST):
+            ours(), below()
+            if self._clock() - begun > _LONG:
+                break
         for _ in range(_ROUNDS):
             mine, took = self._timed(ours)
             quickest = min(quickest, took)

@@ -68,11 +68,16 @@ def test_the_quicker_one_is_taken_and_kept(tmp_path: Path, ours: float, below: f
     assert known.counts()[winner] == sum(known.counts().values()) == 1
 
 
-def test_one_that_is_far_ahead_or_takes_long_is_not_measured_again(tmp_path: Path) -> None:
-    for ours, below, rounds in ((1e-3, 9e-3, 1), (0.5, 0.6, 1), (1e-3, 1.1e-3, 3), (0.6, 0.5, 3)):
-        some = Kernels(ours, below)
-        some.measured_by(choices(tmp_path / "kept.txt", some), f"{ours} {below}")
-        assert some.calls == {"oneDNN": rounds + 1, "NumPy": rounds + 1}
+@pytest.mark.parametrize(
+    ("ours", "below", "calls"),
+    [(1e-3, 9e-3, 7), (1e-3, 1.1e-3, 9), (2e-2, 4e-2, 3), (0.5, 0.6, 2), (0.6, 0.5, 4)],
+)
+def test_one_that_is_far_ahead_or_takes_long_is_measured_less(
+    tmp_path: Path, ours: float, below: float, calls: int
+) -> None:
+    some = Kernels(ours, below)
+    some.measured_by(choices(tmp_path / "kept.txt", some))
+    assert some.calls == {"oneDNN": calls, "NumPy": calls}
 
 
 def test_what_fails_is_not_chosen(tmp_path: Path) -> None:
@@ -137,7 +142,7 @@ def test_threads_measure_one_at_a_time_and_each_shape_once(tmp_path: Path) -> No
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: known.measure("some", ours, some.kernel("NumPy")), range(64)))
     assert made == [(True, "oneDNN")] * 64
-    assert some.calls["NumPy"] in (2, 4)
+    assert some.calls["NumPy"] == 4
 
 
 CONVOLUTION = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1), "data_format": "NHWC", "padding": "SAME"}
@@ -185,7 +190,7 @@ def test_a_convolution_is_computed_by_the_one_that_was_quicker(
         call = body(op, attrs, inputs[op], reproducible=False)
         for _ in range(2):
             np.testing.assert_allclose(call(*inputs[op]), expected, rtol=1e-3, atol=1e-4)
-    assert calls["oneDNN"] == (4 if winner == "oneDNN" else 0)
+    assert (calls["oneDNN"] > 0) == (winner == "oneDNN")
 
 
 def test_doctor_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
