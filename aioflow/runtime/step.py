@@ -290,17 +290,18 @@ class Step:
         Args:
             error: Why. Elements on which a kernel has failed are not put back: the next step would fail on them, too.
         """
-        taken = self.keep()
         if has_failed(error):
-            self.changed = self.changed or bool(taken)
-            return
-        waiting = [waited for give_back in reversed(taken) if (waited := give_back()) is not None]
-        if isinstance(error, GeneratorExit):  # somebody has closed the coroutine, which must not wait
-            for each in waiting:
-                if inspect.iscoroutine(each):
-                    each.close()
-        elif waiting:
+            self.changed = bool(self.keep()) or self.changed
+        elif isinstance(error, GeneratorExit):  # the coroutine is closed, and must not wait
+            self.abandon()
+        elif waiting := _put_back(self.keep()):
             await to_its_end(_all(waiting))
+
+    def abandon(self) -> None:
+        """Put back the elements that have been taken, as `unwind`, but for those that have to be waited for."""
+        for each in _put_back(self.keep()):
+            if inspect.iscoroutine(each):
+                each.close()
 
     def leave_behind(self, node: str) -> None:
         """The kernel of a node has not stopped, and nobody waits for it any more."""
@@ -384,6 +385,11 @@ class Stoppable:
 def has_failed(error: BaseException) -> bool:
     """Whether a step that ends with this error has failed on its values: a kernel has, or something of the program."""
     return isinstance(error, Exception) and not isinstance(error, _NO_FAILURE)
+
+
+def _put_back(taken: Sequence[GiveBack]) -> list[Awaitable[None]]:
+    """Put elements back, the last first; returns what has to be awaited for that."""
+    return [waiting for give_back in reversed(taken) if (waiting := give_back()) is not None]
 
 
 async def _all(waiting: Sequence[Awaitable[None]]) -> None:

@@ -32,7 +32,7 @@ from aioflow.graph.graph import Graph
 from aioflow.graph.scopes import GRAPHS
 from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.stats import RunMetadata
-from aioflow.runtime.step import StuckStep
+from aioflow.runtime.step import Step, StuckStep
 from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
@@ -281,8 +281,8 @@ class Session(Blocking, Batching, Reporting):
         cluster puts an element back for two seconds after its part of the step has ended, and not later.
         """
         feeds = feed_dict or {}
-        if type(feeds) is not dict and not isinstance(feeds, Mapping):
-            raise DTypeError("feeds must be a mapping", expected="{tensor: value}", actual=repr(feeds))
+        if type(feeds) is not dict:
+            feeds = _mapping(feeds)
         if timeout is None and options is None and run_metadata is None and not self._special:
             prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
             if prepared is None or prepared.mutations != self.graph.mutations:
@@ -294,9 +294,16 @@ class Session(Blocking, Batching, Reporting):
                 except Elsewhere:
                     values = await prepared.convert_in_thread(list(feeds.values()))
                 return await self._running.at_once(prepared, values)
-        return await self._run_specially(
+        given, _ = await self._run_specially(
             fetches, feeds, timeout, RunOptions() if options is None else options, run_metadata
         )
+        return given
+
+    async def _run_ahead(
+        self, fetches: Any, feeds: Mapping[Any, Any] | None, *, timeout: float | None
+    ) -> tuple[Any, Step | None]:
+        """As `run`, for a caller that may not deliver what is returned, and then has the step put back what it took."""
+        return await self._run_specially(fetches, _mapping(feeds or {}), timeout, RunOptions(), None)
 
     async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
         """The compiled step; `feeds` are plain."""
@@ -306,8 +313,8 @@ class Session(Blocking, Batching, Reporting):
 
     async def _run_specially(
         self, fetches: Any, feeds: Mapping[Any, Any], timeout: float | None, options: Any, run_metadata: Any
-    ) -> Any:
-        """Run with a time limit, or with somebody watching."""
+    ) -> tuple[Any, Step | None]:
+        """Run with a time limit, or with a probe. Returns the fetched values, and the step that has ended."""
         _check_options(options, run_metadata)
         feeds = _kept(feeds)
         own = timeout if timeout is not None else options.timeout
@@ -320,7 +327,8 @@ class Session(Blocking, Batching, Reporting):
                 prepared = await self._prepare(fetches, feeds)
             limit.doing = "waiting for its feeds to be converted"
             values = await prepared.convert(list(feeds.values()))
-            return await self._running.step(prepared, values, limit, options, run_metadata)
+            given = await self._running.step(prepared, values, limit, options, run_metadata)
+        return given, limit.step
 
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
         """How `run` would do it, by the keys of its feeds: the nodes, optimized, their devices, what goes between."""
@@ -381,10 +389,12 @@ class Session(Blocking, Batching, Reporting):
             timeout: Seconds for each step.
 
         Leaving the `async with` block cancels what is in flight and waits for it. Without the block, leaving the loop
-        early cancels it too, and closing the session waits for it.
+        early cancels it too, and closing the session waits for it. An element that a step has taken from a queue, only
+        to fetch it, is in the queue again where its result is not delivered; in a cluster as `run` says.
         """
         self._check_open()
-        return Stream(self.run, self._background, fetches, feeds, prefetch, timeout)
+        run = self._run_ahead if prefetch else self.run
+        return Stream(run, self._background, fetches, feeds, prefetch, timeout)
 
     async def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
         """Begin a step that is fed and fetched bit by bit, by `partial_run`; returns its handle. Each node runs once in
@@ -457,6 +467,12 @@ def _reach(
         from aioflow.net.remote_cluster import RemoteCluster
 
     return RemoteCluster(target, credentials=credentials), LoopThread()
+
+
+def _mapping(feeds: Any) -> Mapping[Any, Any]:
+    if not isinstance(feeds, Mapping):
+        raise DTypeError("feeds must be a mapping", expected="{tensor: value}", actual=repr(feeds))
+    return feeds
 
 
 def _kept(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:

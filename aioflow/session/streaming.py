@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from aioflow.checks.numbers import check_seconds, check_whole
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OutOfRangeError
+from aioflow.runtime.step import Step
 from aioflow.session.prepared import names_of
 from aioflow.sync.background import Background
 
@@ -55,7 +56,7 @@ class _Steps:
         return f"a step of the stream of {names_of(self._fetches)}"
 
     async def step(self) -> Any:
-        """Raises _NoMoreFeeds, or whatever the step raises."""
+        """Return what `run` does. Raises _NoMoreFeeds, or whatever the step raises."""
         async with self._turn:
             feeds = await self._next_feeds()
         return await self._run(self._fetches, feeds, timeout=self._timeout)
@@ -79,24 +80,35 @@ class _Flight:
     which may be before its first turn.
     """
 
-    __slots__ = ("error", "result", "task")
+    __slots__ = ("error", "ran", "result", "task")
 
     task: asyncio.Task[None]
 
     def __init__(self) -> None:
         self.result: Any = None
+        self.ran: Step | None = None
         self.error: Exception | None = None
 
     async def run(self, steps: _Steps) -> None:
-        """The body of the task."""
+        """Run the step: the body of the task."""
         try:
-            self.result = await steps.step()
+            self.result, self.ran = await steps.step()
         except Exception as error:
             self.error = error
 
+    def abandon(self) -> None:
+        """Cancel the task; if it has ended, put back what the step has taken, without waiting."""
+        self.task.cancel()
+        if self.ran is not None:
+            self.ran.abandon()
+
 
 class Stream(Generic[T]):
-    """What `Session.stream` returns: an async iterator over results, and an async context manager that ends it."""
+    """What `Session.stream` returns: an async iterator over results, and an async context manager that ends it.
+
+    Args:
+        run: Runs a step; with a `prefetch` it returns the step, too, beside the result.
+    """
 
     def __init__(
         self,
@@ -153,7 +165,11 @@ class Stream(Generic[T]):
                 task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        flights = list(self._flights)
         self._flights.clear()
+        for flight in reversed(flights):
+            if flight.ran is not None:
+                await flight.ran.unwind(CancelledError("the stream was closed"))
 
     async def _next(self) -> Any:
         if self._closed:
@@ -194,6 +210,6 @@ class Stream(Generic[T]):
 
 def _cancel(loop: asyncio.AbstractEventLoop, flights: deque[_Flight]) -> None:
     """The stream was dropped in the middle: stop what runs ahead. The session waits for it when it is closed."""
-    for flight in flights:
+    for flight in reversed(flights):
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(flight.task.cancel)
+            loop.call_soon_threadsafe(flight.abandon)

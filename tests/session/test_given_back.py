@@ -366,3 +366,42 @@ async def test_a_reader_that_was_made_new_takes_nothing_back() -> None:
             await session.run(state)
         assert await session.run(read) == b"b"
         await session.run(state)
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_what_a_stream_has_read_ahead_is_there_again(source: Callable[[], Source], loop: Any, closes: bool) -> None:
+    async def work() -> None:
+        with af.Graph().as_default():
+            made, found = source(), list[int]()
+            async with af.Session() as session:
+                await session.run(made.fill)
+                for prefetch, turns in ((1, 0), (2, 1), (1, 3), (3, 9), (2, 27)):
+                    if len(found) + made.each * (prefetch + 1) > COUNT:
+                        continue  # the step that is to be delivered might wait for those ahead of it
+                    steps = session.stream(made.take, prefetch=prefetch)
+                    found += np.reshape(await anext(steps), -1).tolist()
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    if closes:
+                        await steps.aclose()
+                    del steps
+                while len(found) < COUNT:
+                    found += await given(session, made.take)
+            assert sorted(found) == list(range(COUNT))
+
+    run_on(loop, work())
+
+
+async def test_what_a_stream_of_a_cluster_has_read_ahead_is_given_back() -> None:
+    with af.device("/job:worker/task:1"):
+        source = af.FIFOQueue(COUNT, [af.int64], [()])
+        fill, take, size = source.enqueue_many([numbers()]), source.dequeue(), source.size()
+    async with cluster("worker", "worker") as (server, _), af.Session(server.target) as session:
+        await session.run(fill)
+        async with session.stream(take, prefetch=3) as steps:
+            assert await anext(steps) == 0
+            await eventually(lambda: are(session, [size], [COUNT - 4]))
+        assert await session.run(size) == COUNT - 1
+        assert [await session.run(take) for _ in range(3)] == [1, 2, 3]
