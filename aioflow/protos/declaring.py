@@ -1,11 +1,13 @@
-"""Messages of protocol buffers from a table, a line for each message or enum:
+"""Messages of protocol buffers from a table, a line for each message, enum or service:
 
     NodeDef: 1 name string; 3 input string*; 5 attr <string,AttrValue>; kind { 7 i int64; 8 s bytes }
     enum DataType: 0 DT_INVALID; 1 DT_FLOAT
+    service Health: Check HealthCheckRequest HealthCheckResponse; Watch HealthCheckRequest HealthCheckResponse*
 
 A field is its number, its name and its type: a scalar, a message or an enum of the table, one of another package with
-its package's name, a `*` for a repeated one, `<key,value>` for a map. Braces are a oneof. A line that is indented goes
-on with the one before. What is inside a message has that message's name before a dot.
+its package's name, a `*` for a repeated one, `<key,value>` for a map. Braces are a oneof. A method is its name and the
+two messages that it takes and gives, a `*` for a stream of them. A line that is indented goes on with the one before.
+What is inside a message has that message's name before a dot.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _SCALARS: Final[Mapping[str, int]] = {
     )
 }
 _TOKEN: Final = re.compile(r"(?P<oneof>\w+) \{|(?P<end>\})|(?P<number>\d+) (?P<name>\w+)(?: (?P<type>[^\s;}]+))?")
+_METHOD: Final = re.compile(r"(\w+) (\w+)(\*?) (\w+)(\*?)")
 
 
 def declare(file: str, package: str, table: str, dependencies: Iterable[str]) -> Any:
@@ -43,7 +46,7 @@ def declare(file: str, package: str, table: str, dependencies: Iterable[str]) ->
     enums = {name.removeprefix("enum ") for name in lines if name.startswith("enum ")}
     places: dict[str, Any] = {"": made}
     for name in lines:
-        if not name.startswith("enum "):
+        if not name.startswith(("enum ", "service ")):
             outer, _, own = name.rpartition(".")
             parent = places[outer]
             places[name] = (parent.nested_type if outer else parent.message_type).add(name=own)
@@ -53,6 +56,8 @@ def declare(file: str, package: str, table: str, dependencies: Iterable[str]) ->
             enum = places[outer].enum_type.add(name=own)
             for token in _TOKEN.finditer(text):
                 enum.value.add(name=token["name"], number=int(token["number"]))
+        elif name.startswith("service "):
+            _add_methods(made.service.add(name=name.removeprefix("service ")), f".{package}.", text)
         else:
             _Fields(places[name], f".{package}.", name, enums).add_all(text)
     return made
@@ -63,6 +68,12 @@ def _lines(table: str) -> Iterator[tuple[str, str]]:
     joined = table.replace("\n    ", " ").strip().split("\n")
     heads = [line.partition(":") for line in joined if line]
     yield from sorted(((head, rest) for head, _, rest in heads), key=lambda line: line[0].count("."))
+
+
+def _add_methods(service: Any, prefix: str, text: str) -> None:
+    for name, takes, many, gives, stream in _METHOD.findall(text):
+        method = service.method.add(name=name, input_type=prefix + takes, output_type=prefix + gives)
+        method.client_streaming, method.server_streaming = bool(many), bool(stream)
 
 
 class _Fields:

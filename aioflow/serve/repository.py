@@ -115,6 +115,7 @@ class Repository:
         self._loads: set[asyncio.Task[None]] = set()
         self._closes: set[asyncio.Task[None]] = set()  # of versions; a cancelled one might not have begun
         self._is_closing = False
+        self._change = asyncio.Event()  # set once, with the next change of what makes it ready
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Repository:
             raise ClosedSessionError("a repository is entered once", expected="a new one", actual="an old one")
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
+        self._note_change()
         return self
 
     async def __aexit__(
@@ -156,12 +158,21 @@ class Repository:
     def drain(self) -> None:
         """The service is to end: it is not ready any more, and loads nothing. Requests are answered still."""
         self._is_closing = True
+        self._note_change()
 
     @property
     def is_ready(self) -> bool:
         """Whether every model that is wanted is there."""
         wanted = [model for model in self._models.values() if model.is_wanted]
         return self.is_open and not self._is_closing and all(model.versions for model in wanted)
+
+    async def changed(self) -> None:
+        """Wait until `is_ready` may have changed."""
+        await self._change.wait()
+
+    def _note_change(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -290,6 +301,7 @@ class Repository:
     async def _load(self, name: str, model: _Model) -> None:
         async with model.lock:
             model.is_wanted, model.is_loading = True, True
+            self._note_change()
             opened: dict[int, ServedModel] = {}
             try:
                 places = await in_thread(model.source.find, effects=False)
@@ -308,6 +320,7 @@ class Repository:
             if self._group is not None:
                 self._leave(model, self._group)
             model.versions, model.failure = opened, ""
+            self._note_change()
             _LOG.info("model %s is ready: %s", name, ", ".join(f"version {each}" for each in opened))
 
     async def _open(self, name: str, version: int, path: str, model: _Model) -> ServedModel:
@@ -332,7 +345,9 @@ class Repository:
     async def _unload(self, name: str, model: _Model) -> None:
         async with model.lock:
             model.is_wanted = False
-            if self._group is not None and (closes := self._leave(model, self._group)):
+            closes = [] if self._group is None else self._leave(model, self._group)
+            self._note_change()
+            if closes:
                 await asyncio.wait(closes)
             _LOG.info("model %s has been taken away", name)
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import descriptor_pool
 
 pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
 from aioflow import errors  # nothing to test without it
 from aioflow.serve import GrpcServer, Limits, ModelOptions, ModelSource, Repository, ServerOptions
 from aioflow.serve.admission import Admission
-from aioflow.serve.grpc.messages import message
+from aioflow.serve.grpc.messages import message, pool
 from aioflow.serve.grpc.methods import Methods
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
-from tests.serve.grpc_client import asking, client_of, grpc, infer_request, over_grpc, raw_values
+from tests.serve.grpc_client import Client, asking, client_of, grpc, infer_request, over_grpc, raw_values
 from tests.waiting import eventually
 
 Code = grpc.StatusCode
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # as in health.proto
+NAMED = b"\x0a\x1einference.GRPCInferenceService"
 
 
 @pytest.fixture
@@ -66,16 +70,13 @@ async def test_health_as_kubernetes_asks_for_it(tmp_path: Path, folder: Path) ->
             answer: bytes = await check(request, timeout=SECONDS)
             return answer
 
-        serving, not_serving = b"\x08\x01", b"\x08\x02"  # as in health.proto
-        assert await status() == serving
-        assert await status(b"inference.GRPCInferenceService") == serving
+        assert await status() == SERVING
+        assert await status(b"inference.GRPCInferenceService") == SERVING
         for unknown in (b"m", b"x" * 100):
             async with asking(Code.NOT_FOUND):
                 await status(unknown)
-        async with asking(Code.UNIMPLEMENTED):
-            await ask.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=SECONDS).read()
         repository.drain()
-        assert await status() == not_serving
+        assert await status() == NOT_SERVING
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -117,6 +118,203 @@ async def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
         np.testing.assert_allclose(raw_values(await ask("ModelInfer", infer_request({"x": x}))), x * 3, rtol=1e-6)
         async with asking(Code.NOT_FOUND):
             await ask("RepositoryModelLoad", model_name="other")
+
+
+# ── what lasts ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def watch(ask: Client, request: bytes = b"") -> Any:
+    return ask.channel.unary_stream("/grpc.health.v1.Health/Watch")(request, timeout=SECONDS)
+
+
+async def test_health_is_watched(folder: Path, tmp_path: Path) -> None:
+    where, admission = ServerOptions(token="secret"), Admission(1 << 20)
+    async with (
+        asyncio.timeout(SECONDS),
+        Repository({"m": folder, "late": tmp_path / "late"}) as repository,
+        GrpcServer(repository, where, admission=admission) as server,
+        client_of(server.address) as ask,
+    ):
+        calls, unknown = [watch(ask), watch(ask, NAMED)], watch(ask, b"\x0a\x01m")
+        assert [await each.read() for each in calls] == [NOT_SERVING] * 2
+        assert await unknown.read() == SERVICE_UNKNOWN
+        assert admission.bytes == 0
+        await repository.load("m")
+        await repository.unload("late")
+        assert [await each.read() for each in calls] == [SERVING] * 2
+        with pytest.raises(errors.NotFoundError):
+            await repository.load("late")
+        assert [await each.read() for each in calls] == [NOT_SERVING] * 2
+        await save_model(tmp_path / "late", scaled(3))
+        await repository.load("late")
+        assert [await each.read() for each in calls] == [SERVING] * 2
+        await repository.unload("m")  # which is as it should be, so nothing is said
+        repository.drain()
+        assert [await each.read() for each in calls] == [NOT_SERVING] * 2
+        assert not any(each.done() for each in (*calls, unknown))
+
+
+async def test_streams_end_with_the_service(folder: Path) -> None:
+    where = ServerOptions(drain_seconds=10 * SECONDS)
+    async with asyncio.timeout(SECONDS), Repository({"m": folder}) as repository:
+        await repository.load_all()
+        async with GrpcServer(repository, where) as server, client_of(server.address) as ask:
+            known, unknown, asked = watch(ask), watch(ask, b"\x0a\x01m"), reflection(ask)
+            assert (await known.read(), await unknown.read()) == (SERVING, SERVICE_UNKNOWN)
+            assert (await ask_about(asked, list_services="")).list_services_response.service
+            await server.__aexit__(None, None, None)
+            assert await known.read() == NOT_SERVING
+            for each in (known, unknown, asked):
+                assert await each.read() is grpc.aio.EOF
+                assert await each.code() is Code.OK
+
+
+async def test_the_end_cuts_off_no_answer(folder: Path) -> None:
+    """The status that is being written goes out, and then the last one."""
+    begun, taken, written = asyncio.Event(), asyncio.Event(), []
+
+    class Watching:
+        async def read(self) -> bytes:
+            return b""
+
+        async def write(self, data: bytes) -> None:
+            begun.set()
+            await taken.wait()
+            written.append(data)
+
+        def remaining(self) -> float | None:
+            return None
+
+    async with asyncio.timeout(SECONDS), Repository({"m": folder}) as repository, asyncio.TaskGroup() as group:
+        await repository.load_all()
+        methods = Methods(repository, Limits(), Admission(1))
+        watching = group.create_task(methods.services["grpc.health.v1.Health"]["Watch"](Watching()))
+        await begun.wait()
+        methods.end()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not watching.done()
+        taken.set()
+    assert written == [SERVING, NOT_SERVING]
+
+
+async def test_who_leaves_makes_room(folder: Path) -> None:
+    async with over_grpc({"m": folder}) as (_, ask):
+        assert (await ask("ServerReady")).ready
+        tasks = len(asyncio.all_tasks())
+        calls = [watch(ask) for _ in range(100)]
+        assert {await each.read() for each in calls} == {SERVING}
+        async with asking(Code.RESOURCE_EXHAUSTED) as raised:
+            await watch(ask).read()
+        assert "retry-after" in dict(raised.value.trailing_metadata())
+        calls.pop().cancel()
+
+        async def there_is_room() -> bool:
+            calls.append(watch(ask))
+            try:
+                return bool(await calls[-1].read() == SERVING)
+            except grpc.aio.AioRpcError:
+                return False
+
+        await eventually(there_is_room)
+        for each in calls:
+            each.cancel()
+        await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+# ── what is served ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+V1, V1ALPHA = "grpc.reflection.v1", "grpc.reflection.v1alpha"
+
+
+def reflection(ask: Client, package: str = V1, **more: Any) -> Any:
+    method = ask.channel.stream_stream(
+        f"/{package}.ServerReflection/ServerReflectionInfo",
+        request_serializer=lambda request: request if isinstance(request, bytes) else request.SerializeToString(),
+        response_deserializer=message("ServerReflectionResponse", package).FromString,
+    )
+    return method(timeout=SECONDS, **more)
+
+
+async def ask_about(call: Any, package: str = V1, **fields: Any) -> Any:
+    await call.write(message("ServerReflectionRequest", package)(**fields))
+    return await call.read()
+
+
+@pytest.mark.parametrize("package", [V1, V1ALPHA])
+async def test_the_service_can_be_described(folder: Path, package: str) -> None:
+    """Every service that is listed is declared by a file, as it is served."""
+    async with over_grpc({"m": folder}) as (repository, ask):
+        call = reflection(ask, package)
+        await call.write(b"\x3a\x00")  # list_services, as in reflection.proto
+        names = [each.name for each in (await call.read()).list_services_response.service]
+        served = Methods(repository, Limits(), Admission(1)).services
+        assert names == sorted(served)
+        assert "inference.GRPCInferenceService" in names
+        for name in names:
+            response = await ask_about(call, package, file_containing_symbol=name, host="h")
+            assert (response.valid_host, response.original_request.file_containing_symbol) == ("h", name)
+            (data,) = response.file_descriptor_response.file_descriptor_proto
+            theirs = descriptor_pool.DescriptorPool()
+            theirs.AddSerializedFile(data)
+            service = theirs.FindServiceByName(name)
+            methods = service.methods_by_name
+            assert set(methods) == set(served[name])
+            for method in methods.values():
+                for symbol in (method.full_name, method.input_type.full_name, method.output_type.full_name):
+                    again = await ask_about(call, package, file_containing_symbol=symbol)
+                    assert list(again.file_descriptor_response.file_descriptor_proto) == [data]
+            again = await ask_about(call, package, file_by_filename=service.file.name)
+            assert list(again.file_descriptor_response.file_descriptor_proto) == [data]
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() is Code.OK
+
+
+async def test_streams_are_declared_as_such() -> None:
+    services = {name: pool().FindServiceByName(name) for name in ("grpc.health.v1.Health", f"{V1}.ServerReflection")}
+    found = {
+        method.name: (method.client_streaming, method.server_streaming)
+        for service in services.values()
+        for method in service.methods
+    }
+    assert found == {"Check": (False, False), "Watch": (False, True), "ServerReflectionInfo": (True, True)}
+
+
+async def test_what_cannot_be_described(folder: Path) -> None:
+    async with over_grpc({"m": folder}, limits=Limits(json_bytes=600)) as (_, ask):
+        call = reflection(ask)
+        extension = {"containing_type": "inference.ModelConfig", "extension_number": 1}
+        for code, fields in (
+            (Code.NOT_FOUND, {"file_containing_symbol": "inference.Other"}),
+            (Code.NOT_FOUND, {"file_containing_symbol": "inference.GRPCInferenceService.Other"}),
+            (Code.NOT_FOUND, {"file_containing_symbol": ""}),
+            (Code.NOT_FOUND, {"file_by_filename": "google/protobuf/descriptor.proto"}),
+            (Code.UNIMPLEMENTED, {"file_containing_extension": extension}),
+            (Code.UNIMPLEMENTED, {"all_extension_numbers_of_type": "inference.ModelConfig"}),
+            (Code.UNIMPLEMENTED, {}),
+        ):
+            response = await ask_about(call, **fields)
+            assert response.error_response.error_code == code.value[0], fields
+            assert response.error_response.error_message
+        for code, request in (
+            (Code.INVALID_ARGUMENT, b"\xff"),
+            (Code.RESOURCE_EXHAUSTED, b"\x1a\xd8\x04" + b"x" * 600),
+        ):
+            call = reflection(ask)
+            await call.write(request)
+            async with asking(code):
+                await call.read()
+
+
+async def test_a_token_is_asked_for_before_anything_is_described(folder: Path) -> None:
+    async with over_grpc({"m": folder}, where=ServerOptions(token="secret")) as (_, ask):
+        for package in (V1, V1ALPHA):
+            async with asking(Code.UNAUTHENTICATED):
+                await reflection(ask, package).read()
+            call = reflection(ask, package, metadata=(("authorization", "Bearer secret"),))
+            assert (await ask_about(call, package, list_services="")).list_services_response.service
 
 
 # ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────────

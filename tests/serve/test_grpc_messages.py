@@ -13,7 +13,7 @@ from aioflow import errors
 from aioflow.errors import OpError
 from aioflow.serve import Limits
 from aioflow.serve.grpc.fields import field_head, fields_of
-from aioflow.serve.grpc.messages import MESSAGES, message
+from aioflow.serve.grpc.messages import MESSAGES, message, pool
 from aioflow.serve.grpc.request import decode_asked, read_asked
 from aioflow.serve.grpc.response import encode_answer
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, TooLargeError, code_of, status_of
@@ -253,7 +253,7 @@ def test_the_table_is_that_of_the_published_messages() -> None:
         inner = field.message_type.full_name if field.message_type else ""
         return field.name, field.type, inner, field.is_repeated, getattr(field.containing_oneof, "name", "")
 
-    lines = [line for line in MESSAGES.strip().splitlines() if not line.startswith((" ", "enum "))]
+    lines = [line for line in MESSAGES.strip().splitlines() if not line.startswith((" ", "enum ", "service "))]
     heads = [line.partition(":")[0] for line in lines]
     assert len(heads) > 30
     for head in heads:
@@ -264,6 +264,11 @@ def test_the_table_is_that_of_the_published_messages() -> None:
         wanted = {field.number: shape(field) for field in theirs.fields}
         assert fields == {number: wanted[number] for number in fields}, head
         assert fields.keys() == wanted.keys() or head in _IN_PART
+    theirs = files[0].services_by_name["GRPCInferenceService"].methods_by_name
+    for method in pool().FindServiceByName("inference.GRPCInferenceService").methods:
+        same = theirs[method.name]
+        assert method.input_type.full_name == same.input_type.full_name
+        assert method.output_type.full_name == same.output_type.full_name
 
 
 def test_errors_are_statuses_of_both_kinds() -> None:

@@ -1,5 +1,5 @@
-"""The messages of the Open Inference Protocol's gRPC form, those of Triton's repository and statistics, and those by
-which gRPC's own service asks for health.
+"""The messages and services of the Open Inference Protocol's gRPC form, with Triton's repository and statistics, and
+those of gRPC's own by which a client asks for health and for what is served.
 
 They are declared by a table, in a pool of their own, so that a client which has them compiled may be in the same
 process. protobuf is imported with the first of them.
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from aioflow.serve.protocol import MalformedRequestError
 from aioflow.work.forking import not_forked
 
-__all__ = ["HEALTH_PACKAGE", "MESSAGES", "PACKAGE", "Message", "message", "parsed"]
+__all__ = ["HEALTH_PACKAGE", "MESSAGES", "PACKAGE", "REFLECTION_PACKAGES", "Message", "message", "parsed", "pool"]
 
 Message: TypeAlias = Any  # protobuf makes its classes at run time
 
@@ -76,6 +76,14 @@ enum DataType: 0 TYPE_INVALID; 1 TYPE_BOOL; 2 TYPE_UINT8; 3 TYPE_UINT16; 4 TYPE_
     7 TYPE_INT16; 8 TYPE_INT32; 9 TYPE_INT64; 10 TYPE_FP16; 11 TYPE_FP32; 12 TYPE_FP64; 13 TYPE_STRING; 14 TYPE_BF16
 InferBatchStatistics: 1 batch_size uint64; 2 compute_input StatisticDuration; 3 compute_infer StatisticDuration;
     4 compute_output StatisticDuration
+service GRPCInferenceService: ServerLive ServerLiveRequest ServerLiveResponse;
+    ServerReady ServerReadyRequest ServerReadyResponse; ServerMetadata ServerMetadataRequest ServerMetadataResponse;
+    ModelReady ModelReadyRequest ModelReadyResponse; ModelMetadata ModelMetadataRequest ModelMetadataResponse;
+    ModelConfig ModelConfigRequest ModelConfigResponse; ModelInfer ModelInferRequest ModelInferResponse;
+    ModelStatistics ModelStatisticsRequest ModelStatisticsResponse;
+    RepositoryIndex RepositoryIndexRequest RepositoryIndexResponse;
+    RepositoryModelLoad RepositoryModelLoadRequest RepositoryModelLoadResponse;
+    RepositoryModelUnload RepositoryModelUnloadRequest RepositoryModelUnloadResponse
 """
 
 
@@ -84,10 +92,29 @@ _HEALTH: Final = """
 HealthCheckRequest: 1 service string
 HealthCheckResponse: 1 status HealthCheckResponse.ServingStatus
 enum HealthCheckResponse.ServingStatus: 0 UNKNOWN; 1 SERVING; 2 NOT_SERVING; 3 SERVICE_UNKNOWN
+service Health: Check HealthCheckRequest HealthCheckResponse; Watch HealthCheckRequest HealthCheckResponse*
+"""
+
+REFLECTION_PACKAGES: Final = ("grpc.reflection.v1", "grpc.reflection.v1alpha")  # alike, and clients ask for either
+_REFLECTION: Final = """
+ServerReflectionRequest: 1 host string; message_request { 3 file_by_filename string; 4 file_containing_symbol string;
+    5 file_containing_extension ExtensionRequest; 6 all_extension_numbers_of_type string; 7 list_services string }
+ExtensionRequest: 1 containing_type string; 2 extension_number int32
+ServerReflectionResponse: 1 valid_host string; 2 original_request ServerReflectionRequest;
+    message_response { 4 file_descriptor_response FileDescriptorResponse;
+    5 all_extension_numbers_response ExtensionNumberResponse; 6 list_services_response ListServiceResponse;
+    7 error_response ErrorResponse }
+FileDescriptorResponse: 1 file_descriptor_proto bytes*
+ExtensionNumberResponse: 1 base_type_name string; 2 extension_number int32*
+ListServiceResponse: 1 service ServiceResponse*
+ServiceResponse: 1 name string
+ErrorResponse: 1 error_code int32; 2 error_message string
+service ServerReflection: ServerReflectionInfo ServerReflectionRequest* ServerReflectionResponse*
 """
 
 
-def _pool() -> Any:
+def pool() -> Any:
+    """Return the pool that has all of them."""
     with not_forked(), _MAKING:
         return _made()
 
@@ -99,8 +126,10 @@ def _made() -> Any:
     from aioflow.protos.declaring import declare
 
     made = descriptor_pool.DescriptorPool()
-    made.AddSerializedFile(declare("aioflow/inference.proto", PACKAGE, MESSAGES, ()).SerializeToString())
-    made.AddSerializedFile(declare("aioflow/health.proto", HEALTH_PACKAGE, _HEALTH, ()).SerializeToString())
+    tables = [("inference", PACKAGE, MESSAGES), ("health", HEALTH_PACKAGE, _HEALTH)]
+    tables += [(f"reflection_{package.rpartition('.')[2]}", package, _REFLECTION) for package in REFLECTION_PACKAGES]
+    for name, package, table in tables:
+        made.AddSerializedFile(declare(f"aioflow/{name}.proto", package, table, ()).SerializeToString())
     return made
 
 
@@ -114,7 +143,7 @@ def message(name: str, package: str = PACKAGE) -> Message:
     """
     from google.protobuf import message_factory
 
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{package}.{name}"))
+    return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"{package}.{name}"))
 
 
 def parsed(name: str, data: bytes, package: str = PACKAGE) -> Message:

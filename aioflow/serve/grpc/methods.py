@@ -1,29 +1,33 @@
-"""What is answered over gRPC: each method of the service, of the models of a repository."""
+"""What is answered over gRPC: each method of each service, of the models of a repository."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from aioflow.errors import NotFoundError, OpError
+from aioflow.errors import CancelledError, NotFoundError, OpError
 from aioflow.release import RELEASE
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import Admission, Held
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, Message, message, parsed
+from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Message, message, parsed
+from aioflow.serve.grpc.reflection import reflected
 from aioflow.serve.grpc.request import Asked, check_rest, decode_asked, read_asked
 from aioflow.serve.grpc.response import encode_answer
+from aioflow.serve.grpc.streams import Streams
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Repository
 from aioflow.work.threads import in_thread
 
-__all__ = ["HEALTH", "OPEN", "SERVICE", "Exchange", "Method", "Methods"]
+__all__ = ["OPEN", "Exchange", "Method", "Methods"]
 
-SERVICE: Final = "inference.GRPCInferenceService"
-HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, which Kubernetes and load balancers ask
-OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check"})  # probes have no secrets
-_SERVING, _NOT_SERVING = 1, 2
+_SERVICE: Final = "inference.GRPCInferenceService"
+_HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, which Kubernetes and load balancers ask
+OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})  # probes have no secrets
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+_STREAMS: Final = 100  # of a kind: those who watch need no token, and load balancers are few
 _LARGE: Final = 1 << 18  # bytes of messages or arrays that are not worked on between two turns of the loop
 
 
@@ -34,24 +38,23 @@ class Exchange(Protocol):
     """One call, as its method sees it."""
 
     async def read(self) -> bytes:
-        """The message that was sent."""
+        """The message that was sent, or the next."""
 
     async def write(self, data: bytes) -> None:
-        """Send the answer; returns when the client takes it."""
+        """Send an answer; returns when the client takes it."""
 
     def remaining(self) -> float | None:
         """Seconds until the call's deadline; None where there is none."""
 
 
-Method = Callable[[Exchange], Awaitable[None]]
+Method = Callable[[Exchange], Coroutine[Any, Any, None]]
 
 
 class Methods:
-    """The methods of the service.
+    """The methods of all services.
 
     Attributes:
-        table: By name.
-        health: Those of `HEALTH`, which is asked for the service as a whole: by "", or by its name.
+        services: By the name of the service, and then by their own.
     """
 
     def __init__(self, repository: Repository, limits: Limits, admission: Admission) -> None:
@@ -70,9 +73,21 @@ class Methods:
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
         }
-        self.table: dict[str, Method] = {"ModelInfer": self.infer}
-        self.table.update((name, self._small(name, answer)) for name, answer in small.items())
-        self.health: dict[str, Method] = {"Check": self._small("HealthCheck", self._check, HEALTH_PACKAGE)}
+        self._watchers, self._reflections = Streams(_STREAMS), Streams(_STREAMS)
+        table: dict[str, Method] = {"ModelInfer": self.infer}
+        table.update((name, self._small(name, answer)) for name, answer in small.items())
+        check = self._small("HealthCheck", self._check, HEALTH_PACKAGE)
+        self.services: dict[str, dict[str, Method]] = {
+            _SERVICE: table,
+            _HEALTH: {"Check": check, "Watch": self._watch},
+        }
+        for package in REFLECTION_PACKAGES:
+            self.services[f"{package}.ServerReflection"] = {"ServerReflectionInfo": self._reflection(package)}
+
+    def end(self) -> None:
+        """End the calls that would last: the service is about to end."""
+        self._watchers.end()
+        self._reflections.end()
 
     def _small(
         self, name: str, answer: Callable[[Any], Awaitable[Mapping[str, Any]]], package: str = PACKAGE
@@ -81,14 +96,18 @@ class Methods:
 
         async def method(exchange: Exchange) -> None:
             with self._admission.holding() as held:
-                data = await exchange.read()
-                held.take(len(data))
-                check_rest(len(data), self._limits)
-                request = await _beside(len(data), parsed, f"{name}Request", data, package)
+                request = await self._asked(exchange, held, f"{name}Request", package)
             response: Message = message(f"{name}Response", package)(**await answer(request))
             await exchange.write(response.SerializeToString())
 
         return method
+
+    async def _asked(self, exchange: Exchange, held: Held, name: str, package: str) -> Message:
+        """Read a small message of that name."""
+        data = await exchange.read()
+        held.take(len(data))
+        check_rest(len(data), self._limits)
+        return await _beside(len(data), parsed, name, data, package)
 
     # -- inference ----------------------------------------------------------------------------------------------------
 
@@ -118,9 +137,38 @@ class Methods:
         return {"ready": self._repository.is_ready}
 
     async def _check(self, request: Any) -> Mapping[str, Any]:
-        if request.service not in ("", SERVICE):
-            raise NotFoundError("there is no such service", expected=f"'' or {SERVICE!r}", actual=request.service[:80])
-        return {"status": _SERVING if self._repository.is_ready else _NOT_SERVING}
+        status = self._status(request.service)
+        if status == _SERVICE_UNKNOWN:
+            raise NotFoundError("there is no such service", expected=f"'' or {_SERVICE!r}", actual=request.service[:80])
+        return {"status": status}
+
+    def _status(self, service: str) -> int:
+        """Return the status of the service as a whole, which has the name "", too."""
+        if service not in ("", _SERVICE):
+            return _SERVICE_UNKNOWN
+        return _SERVING if self._repository.is_ready else _NOT_SERVING
+
+    async def _watch(self, exchange: Exchange) -> None:
+        """Say the status now and whenever it changes, for as long as the client listens."""
+
+        async def say(status: int) -> None:
+            await exchange.write(message("HealthCheckResponse", HEALTH_PACKAGE)(status=status).SerializeToString())
+
+        said: int | None = None
+        with self._watchers.one():
+            with suppress(CancelledError):
+                with self._admission.holding() as held:
+                    asked = self._asked(exchange, held, "HealthCheckRequest", HEALTH_PACKAGE)
+                    request = await self._watchers.wait(asked)
+                while True:
+                    status = self._status(request.service)
+                    if status == said:
+                        await self._watchers.wait(self._repository.changed())
+                    else:
+                        await say(status)
+                        said = status
+            if said == _SERVING:
+                await say(_NOT_SERVING)
 
     async def _model_ready(self, request: Any) -> Mapping[str, Any]:
         try:
@@ -155,6 +203,27 @@ class Methods:
     async def _unload(self, request: Any) -> Mapping[str, Any]:
         await self._repository.unload(request.model_name)
         return {}
+
+    # -- reflection ---------------------------------------------------------------------------------------------------
+
+    def _reflection(self, package: str) -> Method:
+        """Return the method that answers one request after the other about the services."""
+
+        async def method(exchange: Exchange) -> None:
+            with self._reflections.one(), suppress(CancelledError):  # there is no more to answer, or the service ends
+                while True:
+                    await reflect(exchange)
+
+        async def reflect(exchange: Exchange) -> None:
+            with self._admission.holding() as held:
+                asked = self._asked(exchange, held, "ServerReflectionRequest", package)
+                request = await self._reflections.wait(asked)
+                response: Message = message("ServerReflectionResponse", package)(**reflected(request, self.services))
+                answer = response.SerializeToString()
+                held.add(len(answer))
+                await exchange.write(answer)
+
+        return method
 
 
 async def _beside(size: int, work: Callable[..., T], *args: Any) -> T:

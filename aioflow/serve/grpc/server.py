@@ -20,7 +20,7 @@ from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, Inval
 from aioflow.formats.files import check_private, file_errors
 from aioflow.serve.admission import Admission
 from aioflow.serve.bearer import Bearer
-from aioflow.serve.grpc.methods import HEALTH, OPEN, SERVICE, Method, Methods
+from aioflow.serve.grpc.methods import OPEN, Method, Methods
 from aioflow.serve.protocol import Limits, code_of, retry_after, said_of
 from aioflow.serve.repository import Repository
 from aioflow.serve.where import ServerOptions
@@ -40,7 +40,7 @@ class GrpcServer:
         async with aioflow.serve.GrpcServer(repository, ServerOptions(grpc_port=8001)) as server:
             print(server.address)
 
-    Leaving the block refuses new calls and answers those that have begun.
+    Leaving the block refuses new calls, answers those that have begun, and ends those that only listen.
 
     Args:
         repository: The models; it is open for longer.
@@ -74,7 +74,7 @@ class GrpcServer:
                 ("grpc.compression_enabled_algorithms_bitset", _IDENTITY),  # the limit is for what is sent
             )
         )
-        for service, table in ((SERVICE, self._methods.table), (HEALTH, self._methods.health)):
+        for service, table in self._methods.services.items():
             handlers = {
                 name: grpc.stream_stream_rpc_method_handler(self._handler(name, method))
                 for name, method in table.items()
@@ -94,6 +94,7 @@ class GrpcServer:
     ) -> None:
         server, self._server = self._server, None
         if server is not None:
+            self._methods.end()
             await _stop(server, self._where.drain_seconds)
 
     def _listen(self, server: Any) -> str:
@@ -178,11 +179,11 @@ class _Exchange:
         self._limits = limits
 
     async def read(self) -> bytes:
-        """The message.
+        """The message, or the next.
 
         Raises:
             DeadlineExceededError: it does not come.
-            ClientDisconnectedError: there is none, or it was too large, which the client has been told.
+            ClientDisconnectedError: there is none, or no more, or it was too large, which the client has been told.
         """
         seconds = self._limits.body_seconds
         try:
@@ -195,7 +196,7 @@ class _Exchange:
         return bytes(data)
 
     async def write(self, data: bytes) -> None:
-        """Send the answer."""
+        """Send an answer."""
         await self._context.write(data)
 
     def remaining(self) -> float | None:

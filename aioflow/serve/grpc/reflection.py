@@ -1,0 +1,46 @@
+"""What clients without the messages ask first, such as grpcurl: the services, and the files that declare them.
+
+The package grpcio-reflection knows v1alpha alone, and has its messages in the pool that a client in this process has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aioflow.errors import NotFoundError, OpError, UnimplementedError
+from aioflow.serve.grpc.messages import Message, pool
+from aioflow.serve.protocol import code_of, said_of
+
+__all__ = ["reflected"]
+
+
+def reflected(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
+    """Return the fields of the answer to a ServerReflectionRequest; what cannot be answered is no error of the call."""
+    try:
+        answer = _answer(request, services)
+    except OpError as error:
+        answer = {"error_response": {"error_code": code_of(error), "error_message": said_of(error)}}
+    return {"valid_host": request.host, "original_request": request, **answer}
+
+
+def _answer(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
+    kind = request.WhichOneof("message_request")
+    if kind == "list_services":
+        return {"list_services_response": {"service": [{"name": each} for each in sorted(services)]}}
+    if kind not in ("file_by_filename", "file_containing_symbol"):
+        raise UnimplementedError("files and their symbols are all that is known", actual=str(kind))
+    asked = getattr(request, kind)
+    try:
+        file = pool().FindFileByName(asked) if kind == "file_by_filename" else _containing(asked)
+    except KeyError as error:
+        raise NotFoundError("there is no such file or symbol", actual=asked[:80]) from error
+    return {"file_descriptor_response": {"file_descriptor_proto": [file.serialized_pb]}}  # none needs another
+
+
+def _containing(symbol: str) -> Any:
+    """Return the file that declares a symbol. Raises KeyError."""
+    try:
+        return pool().FindFileContainingSymbol(symbol)
+    except KeyError:
+        return pool().FindMethodByName(symbol).containing_service.file  # methods are not among the pool's symbols
