@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.colocation import is_everywhere
+from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.graph.boundary import RETVAL
 
-__all__ = ["LoopFrame", "frames_behind", "settled"]
+__all__ = ["LoopFrame", "check_frames", "frames_behind", "settled"]
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +45,39 @@ def frames_behind(graph: ClientGraph) -> dict[str, LoopFrame | None]:
             inside.condition = name
         behind[name] = inside
     return behind
+
+
+def check_frames(graph: ClientGraph) -> None:
+    """Check that each value is read in the loop in which it is: what optimizes, cuts up and runs loops relies on it.
+
+    Raises:
+        InvalidArgumentError: a node has inputs from different loops, an Exit is in none, or a fetch is in one.
+    """
+    if not any(node.op in ("Enter", "Exit") for node in graph.nodes.values()):
+        return
+    behind = frames_behind(graph)
+    for node in graph.nodes.values():
+        sources = list(node.predecessors())
+        frames = [behind[source] for source in sources]
+        for source, frame in zip(sources, frames, strict=True):
+            if frame is not frames[0]:
+                what = f"node {node.name!r} has inputs from different frames: {source!r} is elsewhere"
+                raise _misplaced(node, what, _shown(frames[0]), _shown(frame))
+        if node.op == "Exit" and frames[0] is None:
+            what = "invalid Exit op: cannot find a corresponding Enter op"
+            raise _misplaced(node, what, "an Exit in a frame", "no frame")
+        if node.op == RETVAL and frames[0] is not None:
+            edge, fetched = node.inputs[0], graph.nodes[node.inputs[0].node]
+            what = f"the tensor '{edge.node}:{edge.port}' cannot be fetched: it has a value in each iteration of a loop"
+            raise _misplaced(fetched, what, "a tensor outside of loops", _shown(frames[0]))
+
+
+def _misplaced(node: Node, what: str, expected: str, actual: str) -> OpError:
+    return InvalidArgumentError(what, expected=expected, actual=actual).at(node.name, node.op, node.source)
+
+
+def _shown(frame: LoopFrame | None) -> str:
+    return "no frame" if frame is None else f"frame {frame.name!r}"
 
 
 def settled(graph: ClientGraph) -> ClientGraph:

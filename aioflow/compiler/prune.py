@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
+from aioflow.compiler.loops import check_frames
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor
@@ -34,7 +35,11 @@ class StepRequest:
 
 
 def prune(request: StepRequest) -> ClientGraph:
-    """The nodes that the step needs, in topological order."""
+    """The nodes that the step needs, in topological order.
+
+    Raises:
+        InvalidArgumentError: a value is read outside of the loop in which it is, or inside of one in which it is not.
+    """
     fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(request.feeds)}
     skipped = {t.op for t in request.feeds if t.op.type == "Placeholder"}
     fetched = [_source(t, fed) for t in request.fetches]
@@ -53,7 +58,9 @@ def prune(request: StepRequest) -> ClientGraph:
         edge = fed.get(tensor) or Edge(tensor.op.name, tensor.value_index)
         nodes[f"_retval_{i}"] = Node(f"_retval_{i}", RETVAL, (edge,), attrs=attrs, source=tensor.op.source)
     targets = dict.fromkeys(op.name for op in _waits(request.targets, skipped))
-    return ClientGraph(nodes, len(request.feeds), len(request.fetches), tuple(targets))
+    graph = ClientGraph(nodes, len(request.feeds), len(request.fetches), tuple(targets))
+    check_frames(graph)
+    return graph
 
 
 def needed_operations(

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.errors import InvalidArgumentError
+from aioflow.compiler.loops import check_frames
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 from aioflow.runtime.bind import BoundNode
@@ -154,12 +154,13 @@ class Program:
     """A subgraph, ready to be stepped through by `frames.Propagator`.
 
     Raises:
-        InvalidArgumentError: a node has inputs from different frames, or an Exit is in none.
+        InvalidArgumentError: as `check_frames`.
     """
 
     index_type: Callable[[int], Any] = np.int32  # of a Merge's second output
 
     def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode]) -> None:
+        check_frames(graph)
         kernels = {b.node.name: b for b in bound}
         self.nodes: dict[str, FlowNode] = {}
         for name, origin in graph.nodes.items():
@@ -170,8 +171,6 @@ class Program:
         frame_of = self._assign_frames()
         for name, node in self.nodes.items():
             self._prepare(node, frame_of[name])
-        for node in self.nodes.values():
-            self._check(node, frame_of)
         _Wiring(self.nodes).connect()
         self.sources = [n for n in self.nodes.values() if not any(n.origin.predecessors())]
         fetches = [n for n in self.nodes.values() if n.kind is Role.FETCH]
@@ -191,13 +190,7 @@ class Program:
         if node.kind is Role.ENTER:
             return self._child(node, frame)
         if node.kind is Role.EXIT:
-            if frame.parent is None:
-                raise InvalidArgumentError(
-                    "invalid Exit op: cannot find a corresponding Enter op",
-                    expected="an Exit in a frame",
-                    actual="no frame",
-                ).at(node.origin.name, node.origin.op, node.origin.source)
-            return frame.parent
+            return frame.parent or self.root
         return frame
 
     def _child(self, enter: FlowNode, parent: Frame) -> Frame:
@@ -230,17 +223,6 @@ class Program:
         if not node.is_single:
             node.local = len(frame.pending)
             frame.pending.append(pending)
-
-    def _check(self, node: FlowNode, frame_of: Mapping[str, Frame]) -> None:
-        mine = frame_of[node.origin.name]
-        for source in node.origin.predecessors():
-            frame = self._behind(source, frame_of)
-            if frame is not mine:
-                raise InvalidArgumentError(
-                    f"node {node.origin.name!r} has inputs from different frames: {source!r} is elsewhere",
-                    expected=f"frame {mine.name!r}",
-                    actual=f"frame {frame.name!r}",
-                ).at(node.origin.name, node.origin.op, node.origin.source)
 
 
 class _Wiring:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
+from aioflow.errors import InvalidArgumentError
 from tests.work import calls
 
 
@@ -108,6 +110,44 @@ def test_a_fed_target_still_runs_unless_it_is_a_placeholder() -> None:
     x = af.placeholder("float32", [], name="x")
     y = af.negative(x, name="y")
     assert _names(_prune(feeds=[x, y], targets=[x, y])) == {"y"}
+
+
+# -- loops of other programs, whose tensors no context keeps from being fed, fetched and read --------------------------
+
+
+def _imported_loops(**inputs: tuple[str, ...]) -> af.Graph:
+    """The loops "while" and "while_1" in an imported graph, with other inputs for some of the nodes."""
+    with af.Graph().as_default() as graph:
+        for _ in range(2):
+            af.while_loop(lambda i, n: i < n, lambda i, n: (i + 1, n), [af.constant(0), af.constant(3)])
+    definition = graph.as_graph_def()
+    nodes = tuple(replace(n, inputs=inputs.get(n.name.replace("/", "_"), n.inputs)) for n in definition.nodes)
+    with af.Graph().as_default() as imported:
+        af.import_graph_def(replace(definition, nodes=nodes), name="")
+    return imported
+
+
+def test_what_is_in_a_loop_is_not_fetched() -> None:
+    graph = _imported_loops()
+    with pytest.raises(InvalidArgumentError, match="'while/add:0' cannot be fetched") as caught:
+        _prune([graph.get_tensor_by_name("while/add:0")])
+    assert caught.value.node == "while/add"
+    assert "while/Exit" in _names(_prune([graph.get_tensor_by_name("while/Exit:0")]))
+
+
+@pytest.mark.parametrize(
+    ("fed", "inputs"),
+    [
+        (["while/Enter_1:0"], {}),
+        ([], {"while_add": ("while/Switch:1", "Const")}),
+        ([], {"while_Merge": ("while/Enter", "while_1/NextIteration")}),
+    ],
+    ids=["a feed", "a constant", "another loop"],
+)
+def test_a_loop_reads_what_is_in_it_and_nothing_else(fed: list[str], inputs: dict[str, tuple[str, ...]]) -> None:
+    graph = _imported_loops(**inputs)
+    with pytest.raises(InvalidArgumentError, match="has inputs from different frames"):
+        _prune([graph.get_tensor_by_name("while/Exit:0")], [graph.get_tensor_by_name(name) for name in fed])
 
 
 def test_a_step_of_nothing() -> None:

@@ -147,7 +147,8 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
     checkpointed = checkpointed_objects(prefix)
     captured = _captured(graph_def, meta, prefix, checkpointed)
     handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
-    handles -= {node.refs()[0].node for node in graph_def.nodes if node.op == "AssignVariableOp"}  # as assets' names
+    assigned = (ref for node in graph_def.nodes if node.op == "AssignVariableOp" for ref in node.refs()[:1])
+    handles -= {ref.node for ref in assigned}  # as assets' names
     if handles and not prefix:
         raise NotFoundError(
             f"the variables of the SavedModel in {place} are missing",

@@ -357,6 +357,10 @@ def _no_file(meta: Any) -> None:
     meta.saver_def.filename_tensor_name = ""
 
 
+def _assigns_nothing(meta: Any) -> None:
+    next(node for node in meta.graph_def.node if node.op == "Placeholder").op = "AssignVariableOp"
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -364,6 +368,7 @@ def _no_file(meta: Any) -> None:
         ("saved_model_v2", _without_output),
         ("saved_model_v2", _port),
         ("saved_model_v2", _cycle),
+        ("saved_model_v1", _assigns_nothing),
         ("saved_model_v1", _no_restore),
         ("saved_model_v1", _no_file),
     ],
