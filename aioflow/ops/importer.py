@@ -372,6 +372,15 @@ class Import:
             raise InvalidArgumentError(f"the function returns {text!r}, which it does not have", actual=text)
         return self._tensor(ref)
 
+    def running(self, text: str) -> Operation:
+        """The node that a function runs whenever it is called."""
+        found = self.made.get(InputRef.parse(text).node)
+        if found is None:
+            raise InvalidArgumentError(
+                f"the function runs {text!r}, which it does not have", expected="one of its nodes", actual=text
+            )
+        return found
+
     def check_map(self) -> None:
         """Raise InvalidArgumentError where `input_map` has keys that are no output of the definition."""
         unknown = [str(ref) for ref in self.mapped if ref not in self.used and not self._has(ref)]

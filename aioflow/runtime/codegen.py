@@ -78,6 +78,7 @@ class NodeWriter:
 
     Args:
         cuts: The functions that it is in; None for one. Then `inputs` are what the values from outside are called.
+        read: Values that are read besides those that the nodes read and the unit gives.
 
     Attributes:
         scope: What the names in the text mean.
@@ -91,6 +92,7 @@ class NodeWriter:
         lifetimes: Lifetimes,
         inputs: Mapping[Edge, str],
         cuts: Cuts | None = None,
+        read: Iterable[Edge] = (),
     ) -> None:
         self.scope: dict[str, Any] = {"to_keep": to_keep, "overwritable": overwritable, "step": None, "DEAD": DEAD}
         self._unit = unit
@@ -100,7 +102,7 @@ class NodeWriter:
         self._names: dict[Edge, str] = {**inputs, **{edge: f"s[{slot}]" for edge, slot in self._slots.items()}}
         self._guards: dict[Edge, Guard] = {}
         self._built_in: dict[Edge, str] = {}
-        self._read = {edge for b in unit.nodes for edge in b.reads}.union(unit.outputs)
+        self._read = {edge for b in unit.nodes for edge in b.reads}.union(unit.outputs, read)
         for i, bound in enumerate(unit.nodes):
             self.scope[f"k{i}"] = bound.call
             for port in range(len(bound.node.outputs)):

@@ -138,11 +138,9 @@ class _Analysis:
 
     def _life(self, position: int, bound: BoundNode) -> NodeLife:
         dying = tuple(dict.fromkeys(e for e in bound.reads if e in self.roots and self.last_use[e] == position))
-        unused = tuple(
-            Edge(bound.node.name, p)
-            for p in range(len(bound.node.outputs))
-            if Edge(bound.node.name, p) not in self.last_use
-        )
+        # The second output of a choice is made only where it is read.
+        made = (Edge(bound.node.name, p) for p in range(1 if isinstance(bound, Choice) else len(bound.node.outputs)))
+        unused = tuple(e for e in made if e not in self.last_use)
         reuse, guarded = self._reuse(position, bound, dying)
         drops = tuple(e for e in (*dying, *unused) if not is_small(e, self.graph))
         copies = frozenset(e for e in bound.keeps if e in self.fed) if bound.keeps else _NONE

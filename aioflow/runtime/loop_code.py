@@ -73,15 +73,14 @@ class LoopCode:
         outputs = tuple(e for e in dict.fromkeys(parts.following) if e not in constants)
         self._unit = Unit(nodes, False, inputs, outputs, ())
         tested = len(parts.condition)
-        read = dict.fromkeys(parts.invariants, len(nodes) + 1) | dict.fromkeys(
-            (parts.predicate, *parts.leaving), tested
-        )
+        ends = (parts.predicate, *parts.leaving)
+        read = dict.fromkeys(parts.invariants, len(nodes) + 1) | dict.fromkeys(ends, tested)
         lifetimes = analyse(self._unit, graph, frozenset(), read)
         names = {e: f"m{i}" for i, e in enumerate(parts.variables)}
         names |= {e: f"i{i}" for i, e in enumerate(parts.invariants)}
         self._sections = {"tests": range(tested), "body": range(tested, len(nodes))}
-        self._cuts = cut(self._unit, list(self._sections.values()), (parts.predicate, *parts.leaving))
-        self._writer = NodeWriter(self._unit, graph, constants, lifetimes, names, self._cuts)
+        self._cuts = cut(self._unit, list(self._sections.values()), ends)
+        self._writer = NodeWriter(self._unit, graph, constants, lifetimes, names, self._cuts, ends)
         self._compiled: dict[Form, Callable[..., tuple[Any, ...]]] = {}
 
     @property

@@ -155,6 +155,14 @@ async def test_a_predicate_must_be_a_scalar(config: Any, x: af.Tensor) -> None:
 
 
 @pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
+async def test_an_index_of_unknown_shape_that_nobody_reads(config: Any, p: af.Tensor, x: af.Tensor) -> None:
+    """In a function that is called with other shapes than it was traced for, nothing is known of those in loops."""
+    merged = make_list("Merge", list(make_list("Switch", x, p)))
+    merged[1].widen_shape(None)
+    np.testing.assert_array_equal(await run(af.negative(merged[0]), {p: True, x: X}, config), -X)
+
+
+@pytest.mark.parametrize("config", ALL, ids=ALL_IDS)
 @pytest.mark.parametrize("pred", [True, False])
 async def test_an_error_in_a_branch_names_its_node(config: Any, pred: bool, p: af.Tensor, x: af.Tensor) -> None:
     merged = af.cond(

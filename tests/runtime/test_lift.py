@@ -135,6 +135,18 @@ def test_nothing_of_the_loops_is_left(make: Any) -> None:
     assert sum(n.op == "/Loop" for n in lifted.nodes.values()) == 1
 
 
+async def test_what_leaves_a_loop_may_be_which_side_was_alive() -> None:
+    b = Loops()
+    n, zero = b.feed(), b.feed()
+    b.loop("loop", [zero], n, lambda v, _: [b.add("inc", "AddV2", v[0], one_inside(b, v[0]), **_TYPE)])
+    i, test = Edge("loop/merge0", 0), Edge("loop/cond", 0)
+    same = b.add("same", "Equal", i, i, dtype=dtypes.bool_, incompatible_shape_error=True, **_TYPE)
+    b.add("chosen", "Merge", b.add("side", "Switch", i, same, outputs=2), Edge("side", 1), outputs=2)
+    left = b.add("left", "Switch", Edge("chosen", 1), test, outputs=2)
+    graph = b.graph(b.add("exit", "Exit", left))
+    assert await _executable(graph).run([np.int32(3), np.int32(0)], Step()) == [1]
+
+
 async def test_a_lifted_loop_stops_when_asked() -> None:
     executable = _executable(counting())
     step = Step()

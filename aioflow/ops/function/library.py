@@ -49,7 +49,7 @@ def _load(graph: Graph, definition: FunctionDef) -> Function:
             work.build(node)
         work.close_loops()
         outputs = [work.result(text) for text in definition.returns]
-        always = [work.made[InputRef.parse(text).node] for text in definition.control_returns]
+        always = [work.running(text) for text in definition.control_returns]
     _check_outputs(definition, outputs)
     running = list(dict.fromkeys([*always, *effects_of_definition(body.nodes.values())]))
     made = Function(body, definition.name, arguments, outputs, running, definition=definition)

@@ -138,6 +138,13 @@ def test_what_is_malformed_is_a_typed_error_and_adds_nothing(what: str) -> None:
             assert graph.get_operations() == []
 
 
+def test_a_function_that_runs_a_node_that_it_does_not_have() -> None:
+    ends = "} control_ret { key: 'c' value: 'c' } ret"
+    library = LIBRARY.replace("op: 'f'", "op: 'Neg' " + FLOAT).replace("} ret", ends)
+    with pytest.raises(errors.InvalidArgumentError, match="runs 'c', which it does not have"):
+        interop.tensorflow.import_graph_def(text_of(PLACEHOLDER, "name: 'a' op: 'f' input: 'p'", library=library))
+
+
 def test_a_deep_chain_is_no_deep_recursion() -> None:
     variable = NodeDef("v", "VariableV2", (), "", {"dtype": af.float32, "shape": ()})
     value = NodeDef("c", "Const", (), "", {"dtype": af.float32, "value": TensorData.of(np.array(1.0, np.float32))})
