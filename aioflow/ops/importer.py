@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final, overload
 
@@ -22,6 +23,7 @@ from aioflow.graph.graph import Graph, Operation, Tensor, user_line
 from aioflow.graph.graphdef import VERSION, FunctionDef, FunctionRef, GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.older.references import modernized
 from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.scopes import enter_scope
 from aioflow.graph.shapes import Dims, dims_of, merge_dims
 from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.tensor_like import TensorLike
@@ -295,15 +297,25 @@ class Import:
         specs = output_specs(op_def, inputs, resolved)
         if node.op in EXPANDERS and self.has_frames and data:
             control.append(self._beginning(node, data[0]))
-        return self.graph.create_op(
-            node.op,
-            data,
-            resolved,
-            specs if shapes is None else _with_shapes(specs, shapes),
-            name=f"{self.prefix}{node.name}/",
-            control_inputs=control,
-            device=DeviceSpec.from_string(node.device).to_string(),
-        )
+        with self._waiting(refs):
+            return self.graph.create_op(
+                node.op,
+                data,
+                resolved,
+                specs if shapes is None else _with_shapes(specs, shapes),
+                name=f"{self.prefix}{node.name}/",
+                control_inputs=control,
+                device=DeviceSpec.from_string(node.device).to_string(),
+            )
+
+    def _waiting(self, refs: Sequence[InputRef]) -> AbstractContextManager[object]:
+        """Return the block in which a node with these inputs is made: it waits for the control dependencies around the
+        import, unless it might be in a loop of the definition, into which no edge may lead but through an Enter. All
+        that such a node reads comes from nodes that wait.
+        """
+        if not self.has_frames or all(ref in self.mapped for ref in refs):
+            return nullcontext()
+        return enter_scope(self.graph, lambda outer: outer._replace(controllers=()))
 
     def _as_call(self, node: NodeDef) -> NodeDef:
         """A node whose op is the name of a function is a call of it."""

@@ -691,3 +691,13 @@ def test_a_copy_of_a_loop_is_called_as_the_scope_that_it_is_made_in() -> None:
     assert {b"while", b"scope/while"} <= frames
     assert not [frame for frame in frames if frame.startswith(b"/")]
     assert run((made, {x: 8.0}))[0] == [1.0, 1.0]
+
+
+def test_a_loop_in_a_function_waits_where_it_is_entered_and_not_where_it_ends() -> None:
+    """No edge may lead into a loop but through an Enter."""
+    counter = af.Variable(1.0)
+    halved = af.function(lambda x: af.while_loop(lambda v: v > 1.0, lambda v: v / 2, [x]))
+    function = find_function(af.get_default_graph(), halved(af.constant(8.0)).op.attrs["f"].name)
+    with af.control_dependencies([counter.assign_add(5.0)]):
+        [made] = inline(function, [af.constant(8.0)])[0]
+    assert run(made, counter) == [1.0, 6.0]

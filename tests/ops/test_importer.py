@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -91,6 +92,25 @@ def test_open_devices_fill_in_and_open_control_dependencies_are_added(graph: af.
     assert graph.get_operation_by_name("q/w").device == "/job:worker/device:GPU:1"
     assert graph.get_operation_by_name("q/w").control_inputs == [gate]
     assert gate in graph.get_operation_by_name("q/z/y").control_inputs
+
+
+def test_an_imported_loop_waits_where_it_is_entered() -> None:
+    """No edge may lead into a loop but through an Enter."""
+    with af.Graph().as_default() as source:
+        x = af.placeholder(af.float32, [], name="x")
+        af.identity(af.while_loop(lambda v: v < 9.0, lambda v: v + v, [x]), name="y")
+    counter = af.Variable(1.0)
+    with af.control_dependencies([counter.assign_add(5.0)]):
+        inputs = {"x:0": af.constant(1.0)}
+        [y] = af.import_graph_def(source.as_graph_def(), input_map=inputs, return_elements=["y:0"])
+
+    async def both() -> list[float]:
+        async with af.Session() as session:
+            await session.run(counter.initializer)
+            value: float = await session.run(y)
+            return [value, await session.run(counter)]
+
+    assert asyncio.run(both()) == [16.0, 6.0]
 
 
 def test_values_are_the_same() -> None:

@@ -173,7 +173,8 @@ class _Copy:
         call = self._scope.call if op.call is None else self._operations[op.call]
         where = made_in(op)
         if isinstance(where, Body):
-            return self._scope._replace(call=call)
+            leaves = op.type == "Exit"  # no edge may lead into a frame but through an Enter, and those wait
+            return self._scope._replace(call=call, controllers=() if leaves else self._scope.controllers)
         return self._scope.bare(self.context(where))._replace(call=call)
 
     def _attrs(self, op: Operation) -> dict[str, Any]:
