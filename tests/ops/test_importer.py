@@ -104,11 +104,10 @@ def test_an_imported_loop_waits_where_it_is_entered() -> None:
         inputs = {"x:0": af.constant(1.0)}
         [y] = af.import_graph_def(source.as_graph_def(), input_map=inputs, return_elements=["y:0"])
 
-    async def both() -> list[float]:
+    async def both() -> list[Any]:
         async with af.Session() as session:
             await session.run(counter.initializer)
-            value: float = await session.run(y)
-            return [value, await session.run(counter)]
+            return [await session.run(y), await session.run(counter)]
 
     assert asyncio.run(both()) == [16.0, 6.0]
 
