@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 _log = logging.getLogger("aioflow.onednn")
 
-_FIRST: Final = 6  # calls of both kernels: they make what later ones use, and learn how many threads are worth it
-_ROUNDS: Final = 3  # of both kernels, of which the quickest run counts
-_FAR: Final = 1.5  # times the time of oneDNN, from which on one round is enough
+_FIRST: Final = 6  # calls of both kernels that do not count: they make what later ones use, and try several threads
+_ROUNDS: Final = 3  # calls of both kernels, at most, of which the quickest counts
+_FAR: Final = 1.5  # times the time of oneDNN, above which one call is enough
 _CLEARLY: Final = 0.7  # of the time of oneDNN, below which the kernel below is taken, if it saves
 _HOP: Final = 2e-5  # seconds, which oneDNN saves where it computes several nodes by one call
-_LONG: Final = 0.1  # seconds, after which one round is enough where oneDNN is ahead
+_LONG: Final = 0.1  # seconds, after which all calls count, and two are enough where oneDNN is ahead
 _LARGEST: Final = 2**20  # bytes of the file; a larger one is begun anew
 _NAMES: Final = {True: "oneDNN", False: "NumPy"}
 
@@ -103,17 +103,17 @@ class Choices:
         return known
 
     def _compare(self, shape: str, ours: Callable[[], T], below: Callable[[], T]) -> tuple[bool, T]:
-        begun, quickest, other = self._clock(), math.inf, math.inf
-        for _ in range(_FIRST):
-            ours(), below()
-            if self._clock() - begun > _LONG:
-                break
-        for _ in range(_ROUNDS):
-            mine, took = self._timed(ours)
-            quickest = min(quickest, took)
-            theirs, took = self._timed(below)
-            other = min(other, took)
-            if other > quickest and (other > _FAR * quickest or self._clock() - begun > _LONG):
+        begun, counted, quickest, other = self._clock(), 0, math.inf, math.inf
+        for number in range(_FIRST + _ROUNDS):
+            mine, ours_took = self._timed(ours)
+            theirs, below_took = self._timed(below)
+            is_long = self._clock() - begun > _LONG
+            if number < _FIRST and not is_long:
+                continue
+            counted += 1
+            quickest, other = min(quickest, ours_took), min(other, below_took)
+            is_enough = counted == _ROUNDS or (is_long and counted > 1 and other > quickest)
+            if is_enough or other > _FAR * quickest:
                 break
         _log.debug("%s: oneDNN %.3g ms, NumPy %.3g ms", shape, 1e3 * quickest, 1e3 * other)
         is_quicker = other >= min(_CLEARLY * quickest, quickest - _HOP)

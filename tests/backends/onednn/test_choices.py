@@ -70,7 +70,7 @@ def test_the_quicker_one_is_taken_and_kept(tmp_path: Path, ours: float, below: f
 
 @pytest.mark.parametrize(
     ("ours", "below", "calls"),
-    [(1e-3, 9e-3, 7), (1e-3, 1.1e-3, 9), (2e-2, 4e-2, 3), (0.5, 0.6, 2), (0.6, 0.5, 4)],
+    [(1e-3, 9e-3, 7), (1e-3, 1.1e-3, 9), (2e-2, 4e-2, 2), (0.1, 0.6, 1), (0.5, 0.6, 2), (0.6, 0.5, 3)],
 )
 def test_one_that_is_far_ahead_or_takes_long_is_measured_less(
     tmp_path: Path, ours: float, below: float, calls: int
@@ -142,7 +142,7 @@ def test_threads_measure_one_at_a_time_and_each_shape_once(tmp_path: Path) -> No
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: known.measure("some", ours, some.kernel("NumPy")), range(64)))
     assert made == [(True, "oneDNN")] * 64
-    assert some.calls["NumPy"] == 4
+    assert some.calls["NumPy"] == 3
 
 
 CONVOLUTION = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1), "data_format": "NHWC", "padding": "SAME"}
