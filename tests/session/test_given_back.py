@@ -394,7 +394,8 @@ def test_what_a_stream_has_read_ahead_is_there_again(source: Callable[[], Source
     run_on(loop, work())
 
 
-async def test_what_a_stream_of_a_cluster_has_read_ahead_is_given_back() -> None:
+async def test_what_a_stream_of_a_cluster_has_read_ahead_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", SECONDS)  # however slow the machine is
     with af.device("/job:worker/task:1"):
         source = af.FIFOQueue(COUNT, [af.int64], [()])
         fill, take, size = source.enqueue_many([numbers()]), source.dequeue(), source.size()
@@ -404,4 +405,5 @@ async def test_what_a_stream_of_a_cluster_has_read_ahead_is_given_back() -> None
             assert await anext(steps) == 0
             await eventually(lambda: are(session, [size], [COUNT - 4]))
         assert await session.run(size) == COUNT - 1
-        assert [await session.run(take) for _ in range(3)] == [1, 2, 3]
+        # Steps that had not ended are stopped at the same time, and put back what they took in any order.
+        assert sorted([int(await session.run(take)) for _ in range(3)]) == [1, 2, 3]
