@@ -302,7 +302,7 @@ class Session(Blocking, Batching, Reporting):
     async def _run_ahead(
         self, fetches: Any, feeds: Mapping[Any, Any] | None, *, timeout: float | None
     ) -> tuple[Any, Step | None]:
-        """As `run`, for a caller that may not deliver what is returned, and then has the step put back what it took."""
+        """Run a step whose result may not be delivered: the step, returned as well, can then put back what it took."""
         return await self._run_specially(fetches, _mapping(feeds or {}), timeout, RunOptions(), None)
 
     async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:

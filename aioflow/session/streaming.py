@@ -104,7 +104,7 @@ class _Flight:
 
 
 class Stream(Generic[T]):
-    """What `Session.stream` returns: an async iterator over results, and an async context manager that ends it.
+    """The result of `Session.stream`: an async iterator over results, and an async context manager that ends it.
 
     Args:
         run: Runs a step; with a `prefetch` it returns the step, too, beside the result.

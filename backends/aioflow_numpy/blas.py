@@ -205,7 +205,7 @@ def parse_cpuinfo(lines: Iterable[str]) -> Processor:
 
 
 def this_processor() -> Processor:
-    """Return what /proc/cpuinfo says; where there is none, a Processor that no rule applies to. Blocks on the disk."""
+    """Return the processor of /proc/cpuinfo; without that file, one to which no rule applies. Blocks on the disk."""
     try:
         return parse_cpuinfo(_read_cpuinfo())
     except OSError:

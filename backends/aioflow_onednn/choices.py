@@ -1,4 +1,4 @@
-"""Which of two kernels computes a shape: oneDNN's, or the one below it. Measured once, and kept on disk.
+"""The choice between two kernels for a shape, oneDNN's and the one below it: measured once, and kept on disk.
 
 Which is the quicker one depends on the shape, the number of threads, the processor and the libraries, and no rule of
 ours gets it right: oneDNN takes a third to three quarters of the time of most convolutions, and twice the time of a

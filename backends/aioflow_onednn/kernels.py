@@ -84,10 +84,11 @@ def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Paddi
 
 @dataclass(slots=True)
 class _Found(Generic[T]):
-    """What oneDNN needs for some shapes.
+    """A convolution that oneDNN has prepared for some shapes.
 
     Attributes:
-        shape: Names them, and all else that the time depends on.
+        made: The prepared convolution.
+        shape: The key of the shapes, and of all else that the time depends on.
         is_quicker: Whether oneDNN is; None until that has been measured.
     """
 
@@ -116,7 +117,7 @@ class _Windows(Generic[T]):
         self._found = lru_cache(maxsize=_REMEMBERED)(self._look if fused is None else naming(fused, self._look))
 
     def of(self, image: Shape, kernel: Shape) -> T | None:
-        """Return what oneDNN needs for these shapes; None where the kernel below computes them, which checks them, too.
+        """Return the prepared convolution; None where the kernel below computes these shapes, which checks them, too.
 
         Raises:
             InvalidArgumentError: the shapes do not fit.

@@ -1,4 +1,4 @@
-"""What is answered over gRPC: each method of each service, of the models of a repository."""
+"""The methods of the services over gRPC, answered from the models of a repository."""
 
 from __future__ import annotations
 

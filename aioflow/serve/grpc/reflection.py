@@ -1,4 +1,4 @@
-"""What clients without the messages ask first, such as grpcurl: the services, and the files that declare them.
+"""Server reflection: the services and the files that declare them, for clients without the messages, such as grpcurl.
 
 The package grpcio-reflection knows v1alpha alone, and has its messages in the pool that a client in this process has.
 """

@@ -183,7 +183,7 @@ class _Exchange:
 
         Raises:
             DeadlineExceededError: it does not come.
-            ClientDisconnectedError: there is none, or no more, or it was too large, which the client has been told.
+            ClientDisconnectedError: the call has no further message, or it was too large, of which the client is told.
         """
         seconds = self._limits.body_seconds
         try:
