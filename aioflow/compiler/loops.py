@@ -8,6 +8,8 @@ from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.colocation import is_everywhere
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.graph.boundary import RETVAL
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 
 __all__ = ["LoopFrame", "check_frames", "frames_behind", "settled"]
 
@@ -53,7 +55,7 @@ def check_frames(graph: ClientGraph) -> None:
     Raises:
         InvalidArgumentError: a node has inputs from different loops, an Exit is in none, or a fetch is in one.
     """
-    if not any(node.op in ("Enter", "Exit") for node in graph.nodes.values()):
+    if not any(traits_of(node.op).role in (Role.ENTER, Role.EXIT) for node in graph.nodes.values()):
         return
     behind = frames_behind(graph)
     for node in graph.nodes.values():
@@ -63,7 +65,7 @@ def check_frames(graph: ClientGraph) -> None:
             if frame is not frames[0]:
                 what = f"node {node.name!r} has inputs from different frames: {source!r} is elsewhere"
                 raise _misplaced(node, what, _shown(frames[0]), _shown(frame))
-        if node.op == "Exit" and frames[0] is None:
+        if traits_of(node.op).role is Role.EXIT and frames[0] is None:
             what = "invalid Exit op: cannot find a corresponding Enter op"
             raise _misplaced(node, what, "an Exit in a frame", "no frame")
         if node.op == RETVAL and frames[0] is not None:
