@@ -34,16 +34,25 @@ def make_model(op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), **how: 
     return model
 
 
-async def run_both(op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), **how: Any) -> list[tuple[Any, Any]]:
-    """For each output what aioflow has found, and onnxruntime."""
+async def run_both(
+    op: str, inputs: Arrays, outputs: Sequence[str] = ("y",), *, constant: Sequence[str] = (), **how: Any
+) -> list[tuple[Any, Any]]:
+    """For each output what aioflow has found, and onnxruntime.
+
+    Args:
+        constant: Weights of int8 that are multiplied with uint8: constants of onnxruntime's model. On processors
+            without an instruction for such sums it adds two products in 16 bits, unless it can make the weights uint8,
+            which is one of its optimizations and is for constants.
+    """
     onnxruntime = pytest.importorskip("onnxruntime")
     model = make_model(op, inputs, outputs, **how)
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_EXTENDED if constant else level.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1  # with more, DynamicQuantizeLSTM quantizes the states of sequences in groups
-    # Or else sums of two products stop at 16 bits, on processors that have no instruction for more.
     options.add_session_config_entry("session.x64quantprecision", "1")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    asked = make_model(op, inputs, outputs, **how | {"weights": [*how.get("weights", ()), *constant]})
+    session = onnxruntime.InferenceSession(asked.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = {each.name for each in session.get_inputs()}
     wanted = session.run(None, {name: value for name, value in inputs.items() if name in names})
     return list(zip(await run_model(model, inputs), wanted, strict=True))

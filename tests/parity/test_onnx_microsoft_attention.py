@@ -125,7 +125,8 @@ def grouped(steps: int, past: int, lengths: list[int], *, packed: bool = False) 
 
 async def same_grouped(inputs: dict[str, Any], valid: slice = slice(None), **how: Any) -> None:
     """Compare the outputs at the `valid` steps, which are no padding, and the caches within the sequences."""
-    how = {"num_heads": 4, "kv_num_heads": 2, "weights": [n for n in ("cos", "sin") if n in inputs]} | how
+    weights = [n for n in ("cos", "sin") if n in inputs]
+    how = dict[str, Any](num_heads=4, kv_num_heads=2, weights=weights) | how
     outputs = ("y", "key", "value")
     for known in (True, False):
         results = await run_both("GroupQueryAttention", inputs, outputs, known_shapes=known, **how)
