@@ -20,6 +20,7 @@ from aioflow.kernels.fused import PRODUCTS, naming, product_binding
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Convolution
 from aioflow.kernels.registry import Binding, Body
+from aioflow.work.threads import is_loops_thread
 from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.threads import thread_count
 from aioflow_onednn import convolutions, half_products, products
@@ -126,7 +127,10 @@ class _Windows(Generic[T]):
         return None if found is None or found.is_quicker is False else found.made
 
     def compute(self, image: Shape, kernel: Shape, ours: Callable[[T], Array], below: Callable[[], Array]) -> Array:
-        """Compute by oneDNN, or by the kernel below. The first call of shapes measures which of them is quicker.
+        """Compute by oneDNN, or by the kernel below.
+
+        The first call of shapes measures which of them is quicker, but not in the thread of an event loop, which would
+        stand still meanwhile.
 
         Raises:
             InvalidArgumentError: as `of`.
@@ -134,6 +138,8 @@ class _Windows(Generic[T]):
         found = self._found(image, kernel)
         if found is None:
             return below()
+        if found.is_quicker is None and is_loops_thread():
+            return ours(found.made)
         if found.is_quicker is None and self._is_part:
             below()  # which measures the convolution by itself: what follows it costs both about the same
             found.is_quicker = CHOICES.find(found.shape) is not False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -191,6 +192,20 @@ def test_a_convolution_is_computed_by_the_one_that_was_quicker(
         for _ in range(2):
             np.testing.assert_allclose(call(*inputs[op]), expected, rtol=1e-3, atol=1e-4)
     assert (calls["oneDNN"] > 0) == (winner == "oneDNN")
+
+
+async def test_no_event_loop_stands_still_while_kernels_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = choices(tmp_path / "kept.txt")
+    monkeypatch.setattr(kernels, "CHOICES", known)
+    rng = np.random.default_rng(0)
+    inputs = normal(rng, 3, 14, 14, 16), normal(rng, 3, 3, 16, 8)
+    call = body("Conv2D", CONVOLUTION, inputs, reproducible=False)
+    call(*inputs)
+    assert sum(known.counts().values()) == 0
+    await asyncio.to_thread(call, *inputs)
+    assert sum(known.counts().values()) == 1
 
 
 def test_doctor_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
