@@ -35,8 +35,10 @@ _TYPES: Final[Mapping[DType, str]] = {
     dtypes.uint32: "__UINT32_TYPE__",
     dtypes.uint64: "__UINT64_TYPE__",
 }
+# Methods 0 and 16 both compute floats and doubles in their own type. Compilers say 16 where halves are computed in
+# theirs, too (AVX512-FP16).
 EXACT_FLOATS: Final = """\
-#if __FLT_EVAL_METHOD__ != 0 || defined(__FAST_MATH__)
+#if (__FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16) || defined(__FAST_MATH__)
 #error "floats are not computed as NumPy computes them"
 #endif
 """

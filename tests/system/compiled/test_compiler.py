@@ -16,6 +16,7 @@ from aioflow.errors import DeadlineExceededError, FailedPreconditionError, NotFo
 from aioflow_numpy.compiled import compiler as module
 from aioflow_numpy.compiled.code import Programs, describe
 from aioflow_numpy.compiled.compiler import find
+from aioflow_numpy.compiled.pieces import EXACT_FLOATS
 from aioflow_numpy.compiled.store import Store
 from tests.system.compiled.chains import compiler
 
@@ -45,6 +46,15 @@ def test_there_may_be_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     with pytest.raises(NotFoundError):
         find()
     assert describe()["C compiler"].startswith("not used: no C compiler was found")
+
+
+@compiler
+@pytest.mark.parametrize(("method", "fits"), [(0, True), (1, False), (2, False), (16, True)])
+def test_floats_and_doubles_are_computed_in_their_own_type(method: int, fits: bool) -> None:
+    """A compiler for processors with arithmetic on halves says 16, which is 0 for all other types."""
+    command = [find().path, "-fsyntax-only", "-w", f"-D__FLT_EVAL_METHOD__={method}", "-xc", "-"]
+    done = subprocess.run(command, input=EXACT_FLOATS, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is fits, done.stderr
 
 
 def test_one_that_depends_on_where_the_process_stands_is_not_taken(
