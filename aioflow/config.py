@@ -55,6 +55,9 @@ class SessionConfig:
             as objects with `__dlpack__`, for `torch.from_dlpack` and the like.
         reproducible: Compute with NumPy's kernels alone, not with those of packages that are faster and round in
             another way (docs/performance.md).
+        delegate: The engine that computes the parts of a step that it can, in the place of kernels: "onnxruntime", with
+            an execution provider behind a colon if it is not the CPU's; "auto" for one that is installed; None for
+            none. It rounds in another way: where `reproducible` is set, none can be named, and "auto" is none.
         max_value_bytes: The most bytes that one value may take, be it what a kernel makes or what is fetched. A view
             counts as what a copy of it would take. A larger one is refused with ResourceExhaustedError before its
             memory is asked for, where its size is known by then. None for half of the memory that the process may use.
@@ -81,6 +84,7 @@ class SessionConfig:
     compression: str | None = None
     fetch_to_host: bool = True
     reproducible: bool = False
+    delegate: str | None = None
     max_value_bytes: int | None = None
     partial_runs: int = 1024
     partial_run_timeout: float | None = 3600.0
@@ -88,6 +92,12 @@ class SessionConfig:
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             check(getattr(self, name), f"SessionConfig.{name}")
+        if self.reproducible and self.delegate not in (None, "auto"):
+            raise InvalidArgumentError(
+                "reproducible results are those of the device's own kernels",
+                expected="SessionConfig.delegate=None",
+                actual=repr(self.delegate),
+            )
 
     def over(self, others: SessionConfig) -> SessionConfig:
         """These settings, and where one is at its default that of `others`."""
@@ -146,6 +156,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "switch_interval": _or_none(lambda value, what: check_number(value, what, above=0.0)),
     "check_finite": _switch,
     "reproducible": _switch,
+    "delegate": _or_none(_text),
     "plan_cache_size": _at_least(1),
     "operation_timeout": check_seconds,
     "executor": _executor,

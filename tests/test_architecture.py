@@ -55,8 +55,11 @@ BACKEND_RANK: Final = RANKS["runtime"] + 1
 
 # A package of kernels for another backend's device sees that backend, too.
 KERNEL_PACKAGES: Final = ("aioflow_onednn",)
-BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy", *KERNEL_PACKAGES)
-BACKEND_NAMES: Final = ("numpy", "cupy", "onednn")  # their entry points
+# An engine that computes parts of steps sees what translates them for it.
+ENGINES: Final = ("aioflow_onnxruntime",)
+ENGINE_RANK: Final = RANKS["interop"] + 1
+BACKENDS: Final = ("aioflow_numpy", "aioflow_cupy", *KERNEL_PACKAGES, *ENGINES)
+BACKEND_NAMES: Final = ("numpy", "cupy", "onednn", "onnxruntime")  # their entry points
 BACKEND_LIBRARIES: Final = ("cupy", "cupyx")
 REPORTS_VERSIONS: Final = "aioflow.cli.doctor"
 DOOR: Final = ("aioflow_numpy.products", "aioflow_numpy.crew", "aioflow_numpy.namespace")
@@ -237,7 +240,7 @@ def ranks(modules: Modules) -> Iterator[str]:
 def rank(module: Module) -> int:
     if module.in_core:
         return RANKS.get(module.area, TOP)
-    return BACKEND_RANK + module.name.startswith(KERNEL_PACKAGES)
+    return ENGINE_RANK if module.name.startswith(ENGINES) else BACKEND_RANK + module.name.startswith(KERNEL_PACKAGES)
 
 
 def downhill(module: Module, target: Module) -> bool:
@@ -541,6 +544,7 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (ranks, {"aioflow_numpy.a": "from aioflow.session.session import Session", "aioflow.session.session": ""}, 1),
     (ranks, {"aioflow_numpy.a": "import aioflow_cupy.b", "aioflow_cupy.b": ""}, 1),
     (ranks, {"aioflow_numpy.a": "import aioflow_onednn.b", "aioflow_onednn.b": ""}, 1),
+    (ranks, {"aioflow.interop.a": "import aioflow_onnxruntime.b", "aioflow_onnxruntime.b": ""}, 1),
     (ranks_exist, {name: "" for name in _EVERY_RANK if name != "aioflow.net"}, 1),
     (ranks_exist, {name: "" for name in _EVERY_RANK if name != "aioflow"}, 1),
     (cycles, {"aioflow.a": "import aioflow.b", "aioflow.b": "def f():\n    from aioflow.a import x"}, 1),
@@ -602,6 +606,7 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (ranks, {"aioflow": "from aioflow import nn", "aioflow.nn": "from aioflow.ops import x", "aioflow.ops": ""}),
     (ranks, {"aioflow_numpy.a": "from aioflow.kernels import x", "aioflow.kernels": ""}),
     (ranks, {"aioflow_onednn.a": "import aioflow_numpy.b", "aioflow_numpy.b": ""}),
+    (ranks, {"aioflow_onnxruntime.a": "import aioflow.interop.b", "aioflow.interop.b": ""}),
     (cycles, {"aioflow.a": "import aioflow.b\nimport aioflow.c", "aioflow.b": "import aioflow.c", "aioflow.c": ""}),
     (tasks, {"aioflow.a": "tg.create_task(f())\nself._group.create_task(f())\nself.task_group.create_task(f())"}),
     (tasks, {"aioflow.a": "from aioflow.runtime.bind import gather\ngather(x)\nbind.gather(x)"}),

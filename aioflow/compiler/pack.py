@@ -23,7 +23,7 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.registry import KERNELS
 
-__all__ = ["PackOptions", "pack_sends"]
+__all__ = ["PackOptions", "pack_sends", "waits_for_others"]
 
 _OPAQUE: Final = ("string", "resource", "variant")
 
@@ -130,14 +130,15 @@ def _waits(device: str, graph: ClientGraph) -> dict[str, int]:
     kind = DeviceSpec.from_string(device).device_type or "CPU"
     found: dict[str, int] = {}
     for number, node in enumerate(graph.nodes.values()):
-        bits = 1 << number if _waits_for_others(node, kind) else 0
+        bits = 1 << number if waits_for_others(node, kind) else 0
         for source in node.predecessors():
             bits |= found.get(source, 0)  # but for the edge that closes a loop
         found[node.name] = bits
     return found
 
 
-def _waits_for_others(node: Node, kind: str) -> bool:
+def waits_for_others(node: Node, kind: str) -> bool:
+    """Return whether the node waits for what others do, on that kind of device."""
     if node.op in (SEND, *BOUNDARY) or traits_of(node.op).steers:
         return False
     if node.op == RECV:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from aioflow.compiler.ir import BODY, ClientGraph, Plan
 from aioflow.compiler.optimize.order_memory import order_memory
@@ -13,6 +14,7 @@ from aioflow.compiler.optimize.passes import (
     RECOMPUTE,
     SCHEDULE_RECEIVES,
     Evaluate,
+    Pass,
     chosen_passes,
     is_on,
 )
@@ -25,6 +27,7 @@ from aioflow.compiler.schedule import schedule_receives
 from aioflow.compiler.taking import mark_takes
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.compiler.verify import verify
+from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
 
 __all__ = ["CompileOptions", "compile_step"]
@@ -48,6 +51,8 @@ class CompileOptions:
         meeting: Makes of feeds and fetches, before they are placed, nodes that meet the caller while the step runs.
         times: From a placed graph what `pack_sends` and `schedule_receives` need; without it, each value is sent by
             itself as soon as it is made.
+        delegate: From the graph of a device that in which one node stands for each part that another engine computes;
+            without it, there are none.
     """
 
     verify: bool = False
@@ -58,18 +63,21 @@ class CompileOptions:
     recompute: Recompute | None = None
     meeting: Callable[[ClientGraph], ClientGraph] | None = None
     times: Callable[[ClientGraph], tuple[NodeSeconds, TransferSeconds]] | None = None
+    delegate: Callable[[str, ClientGraph], ClientGraph] | None = None
 
 
 def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOptions | None = None) -> Plan:
-    """prune → optimize → place → partition → pack → schedule → order.
+    """prune → optimize → place → partition → pack → schedule → delegate → order.
 
     Raises:
         InvalidArgumentError: a device request cannot be met, or an optimization is switched that does not exist.
         UnimplementedError: no kernel for a node.
     """
     chosen = options or CompileOptions()
-    check = verify if chosen.verify else _trust
-    graph = _optimized(check(prune(request)), chosen, check)
+    check: Callable[..., ClientGraph] = verify if chosen.verify else _trust
+    passes = chosen_passes(chosen.optimizations)
+    later = [each for each in passes if each.fuses and chosen.delegate is not None]
+    graph = _optimized(check(prune(request)), [each for each in passes if each not in later], chosen.evaluate, check)
     if chosen.meeting is None:
         graph = mark_takes(graph)
     else:  # a partial run, which is given out bit by bit
@@ -84,18 +92,27 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
         plan = pack_sends(plan, chosen.times(graph)[0])
     if chosen.times is not None and is_on(SCHEDULE_RECEIVES, chosen.optimizations):
         plan = schedule_receives(plan, *chosen.times(graph))
+    if chosen.delegate is not None:
+        delegate, check_part = chosen.delegate, partial(check, whole=False) if chosen.verify else check
+        plan = plan.changed(lambda device, part: _optimized(delegate(device, part), later, chosen.evaluate, check_part))
     if is_on(ORDER_MEMORY, chosen.optimizations):
         plan = plan.changed(lambda _, subgraph: order_memory(subgraph, chosen.evaluate))
     return plan.changed(lambda _, subgraph: verify(subgraph, whole=False)) if chosen.verify else plan
 
 
-def _optimized(graph: ClientGraph, chosen: CompileOptions, check: Callable[[ClientGraph], ClientGraph]) -> ClientGraph:
-    """The graph, and the bodies in it, after all passes."""
-    for optimization in chosen_passes(chosen.optimizations):
+def _optimized(
+    graph: ClientGraph, passes: Sequence[Pass], evaluate: Evaluate, check: Callable[[ClientGraph], ClientGraph]
+) -> ClientGraph:
+    """The graph, and the bodies in it, after these passes."""
+    for optimization in passes:
         before = list(graph.nodes.values())
-        graph = check(optimization.run(graph, chosen.evaluate))
+        graph = check(optimization.run(graph, evaluate))
         let_go(before)
-    bodies = {name: _optimized(node.body, chosen, check) for name, node in graph.nodes.items() if node.body is not None}
+    bodies = {
+        name: _optimized(node.body, passes, evaluate, check)
+        for name, node in graph.nodes.items()
+        if node.body is not None and node.op != DELEGATED
+    }
     if not bodies:
         return graph
     inside = {

@@ -117,6 +117,11 @@ class BodySteps(Protocol):
             OpError: a node inside failed; it is named.
         """
 
+    def call(self, values: Sequence[Any], step: Any) -> list[Any]:
+        """The same in this thread, as a part of the running step, if there is one; only of a body without branches,
+        loops and nodes that wait.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:

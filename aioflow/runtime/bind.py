@@ -200,7 +200,7 @@ def bind_graph(
     resources: Any,
     state: dict[str, Any],
     folders: AllowedFolders = ANYWHERE,
-    prepare: Callable[[ClientGraph], BodySteps] | None = None,
+    prepare: Callable[[Node], BodySteps] | None = None,
     *,
     reproducible: bool = False,
 ) -> list[BoundNode]:
@@ -208,7 +208,7 @@ def bind_graph(
 
     Args:
         folders: Where the nodes may open files.
-        prepare: Makes bodies ready to be run; without it, nodes that have some cannot be bound.
+        prepare: Makes the bodies of nodes ready to be run; without it, nodes that have some cannot be bound.
         reproducible: As `SessionConfig.reproducible`.
 
     Raises:
@@ -226,11 +226,10 @@ def _bind(
     resources: Any,
     state: dict[str, Any],
     folders: AllowedFolders,
-    prepare: Callable[[ClientGraph], BodySteps] | None,
+    prepare: Callable[[Node], BodySteps] | None,
     reproducible: bool,
 ) -> BoundNode:
     specs = [graph.spec(edge) for edge in node.inputs]
-    body = node.body
     binding = Binding(
         node.name,
         node.op,
@@ -244,7 +243,7 @@ def _bind(
         resources,
         state,
         folders,
-        None if body is None or prepare is None else prepare(body),
+        None if node.body is None or prepare is None else prepare(node),
         reproducible,
     )
     try:

@@ -12,6 +12,7 @@ from aioflow.compiler.ir import ClientGraph
 from aioflow.graph.dtypes import DType
 from aioflow.ops.fused import ORIGINS
 from aioflow.runtime.step import Step
+from aioflow.work.copying import copied
 
 __all__ = ["Body"]
 
@@ -24,6 +25,9 @@ class Runnable(Protocol):
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step; returns its fetches in order. Raises OpError."""
+
+    def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
+        """Run one step in this thread, as a part of another one; returns its fetches in order. Raises OpError."""
 
 
 class Body:
@@ -46,6 +50,22 @@ class Body:
             return await self._executable.run(values, step)
         finally:
             step.finish()
+
+    def call(self, values: Sequence[Any], step: Step | None) -> list[Any]:
+        """As a part of the step that calls it. Raises InternalError: it has branches, loops, or nodes that wait."""
+        return _new(self._executable.call(values, step), values)
+
+
+def _new(results: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Return results each in memory of its own, which is neither an argument's nor a constant's."""
+    held = {id(value) for value in values}
+    made: list[Any] = []
+    for result in results:
+        is_array = isinstance(result, np.ndarray)
+        is_shared = is_array and (result.base is not None or not result.flags.writeable or id(result) in held)
+        held.add(id(result))
+        made.append(copied(result) if is_shared else result)
+    return made
 
 
 def _digest(graph: ClientGraph) -> bytes:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.optimize.passes import chosen_passes
 from aioflow.config import SessionConfig
 from aioflow.errors import InternalError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import RECV
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ArrayBackend
+from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, bind_graph
 from aioflow.runtime.bodies import Body
@@ -68,6 +71,12 @@ class Executable(ABC):
     def run_brief(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
         """The fetches of a step that is brief (`is_brief`). Raises as `run`."""
         raise InternalError("not a brief step")
+
+    def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
+        """Run in this thread, as a part of `step`; returns the fetched values, which others may hold too. Raises as
+        `run`.
+        """
+        raise InternalError("a body that is called has branches, loops, or nodes that wait")
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run one step and return the fetches in order.
@@ -146,6 +155,10 @@ class StrandExecutable(Executable):
         if outputs is None:
             raise InternalError("a brief step was not run")
         return self._fetched.hand_over(self._given(outputs, feeds))
+
+    def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
+        """As of `Executable`."""
+        return self._given(self._strand.call(self._taken(feeds), step), feeds)
 
     async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
         return self._given(await self._strand.run(self._taken(feeds), step), feeds)
@@ -226,8 +239,14 @@ def _made(
     alone: bool,
     folders: AllowedFolders,
 ) -> Executable:
-    def prepare(body: ClientGraph) -> Body:
-        made = make_executable(body, backend, resources, state, executor, config, capture, True, folders)
+    def prepare(node: Node) -> Body:
+        body = node.body
+        if body is None:
+            raise InternalError(f"node {node.name!r} has no body")
+        settings = config
+        if node.op == DELEGATED:  # it was left as it is for the other engine; and it is called, which strands can be
+            body, settings = _fused(body, config), replace(config, executor="strands")
+        made = make_executable(body, backend, resources, state, executor, settings, capture, True, folders)
         return Body(body, made)
 
     bound = bind_graph(graph, backend, resources, state, folders, prepare, reproducible=config.reproducible)
@@ -250,3 +269,15 @@ def _made(
     if strand is not None:
         return StrandExecutable(lifted, fetched, config, strand, cut)
     return UnitsExecutable(lifted, fetched, config, cut)
+
+
+def _fused(graph: ClientGraph, config: SessionConfig) -> ClientGraph:
+    """Return the graph after the passes that a step with delegated parts leaves for later."""
+    for each in chosen_passes(config.optimizations):
+        if each.fuses:
+            graph = each.run(graph, _unknown)
+    return graph
+
+
+def _unknown(*_: object) -> None:
+    """Compute no node: constants are folded already."""

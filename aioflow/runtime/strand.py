@@ -136,6 +136,16 @@ class Strand:
             self.cost.observe(self._magnitude(values), seconds)
         return result
 
+    def call(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...]:
+        """Run in this thread, as a part of `step`, if there is one. Raises as `run`."""
+        try:
+            if step is None:
+                return self.code.function(Form.FAST)(*values)
+            return self.code.function(Form.STOPPABLE)(*values, step, work_here(step))
+        except Exception as error:
+            explained = self._explain(error)
+            raise explained from explained.__cause__
+
     def _in_thread(self, values: Sequence[Any], step: Step) -> tuple[tuple[Any, ...], float]:
         if step.requested:
             step.halt()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from aioflow.compiler.delegate import delegated
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.passes import chosen_passes
 from aioflow.compiler.pipeline import CompileOptions, compile_step
@@ -25,8 +26,10 @@ from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVA
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
+from aioflow.kernels.registry import HOST
 from aioflow.ops.transfer import check_compression
 from aioflow.runtime.cluster import Cluster, Home
+from aioflow.runtime.delegates import find_delegate
 from aioflow.runtime.folding import fold
 from aioflow.runtime.stats import StepStats
 from aioflow.work.forking import Locked
@@ -49,7 +52,13 @@ class Planner:
         check_strategy(config.placement)
         chosen_passes(config.optimizations)  # which refuses names that no pass has
         compression = "" if config.compression is None else check_compression(config.compression)
-        self._options = CompileOptions(optimizations=config.optimizations, evaluate=fold, compression=compression)
+        self._delegate = None if config.reproducible else find_delegate(config.delegate)
+        self._options = CompileOptions(
+            optimizations=config.optimizations,
+            evaluate=fold,
+            compression=compression,
+            delegate=None if self._delegate is None else self._delegated,
+        )
         self._costs: CostModel | None = None
         self._pins: dict[str, str] = {}  # as those of the cluster, of nodes that keep something for this session alone
 
@@ -167,6 +176,12 @@ class Planner:
         if worth_replacing(held[-1], again.predicted_seconds):
             return again
         return replace(current, predicted_seconds=held[-1])
+
+    def _delegated(self, device: str, graph: ClientGraph) -> ClientGraph:
+        """As of `CompileOptions.delegate`; the engines compute on the host."""
+        if self._delegate is None or _device_type(device) != HOST:
+            return graph
+        return delegated(device, graph, self._delegate, self._times(graph)[0])
 
     def _recompute(self, graph: ClientGraph, node: Node, device: str) -> bool:
         """Whether it takes less time to compute a node of feeds and constants twice than to send it (a kind of device

@@ -42,11 +42,13 @@ class Pass:
         name: What it is switched by.
         run: Maps a graph to one with the same results.
         exact: Whether results stay the same to the last bit. Passes that are not are off unless they are asked for.
+        fuses: Whether it makes nodes that no other engine computes: where parts are delegated, it runs behind that.
     """
 
     name: str
     run: Callable[[ClientGraph, Evaluate], ClientGraph]
     exact: bool = True
+    fuses: bool = False
 
 
 # The pass for each type.
@@ -67,8 +69,8 @@ PASSES: Final[tuple[Pass, ...]] = (
     Pass("fold_batch_norm", fold_batch_norm, exact=False),
     Pass(MIXED_PRECISION["bfloat16"], in_bfloat16, exact=False),
     Pass(MIXED_PRECISION["float16"], in_float16, exact=False),
-    Pass("fuse_bias", fuse_bias),
-    Pass("fuse_elementwise", fuse_elementwise),
+    Pass("fuse_bias", fuse_bias, fuses=True),
+    Pass("fuse_elementwise", fuse_elementwise, fuses=True),
 )
 
 # What later stages do to the same end, which is switched like a pass: computing a cheap value again rather than sending

@@ -9,27 +9,37 @@ from onnx import GraphProto, ModelProto, NodeProto, defs, helper
 
 from aioflow.graph.arrays import Array
 from aioflow.interop.onnx.exporting.scope import Scope
-from aioflow.interop.onnx.exporting.types import tensor_proto, value_info
+from aioflow.interop.onnx.exporting.types import mention_proto, tensor_proto, value_info
 from aioflow.interop.onnx.exporting.values import Body, Made, Value
 from aioflow.release import RELEASE
 
 __all__ = ["assembled"]
 
 _PRODUCER: Final = "aioflow"
+_SMALL: Final = 1024  # bytes of a constant that is always in the model
 
 
-def assembled(scope: Scope, outputs: Mapping[str, Value], doc: str) -> ModelProto:
+def assembled(
+    scope: Scope, outputs: Mapping[str, Value], doc: str, outside: dict[str, Array] | None = None
+) -> ModelProto:
     """The model.
 
     Args:
         outputs: By the names that they are to have.
         doc: A text for people.
+        outside: Takes the constants of more than 1 KiB, by name, which the model then only mentions; without it all are
+            in the model.
     """
     _name_outputs(scope, outputs)
     body, constants = scope.body, scope.parts.constants
     _drop_unread(body, scope.parts.opset)
     read = body.reads()
-    graph = _graph_proto(body, {name: array for name, array in constants.items() if name in read})
+    kept = {name: array for name, array in constants.items() if name in read}
+    if outside is not None:
+        outside.update(
+            (name, array) for name, array in kept.items() if array.nbytes > _SMALL and not array.dtype.hasobject
+        )
+    graph = _graph_proto(body, kept, outside or {})
     opset = scope.parts.opset
     imports = [helper.make_opsetid("", opset)]
     return helper.make_model(
@@ -93,20 +103,23 @@ def _without_unread(node: Made, read: set[str], opset: int) -> list[str]:
     return names
 
 
-def _graph_proto(body: Body, constants: Mapping[str, Array]) -> GraphProto:
-    """A graph; the constants of all of them are in the model's own."""
+def _graph_proto(body: Body, constants: Mapping[str, Array], outside: Mapping[str, Array]) -> GraphProto:
+    """A graph; the constants of all of them are in the model's own, but for those outside of it."""
     return helper.make_graph(
         [_node_proto(node) for node in body.nodes],
         body.name,
         [value_info(value) for value in body.inputs],
         [value_info(value) for value in body.outputs],
-        [tensor_proto(array, name) for name, array in constants.items()],
+        [
+            mention_proto(array, name) if name in outside else tensor_proto(array, name)
+            for name, array in constants.items()
+        ],
     )
 
 
 def _node_proto(node: Made) -> NodeProto:
     attrs: dict[str, Any] = {
-        key: _graph_proto(value, {}) if isinstance(value, Body) else value
+        key: _graph_proto(value, {}, {}) if isinstance(value, Body) else value
         for key, value in node.attrs.items()
         if not key.startswith("_")
     }

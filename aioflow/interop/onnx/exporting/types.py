@@ -15,7 +15,15 @@ from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.work.copying import native
 
-__all__ = ["dtype_of_text", "is_exportable", "schema_text", "tensor_proto", "tensor_type", "value_info"]
+__all__ = [
+    "dtype_of_text",
+    "is_exportable",
+    "mention_proto",
+    "schema_text",
+    "tensor_proto",
+    "tensor_type",
+    "value_info",
+]
 
 _NO_FORM: Final = (dtypes.complex64, dtypes.complex128)  # which the standard has, and onnxruntime does not run
 _TEXT: Final = {"float": dtypes.float32, "double": dtypes.float64, "bool": dtypes.bool_}
@@ -51,6 +59,14 @@ def tensor_proto(array: Array, name: str = "") -> TensorProto:
     if array.dtype == object:
         return helper.make_tensor(name, TensorProto.STRING, array.shape, array.reshape(-1).tolist())
     return numpy_helper.from_array(np.ascontiguousarray(native(array)).reshape(array.shape), name)
+
+
+def mention_proto(array: Array, name: str) -> TensorProto:
+    """A constant whose value is outside of the model, for a runtime that is given it by name."""
+    made = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
+    made.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    made.external_data.add(key="location", value="given")
+    return made
 
 
 def value_info(value: Value, sizes: Sequence[Any] | None = None) -> ValueInfoProto:

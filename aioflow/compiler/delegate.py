@@ -1,0 +1,336 @@
+"""Parts of a step that another engine computes as a whole: which nodes go together, and the node that stands for them.
+
+A region is a set of nodes of one device between which no other node lies, so that the step may compute it at once. Two
+numbers of each node decide: which nodes that wait for others come before it, and at which *level* it is. A level ends
+with each node that the engine does not compute, so that no way leads out of a level and back. Neither number falls
+along an edge; so what lies between two nodes of equal numbers has these numbers, too, and no cycle comes of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from aioflow.compiler.deadness import may_be_dead
+from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
+from aioflow.compiler.loops import LoopFrame, frames_behind
+from aioflow.compiler.optimize.facts import is_pure_op
+from aioflow.compiler.pack import waits_for_others
+from aioflow.compiler.timeline import NodeSeconds
+from aioflow.graph.boundary import ARG, BOUNDARY, RECV, RETVAL, SEND
+from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.signature.arguments import per_argument
+from aioflow.kernels.registry import HOST, KERNELS
+from aioflow.ops.delegated import DELEGATED
+from aioflow.work.letting_go import let_go
+
+__all__ = ["Delegate", "Region", "delegated", "regions"]
+
+_CONSTANT: Final = "Const"
+
+
+class Delegate(Protocol):
+    """Another engine.
+
+    Attributes:
+        name: The name by which `SessionConfig.delegate` chooses it, with its options.
+        call_seconds: What a call of it costs, whatever it computes.
+    """
+
+    name: str
+    call_seconds: float
+
+    def refused(self, graph: ClientGraph) -> Mapping[str, str]:
+        """Return the nodes that the engine does not compute, each with the reason in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes that are delegated together.
+
+    Attributes:
+        members: Their names, in topological order.
+        seconds: How long they are expected to take here.
+    """
+
+    members: tuple[str, ...]
+    seconds: float
+
+
+class _Place(NamedTuple):
+    """Where a node is.
+
+    Attributes:
+        waits: The nodes that wait for others and come before it, or are it, as bits.
+        level: As above.
+    """
+
+    waits: int
+    level: int
+
+
+def delegated(device: str, graph: ClientGraph, delegate: Delegate, seconds: NodeSeconds) -> ClientGraph:
+    """Return the graph of a device in which one node stands for each region.
+
+    Args:
+        seconds: How long a node is expected to take here.
+    """
+    found, _ = regions(device, graph, delegate, seconds)
+    if not found:
+        return graph
+    before = list(graph.nodes.values())
+    made = _Cutting(graph, found, delegate.name).graph()
+    let_go(before)
+    return made
+
+
+def regions(
+    device: str, graph: ClientGraph, delegate: Delegate, seconds: NodeSeconds
+) -> tuple[list[Region], Mapping[str, str]]:
+    """Return the regions of a device's graph, and for each other node that computes why it stays."""
+    stays = _stays(graph)
+    waiting = {name for name, node in graph.nodes.items() if waits_for_others(node, _kind(device))}
+    taken: dict[tuple[str, ...], bool] = {}  # regions of which the engine has said that it computes them all
+    while True:
+        found = _together(graph, stays, waiting, seconds)
+        for region in found:
+            if region.seconds <= delegate.call_seconds:
+                stays |= dict.fromkeys(region.members, "a call of the engine would take longer")
+            elif region.members not in taken:
+                refused = _refused(graph, region, delegate)
+                stays |= refused
+                taken[region.members] = not refused
+        if all(taken.get(region.members) for region in found):
+            return found, stays
+
+
+def _refused(graph: ClientGraph, region: Region, delegate: Delegate) -> Mapping[str, str]:
+    """Return the members of a region that the engine does not compute, each with the reason."""
+    alone = _alone(graph, region.members)
+    refused = delegate.refused(alone)
+    inside = set(region.members)
+    found: dict[str, str] = {}
+    for name in region.members:
+        given = (source for source in alone.nodes[name].predecessors() if source not in inside)
+        why = next((refused[each] for each in (name, *given) if each in refused), None)
+        if why is not None:
+            found[name] = why
+    return found
+
+
+def _together(
+    graph: ClientGraph, stays: Mapping[str, str], waiting: Collection[str], seconds: NodeSeconds
+) -> list[Region]:
+    """Return the regions that there are if the engine computes all nodes but those that stay."""
+    members: dict[_Place, list[str]] = defaultdict(list)
+    places = _places(graph, stays, waiting)
+    for name, node in graph.nodes.items():
+        if name not in stays and node.op not in (*BOUNDARY, _CONSTANT):
+            members[places[name]].append(name)
+    return [Region(tuple(names), sum(seconds(graph.nodes[name]) for name in names)) for names in members.values()]
+
+
+def _stays(graph: ClientGraph) -> dict[str, str]:
+    """Return the nodes that are in no region whatever the engine computes, each with the reason."""
+    conditional = _conditional(graph)
+    reasons = {
+        name: "in a loop or a branch" if name in conditional and not traits_of(node.op).steers else _reason(graph, node)
+        for name, node in graph.nodes.items()
+        if node.op not in BOUNDARY
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _conditional(graph: ClientGraph) -> set[str]:
+    """Return the nodes that may run never, or more than once, in a step."""
+    frames, dead = frames_behind(graph), may_be_dead(graph)
+    received: set[str] = set()  # what follows from values of other devices that may be dead
+    for name, node in graph.nodes.items():
+        is_received = node.op == RECV and node.attrs["maybe_dead"]
+        if is_received or not received.isdisjoint(node.predecessors()):
+            received.add(name)
+    return received.union(name for name in graph.nodes if frames[name] is not None or Edge(name, 0) in dead)
+
+
+def _reason(graph: ClientGraph, node: Node) -> str:
+    """Return why a node of that kind stays; "" where the engine is asked."""
+    if node.op in (SEND, RECV):
+        return "a transfer between devices"
+    if traits_of(node.op).steers:
+        return "control flow"
+    if not is_pure_op(node.op):
+        return "an effect, or state"
+    if node.body is not None or not node.outputs or (node.op == _CONSTANT and node.control):
+        return "more than a computation"
+    if _is_elastic(graph, node):
+        return "its size follows from values"
+    specs = (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
+    if any(not spec.dtype.is_numpy_compatible or spec.dtype.np_dtype.hasobject for spec in specs):
+        return "values that are not numbers"
+    return ""
+
+
+def _kind(device: str) -> str:
+    return DeviceSpec.from_string(device).device_type or HOST
+
+
+def _is_elastic(graph: ClientGraph, node: Node) -> bool:
+    """Whether values decide how much memory the node takes: a client may send them, and kernels here claim it first."""
+    kernel = KERNELS.find(node.op, HOST, node.attrs)
+    if kernel is None or not kernel.elastic:
+        return False
+    counts = [
+        e
+        for arg, edges in per_argument(OPS.get(node.op).inputs, node.attrs, node.inputs)
+        for e in edges
+        if arg.name in kernel.host
+    ]
+    return any(graph.nodes[edge.node].op != _CONSTANT for edge in counts)
+
+
+def _places(graph: ClientGraph, stays: Mapping[str, str], waiting: Collection[str]) -> dict[str, _Place]:
+    """Return the two numbers of each node. Those of a loop, which begins with the last of its inputs, have the same.
+
+    Args:
+        waiting: The nodes that wait for others.
+    """
+    bits = {name: 1 << number for number, name in enumerate(name for name in graph.nodes if name in waiting)}
+    loops = {name: _outermost(frame) for name, frame in frames_behind(graph).items()}
+    of_loops: dict[LoopFrame, _Place] = defaultdict(lambda: _Place(0, 0))
+    found: dict[str, _Place] = {}
+    before: dict[str, _Place] | None = None
+    while found != before:  # until nothing comes of the edges that close loops
+        before = dict(found)
+        for name, node in graph.nodes.items():
+            is_ours, loop = name in stays or node.op in BOUNDARY, loops[name]
+            waits, level = (bits.get(name, 0), 0) if loop is None else of_loops[loop]
+            for source in node.predecessors():
+                other = found.get(source, _Place(0, 0))
+                leaves = is_ours and source not in stays and graph.nodes[source].op not in (*BOUNDARY, _CONSTANT)
+                waits, level = waits | other.waits, max(level, other.level + leaves)
+            found[name] = _Place(waits, level)
+            if loop is not None:
+                of_loops[loop] = _Place(waits | bits.get(name, 0), level)
+    return found
+
+
+def _outermost(frame: LoopFrame | None) -> LoopFrame | None:
+    while frame is not None and frame.parent is not None:
+        frame = frame.parent
+    return frame
+
+
+def _alone(graph: ClientGraph, members: Sequence[str]) -> ClientGraph:
+    """Return the step that a region is, with all that its own nodes do not read as fetches."""
+    read = set(_edges(graph, members))
+    made = (Edge(name, port) for name in members for port in range(len(graph.nodes[name].outputs)))
+    return _body(graph, members, [edge for edge in made if edge not in read])
+
+
+def _edges(graph: ClientGraph, names: Iterable[str]) -> Iterator[Edge]:
+    return (edge for name in names for edge in graph.nodes[name].inputs)
+
+
+def _inputs(graph: ClientGraph, members: Sequence[str]) -> list[Edge]:
+    """Return what a region reads from outside, but for constants, which go along with it."""
+    inside = set(members)
+    read = dict.fromkeys(_edges(graph, members))
+    return [edge for edge in read if edge.node not in inside and graph.nodes[edge.node].op != _CONSTANT]
+
+
+def _body(graph: ClientGraph, members: Sequence[str], outputs: Sequence[Edge]) -> ClientGraph:
+    """Return a region, with the constants that it reads, as a step of its own with these fetches."""
+    fed: dict[Edge, Edge] = {}
+    nodes: dict[str, Node] = {}
+    for index, edge in enumerate(_inputs(graph, members)):
+        spec = graph.spec(edge)
+        name = f"_arg_{index}"
+        nodes[name] = Node(name, ARG, attrs={"T": spec.dtype, "index": index}, outputs=(spec,))
+        fed[edge] = Edge(name, 0)
+    constants = {edge.node for edge in _edges(graph, members) if graph.nodes[edge.node].op == _CONSTANT}
+    for name in (*(name for name in graph.nodes if name in constants), *members):
+        node = graph.nodes[name]
+        nodes[name] = replace(node, inputs=tuple(fed.get(edge, edge) for edge in node.inputs), control=())
+    for index, edge in enumerate(outputs):
+        name = f"_retval_{index}"
+        nodes[name] = Node(name, RETVAL, (edge,), attrs={"T": graph.spec(edge).dtype, "index": index})
+    return ClientGraph(nodes, len(fed), len(outputs))
+
+
+class _Cutting:
+    """A graph while its regions are replaced."""
+
+    def __init__(self, graph: ClientGraph, found: Sequence[Region], delegate: str) -> None:
+        self._graph = graph
+        self._delegate = delegate
+        self._read: dict[str, dict[Edge, None]] = defaultdict(dict)  # by node, what is read of it from outside
+        self._region: dict[str, Region] = {name: region for region in found for name in region.members}
+        for node in graph.nodes.values():
+            for edge in node.inputs:
+                source = self._region.get(edge.node)
+                if source is not None and self._region.get(node.name) is not source:
+                    self._read[edge.node][edge] = None
+        self._moved: dict[Edge, Edge] = {}
+        self._stands: dict[str, str] = {}  # for each member the node that stands for it
+        self._made: dict[int, Node] = {}
+        for region in found:
+            self._replace(region)
+
+    def _replace(self, region: Region) -> None:
+        graph = self._graph
+        inputs = _inputs(graph, region.members)
+        outputs = [edge for name in region.members for edge in sorted(self._read[name])]
+        if not outputs:  # only waited for
+            outputs = [Edge(region.members[-1], 0)]
+        last = graph.nodes[outputs[-1].node]
+        waits = dict.fromkeys(
+            c for name in region.members for c in graph.nodes[name].control if c not in region.members
+        )
+        attrs: dict[str, Any] = {
+            "Tin": tuple(graph.spec(edge).dtype for edge in inputs),
+            "Tout": tuple(graph.spec(edge).dtype for edge in outputs),
+            "delegate": self._delegate,
+            BODY: _body(graph, region.members, outputs),
+        }
+        specs: tuple[OutputSpec, ...] = tuple(graph.spec(edge) for edge in outputs)
+        node = Node(last.name, DELEGATED, tuple(inputs), tuple(waits), attrs, specs, last.device, last.source)
+        self._made[id(region)] = node
+        self._moved.update((edge, Edge(node.name, port)) for port, edge in enumerate(outputs))
+        self._stands.update(dict.fromkeys(region.members, node.name))
+
+    def graph(self) -> ClientGraph:
+        """Return the graph as it is then."""
+        nodes: dict[str, Node] = {}
+        for name, node in self._graph.nodes.items():
+            region = self._region.get(name)
+            made = self._renamed(node if region is None else self._made[id(region)])
+            nodes[made.name] = made
+        targets = tuple(dict.fromkeys(self._stands.get(name, name) for name in self._graph.targets))
+        read = {source for node in nodes.values() for source in node.predecessors()}.union(targets)
+        kept = {name: node for name, node in nodes.items() if node.op != _CONSTANT or name in read}
+        return replace(self._graph, nodes=_ordered(kept), targets=targets)
+
+    def _renamed(self, node: Node) -> Node:
+        inputs = tuple(self._moved.get(edge, edge) for edge in node.inputs)
+        control = tuple(dict.fromkeys(self._stands.get(name, name) for name in node.control))
+        return (
+            node if (inputs, control) == (node.inputs, node.control) else replace(node, inputs=inputs, control=control)
+        )
+
+
+def _ordered(nodes: Mapping[str, Node]) -> dict[str, Node]:
+    """Return the nodes with each after what it reads, but for the edge that closes a loop; else in their order."""
+    found: dict[str, Node] = {}
+    for first in nodes:
+        waiting = [first]
+        while waiting:
+            node = nodes[waiting[-1]]
+            missing = [n for n in node.predecessors() if n not in found and nodes[n].op != "NextIteration"]
+            waiting += reversed(missing)
+            if not missing:
+                found.setdefault(node.name, node)
+                waiting.pop()
+    return found

@@ -1,0 +1,49 @@
+"""Parts of steps as ONNX models, for an engine that computes them in the place of our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import ModelProto
+
+from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.graph.arrays import Array
+from aioflow.graph.boundary import ARG, RETVAL
+from aioflow.interop.onnx.exporting.assembly import assembled
+from aioflow.interop.onnx.exporting.fusing import fused
+from aioflow.interop.onnx.exporting.scope import Scope
+from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.walk import walk
+from aioflow.interop.unsupported import UnsupportedError
+
+__all__ = ["model_of", "refused_in"]
+
+
+def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
+    """Return the nodes of a part that have no translation, by name, each with the reason."""
+    try:
+        _walked(graph, opset)
+    except UnsupportedError as error:
+        return {each.node: each.why for each in error.unsupported}
+    return {}
+
+
+def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, Array]]:
+    """Return a part as a model, whose inputs and outputs are in the order of the part's feeds and fetches, and its
+    large constants by their names: of these the model has no values, but says that they are outside of it.
+
+    Raises:
+        UnsupportedError: with every node that has no translation.
+    """
+    scope, values = _walked(graph, opset)
+    outside: dict[str, Array] = {}
+    model = assembled(scope, {f"output_{index}": value for index, value in enumerate(values)}, "", outside)
+    return model, outside
+
+
+def _walked(graph: ClientGraph, opset: int) -> tuple[Scope, list[Value]]:
+    graph = fused(graph, opset)
+    feeds = {Edge(n.name, 0): f"input_{n.attrs['index']}" for n in graph.nodes.values() if n.op == ARG}
+    results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}
+    wanted = [results[index] for index in range(graph.fetches)]
+    return walk(graph, wanted, feeds, opset, reserved=[f"output_{index}" for index in range(graph.fetches)])

@@ -1,0 +1,28 @@
+"""The kernel of a delegated part where no engine takes it: its nodes, one after another, as in any step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.registry import Binding, BodySteps, binder
+
+__all__ = ["body_of"]
+
+
+def body_of(binding: Binding) -> BodySteps:
+    """Return the body of a delegated part. Raises InvalidArgumentError: it has none."""
+    if binding.body is None:
+        raise InvalidArgumentError("the delegated part is not there", expected="a body", actual="none")
+    return binding.body
+
+
+@binder("_Delegated", fresh=True, takes_step=True)
+def delegated(binding: Binding) -> Callable[..., tuple[Any, ...]]:
+    body = body_of(binding)
+
+    def call(inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
+        return tuple(body.call(inputs, step))
+
+    return call

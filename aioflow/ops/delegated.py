@@ -1,0 +1,22 @@
+"""The op that stands for a part of a step that another engine computes as a whole. `compiler/delegate.py` makes it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aioflow.graph.opdef import define_op
+from aioflow.graph.traits import opaque
+
+__all__ = ["DELEGATED"]
+
+DELEGATED: Final = "_Delegated"
+
+# The body of the node is the part. `delegate` names the engine.
+define_op(
+    DELEGATED,
+    "inputs: list:Tin",
+    "outputs: list:Tout",
+    ["Tin: list(type)", "Tout: list(type) >= 1", "delegate: string"],
+    made_by="compiler",
+    traits=opaque(),
+)

@@ -1,0 +1,324 @@
+"""Parts of steps by onnxruntime: as much as they can be told from steps of our own kernels."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import aioflow as af
+from aioflow.ops.delegated import DELEGATED
+from aioflow_onnxruntime import entry, sessions
+from aioflow_onnxruntime.engine import Engine
+from aioflow_onnxruntime.kernels import Delegated
+from tests.interop.onnx_out.cases import CASES, Case
+from tests.interop.onnx_out.running import same
+from tests.net.clusters import cluster
+
+BY_ONNXRUNTIME = af.SessionConfig(delegate="onnxruntime")
+GENERATOR = np.random.default_rng(3)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Delegated]]:
+    """The delegated parts of the steps that the test registers, however small they are."""
+    monkeypatch.setattr(Engine, "call_seconds", 0.0)
+    found: list[Delegated] = []
+    before = Delegated.__init__
+
+    def noted(self: Delegated, *args: Any) -> None:
+        before(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(Delegated, "__init__", noted)
+    yield found
+    for part in found:
+        if part.is_begun:
+            part.ready.wait(60)
+
+
+async def run_twice(session: af.Session, parts: list[Delegated], fetches: Any, feeds: Any = None) -> tuple[Any, Any]:
+    """What the parts' own nodes give, and then what onnxruntime gives."""
+    before = await session.run(fetches, feeds)
+    for part in parts:
+        await asyncio.to_thread(part.ready.wait, 60)
+        assert part.part is not None
+    return before, await session.run(fetches, feeds)
+
+
+def floats(*shape: int) -> NDArray[np.float32]:
+    return GENERATOR.standard_normal(shape).astype(np.float32)
+
+
+def layers(x: af.Tensor, *sizes: int) -> af.Tensor:
+    for size in sizes:
+        weights = floats(int(x.shape[-1]), size) / np.float32(np.sqrt(int(x.shape[-1])))
+        x = af.tanh(af.matmul(x, af.constant(weights)) + af.constant(floats(size)))
+    return x
+
+
+async def check_case(case: Case, dynamic: bool, parts: list[Delegated]) -> None:
+    with af.Graph().as_default() as graph:
+        af.set_random_seed(7)  # both sessions have the same variables
+        shapes = [[None] * array.ndim if dynamic else array.shape for array in case.arrays]
+        inputs = [af.placeholder(af.as_dtype(a.dtype), s) for a, s in zip(case.arrays, shapes, strict=True)]
+        made = case.build(*inputs)
+        initializer = af.global_variables_initializer()
+    outputs = list(made) if isinstance(made, list | tuple) else [made]
+    feeds = dict(zip(inputs, case.arrays, strict=True))
+    async with af.Session(graph=graph) as ours, af.Session(graph=graph, config=BY_ONNXRUNTIME) as theirs:
+        await ours.run(initializer)
+        await theirs.run(initializer)
+        wanted = await ours.run(outputs, feeds)
+        first, second = await run_twice(theirs, parts, outputs, feeds)
+    for expected, own, found in zip(wanted, first, second, strict=True):
+        same(expected, own, case.tolerance)
+        same(expected, found, case.tolerance)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_every_translation_gives_what_our_kernels_give(case: Case, parts: list[Delegated]) -> None:
+    await check_case(case, False, parts)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.static_only], ids=lambda case: case.name)
+async def test_so_it_does_where_no_size_is_known(case: Case, parts: list[Delegated]) -> None:
+    await check_case(case, True, parts)
+
+
+async def test_a_net_is_one_part_in_each_way_to_run_it(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 128, 10)
+    rows = floats(16, 64)
+    async with af.Session() as ours:
+        wanted = await ours.run(y, {x: rows})
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        _, found = await run_twice(session, parts, y, {x: rows})
+        assert len(parts) == 1
+        same(wanted, found, 1e-5)
+        call = session.batched(y, [x])
+        async with asyncio.TaskGroup() as tg:
+            calls = [tg.create_task(call(rows[at : at + 4])) for at in range(0, 16, 4)]
+        same(wanted, np.concatenate([each.result() for each in calls]), 1e-5)
+        streamed = [value async for value in session.stream(y, [{x: rows[:4]}, {x: rows[4:]}])]
+        same(wanted, np.concatenate(streamed), 1e-5)
+        handle = await session.partial_run_setup([y], [x])
+        same(wanted, await session.partial_run(handle, y, {x: rows}), 1e-5)
+    same(wanted, np.asarray(af.Session(config=BY_ONNXRUNTIME).run_sync(y, {x: rows})), 1e-5)
+
+
+async def test_parts_are_on_each_device_where_their_nodes_are(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    with af.device("/cpu:0"):
+        a = layers(x, 128, 64)
+    with af.device("/cpu:1"):
+        b = layers(a, 128, 64)
+    with af.device("/cpu:0"):
+        c = layers(a + b, 128, 10)
+    rows = floats(32, 64)
+    async with af.Session(config=af.SessionConfig(device_count={"CPU": 2})) as ours:
+        wanted = await ours.run(c, {x: rows})
+    config = af.SessionConfig(delegate="onnxruntime", device_count={"CPU": 2})
+    async with af.Session(config=config) as session:
+        _, found = await run_twice(session, parts, c, {x: rows})
+    assert len(parts) == 3
+    same(wanted, found, 1e-5)
+
+
+async def test_a_worker_of_a_cluster_runs_its_parts_by_what_it_has(parts: list[Delegated]) -> None:
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None, 64])
+        with af.device("/job:a"):
+            a = layers(x, 128, 64)
+        with af.device("/job:b"):
+            b = layers(a, 128, 64)
+        with af.device("/job:a"):
+            c = layers(a + b, 128, 10)
+    rows = floats(32, 64)
+    async with cluster("a", "b", tcp=True) as servers:
+        async with af.Session(servers[0].target, graph=graph) as ours:
+            wanted = await ours.run(c, {x: rows})
+        async with af.Session(servers[0].target, graph=graph, config=BY_ONNXRUNTIME) as session:
+            _, found = await run_twice(session, parts, c, {x: rows})
+    assert len(parts) == 3
+    same(wanted, found, 1e-5)
+
+
+async def test_a_result_is_the_callers_own(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    rows = floats(16, 64)
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        _, first = await run_twice(session, parts, [y, y], {x: rows})
+        kept = first[0].copy()
+        first[0][:] = 7.0
+        second = await session.run([y, y], {x: rows})
+    np.testing.assert_array_equal(first[1], kept)
+    np.testing.assert_array_equal(second[0], kept)
+
+
+async def test_arrays_may_lie_in_memory_as_they_like(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    rows = floats(64, 16)
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        _, wanted = await run_twice(session, parts, y, {x: np.ascontiguousarray(rows.T)})
+        given = [rows.T, rows.T[::-1][::-1], rows.T.astype(">f4"), np.asfortranarray(rows.T)]
+        for array in given:
+            same(wanted, await session.run(y, {x: array}), 1e-6)
+        assert (await session.run(y, {x: rows.T[:0]})).shape == (0, 64)
+
+
+async def test_the_model_shares_the_memory_of_large_constants(parts: list[Delegated]) -> None:
+    weights = floats(64, 64)
+    x = af.placeholder("float32", [None, 64])
+    y = af.matmul(af.tanh(x), af.constant(weights)) * 2.0 + 1.0
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await run_twice(session, parts, af.matmul(y, y, transpose_b=True), {x: floats(64, 64)})
+        (part,) = parts
+        assert part.part is not None
+        (held,) = part.part.held.values()
+        (constant,) = (n.attrs["value"] for n in part.graph.nodes.values() if n.op == "Const" and n.outputs[0].dims)
+        assert np.shares_memory(held, constant)
+
+
+async def test_an_error_names_the_node_as_our_kernels_do(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    index = af.placeholder("int32", [None])
+    y = layers(af.gather(layers(x, 128), index, name="picked"), 64)
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await run_twice(session, parts, y, {x: floats(4, 64), index: [0, 3]})
+        with pytest.raises(af.errors.InvalidArgumentError, match="out of data bounds") as raised:
+            await session.run(y, {x: floats(4, 64), index: [4]})
+        assert raised.value.node == "picked"
+        assert raised.value.source is not None
+        await session.run(y, {x: floats(4, 64), index: [3]})
+
+
+async def test_a_model_that_onnxruntime_refuses_is_said_once(
+    parts: list[Delegated], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(sessions, "made", refused)
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    rows = floats(4, 64)
+    async with af.Session() as ours, af.Session(config=BY_ONNXRUNTIME) as session:
+        wanted = await ours.run(y, {x: rows})
+        with caplog.at_level(logging.WARNING, "aioflow.delegate"):
+            for _ in range(3):
+                same(wanted, await session.run(y, {x: rows}), 1e-6)
+                await asyncio.to_thread(parts[0].ready.wait, 60)
+    (record,) = caplog.records
+    assert "is not delegated: no such kernel" in record.getMessage()
+
+
+async def test_a_step_that_is_stopped_ends_between_two_nodes(
+    parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 600
+    x = af.placeholder("float32", [size, size])
+    y = x
+    for _ in range(60):
+        y = af.tanh(af.matmul(y, y))
+    value = floats(size, size)
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await run_twice(session, parts, y, {x: value})
+        seen = asyncio.Event()
+        original, loop = parts[0].part, asyncio.get_running_loop()
+        assert original is not None
+        run = original.run
+
+        def noted(values: Any) -> Any:
+            loop.call_soon_threadsafe(seen.set)
+            return run(values)
+
+        monkeypatch.setattr(original, "run", noted)
+        async with asyncio.TaskGroup() as tg:
+            task = tg.create_task(session.run(y, {x: value}))
+            await seen.wait()
+            task.cancel()
+        assert task.cancelled()
+        with pytest.raises(af.errors.DeadlineExceededError):
+            await session.run(y, {x: value}, timeout=1e-3)
+        assert np.isfinite(await session.run(y, {x: value})).all()
+
+
+async def test_a_value_may_be_no_larger_than_the_session_says(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    config = af.SessionConfig(delegate="onnxruntime", max_value_bytes=64 * 64 * 4)
+    async with af.Session(config=config) as session:
+        await run_twice(session, parts, y, {x: floats(8, 64)})
+        with pytest.raises(af.errors.ResourceExhaustedError):
+            await session.run(y, {x: floats(65, 64)})
+
+
+async def test_the_check_for_finite_values_sees_what_comes_out(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = af.log(layers(x, 128, 64) - 2.0)
+    config = af.SessionConfig(delegate="onnxruntime", check_finite=True)
+    async with af.Session(config=config) as session:
+        for _ in range(2):
+            with pytest.raises(af.errors.InvalidArgumentError, match=r"NaN|nan"):
+                await session.run(y, {x: floats(8, 64)})
+            for part in parts:
+                await asyncio.to_thread(part.ready.wait, 60)
+
+
+async def test_variables_are_read_at_every_step(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    weights = af.Variable(floats(64, 64))
+    y = layers(af.matmul(x, weights), 128, 10)
+    rows = floats(8, 64)
+    async with af.Session(config=BY_ONNXRUNTIME) as session, af.Session() as ours:
+        for each in (session, ours):
+            await each.run(weights.initializer)
+        await run_twice(session, parts, y, {x: rows})
+        for each in (session, ours):
+            await each.run(weights.assign(floats(64, 64) * 0 + 0.01))
+        same(await ours.run(y, {x: rows}), await session.run(y, {x: rows}), 1e-5)
+
+
+def test_what_cannot_be_is_a_typed_error() -> None:
+    with pytest.raises(af.errors.NotFoundError, match="no engine 'nothing'"):
+        af.Session(config=af.SessionConfig(delegate="nothing"))
+    with pytest.raises(af.errors.NotFoundError, match="no such execution provider"):
+        af.Session(config=af.SessionConfig(delegate="onnxruntime:Nothing"))
+    with pytest.raises(af.errors.InvalidArgumentError, match="reproducible"):
+        af.SessionConfig(delegate="onnxruntime", reproducible=True)
+
+
+@pytest.mark.parametrize("delegate", ["onnxruntime:CPU", "onnxruntime:CPUExecutionProvider", "auto"])
+async def test_a_provider_is_named_behind_a_colon(delegate: str, parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    async with af.Session(config=af.SessionConfig(delegate=delegate)) as session:
+        await run_twice(session, parts, y, {x: floats(8, 64)})
+    assert parts
+
+
+async def test_reproducible_results_are_those_of_our_kernels(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    async with af.Session(config=af.SessionConfig(delegate="auto", reproducible=True)) as session:
+        plan = session.plan(y, [x])
+        await session.run(y, {x: floats(8, 64)})
+    assert not parts
+    assert not any(node.op == DELEGATED for node in plan.nodes())
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "find_spec", lambda name: None)
+    with pytest.raises(af.errors.NotFoundError, match="onnxruntime is not installed") as raised:
+        af.Session(config=af.SessionConfig(delegate="onnxruntime"))
+    assert "pip install 'aioflow-engine[onnxruntime]'" in str(raised.value)
+    af.Session(config=af.SessionConfig(delegate="auto"))
+    assert "not used" in entry.describe()["onnxruntime"]
