@@ -33,6 +33,7 @@ class Case:
         rewrite: Whether TensorFlow's graph rewriter is on.
         executor: Which of aioflow's executors runs it; "reference" keeps branches and loops in their primitive form.
         optimizations: As `SessionConfig`'s.
+        delegate: As `SessionConfig`'s.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Case:
     executor: str = "strands"
     optimizations: bool | dict[str, bool] = True
     alone: float | None = None
+    delegate: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,16 +88,20 @@ async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: 
             with aioflow.Graph().as_default() as graph:
                 our_fetches, our_feeds = case.build(aioflow)
                 flops = await step_flops(graph, our_fetches, our_feeds)
-                async with aioflow.Session(
-                    config=aioflow.SessionConfig(executor=case.executor, optimizations=case.optimizations)
-                ) as ours:
+                config = aioflow.SessionConfig(
+                    executor=case.executor, optimizations=case.optimizations, delegate=case.delegate
+                )
+                async with aioflow.Session(config=config) as ours:
                     await ours.run(aioflow.global_variables_initializer())
 
                     async def step() -> Any:
                         return await ours.run(our_fetches, our_feeds)
 
+                    await step()
+                    await ours.prepared()
                     times = await _rounds(step, lambda: call(*values), rounds, seconds)
-    return Measured(case, *times, flops, case.target if case.alone is None or have_onednn() else case.alone)
+    is_alone = case.alone is not None and case.delegate is None and not have_onednn()
+    return Measured(case, *times, flops, case.alone if is_alone and case.alone is not None else case.target)
 
 
 def _tf_config(tf: Any, rewrite: bool) -> Any:

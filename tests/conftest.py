@@ -56,6 +56,7 @@ _LONG: Final = (
 _ALIKE: Final = (
     "autodiff",
     "backends/cupy",
+    "backends/onnxruntime/test_translations.py",
     "backends/test_",
     "cli/test_explain.py",
     "cli/test_top.py",

@@ -31,6 +31,7 @@ from aioflow.graph.default_session import SESSIONS
 from aioflow.graph.graph import Graph
 from aioflow.graph.scopes import GRAPHS
 from aioflow.runtime.cluster import Cluster, LocalCluster
+from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.step import Step, StuckStep
 from aioflow.runtime.sync_runner import SyncRunner, loop_runs_here
@@ -224,6 +225,12 @@ class Session(Blocking, Batching, Reporting):
     def list_devices(self) -> list[str]:
         """Full names of the devices that the session can use; of a cluster, once the session is entered or used."""
         return list(self._cluster.devices)
+
+    async def prepared(self) -> None:
+        """Wait until all is ready that steps have made for later steps in this process, such as parts of them for
+        another engine (`SessionConfig.delegate`). Whoever measures, or serves the first request, waits for that.
+        """
+        await PREPARATIONS.ended()
 
     async def health(self, timeout: float = 1.0) -> Mapping[str, WorkerState | OpError]:
         """For each task how its worker is, or why that is not known after `timeout` seconds; all are asked at once."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.compiler.ir import BODY
 from aioflow.kernels.delegated import body_of
 from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, binder
 from aioflow.ops.delegated import DELEGATED
-from aioflow.work.forking import Locked, not_forked
+from aioflow.runtime.delegates import PREPARATIONS
+from aioflow.work.forking import not_forked
 from aioflow_numpy.threads import thread_count
 from aioflow_onnxruntime import NAME
 
@@ -24,7 +26,6 @@ __all__ = ["Delegated"]
 
 _LOGGER: Final = logging.getLogger("aioflow.delegate")
 _PRIORITY: Final = 1
-_MAKING: Final = Locked()  # one session is made at a time: onnxruntime uses several threads for it
 
 
 @binder(DELEGATED, device=HOST, fresh=True, takes_step=True, priority=_PRIORITY)
@@ -44,8 +45,7 @@ class Delegated:
 
     Attributes:
         graph: The part, as the compiler has cut it.
-        part: What onnxruntime computes; None as long as it is not ready.
-        ready: Set when `part` is what it will be: None still where onnxruntime refuses the model.
+        part: What onnxruntime computes; None as long as it is not ready, and where onnxruntime refuses the model.
     """
 
     def __init__(self, binding: Binding, provider: str) -> None:
@@ -55,12 +55,6 @@ class Delegated:
         self._body = body_of(binding)
         self._begun = threading.Lock()  # taken by who begins to make it, and never given back
         self.part: Part | None = None
-        self.ready = threading.Event()
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether it is being made, or was."""
-        return self._begun.locked()
 
     def __call__(self, inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
         """Run it once."""
@@ -68,16 +62,13 @@ class Delegated:
         if part is not None:
             return part.run(inputs)
         if self._begun.acquire(blocking=False):
-            threading.Thread(target=self._make, name="aioflow-onnxruntime", args=(thread_count(),)).start()
+            PREPARATIONS.begin(partial(self._make, thread_count()))
         return tuple(self._body.call(inputs, step))
 
     def _make(self, threads: int) -> None:
         try:
             with not_forked():
                 from aioflow_onnxruntime.sessions import made
-            with _MAKING.lock:
-                self.part = made(self.graph, self._provider, threads)
+            self.part = made(self.graph, self._provider, threads)
         except Exception as error:  # whatever speaks against the model, the part's own nodes give the results
             _LOGGER.warning("the part of the step that ends with %r is not delegated: %s", self._node, error)
-        finally:
-            self.ready.set()

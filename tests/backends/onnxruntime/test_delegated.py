@@ -1,94 +1,21 @@
-"""Parts of steps by onnxruntime: as much as they can be told from steps of our own kernels."""
+"""Parts of steps by onnxruntime, in all ways in which steps are run; and what speaks against them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import aioflow as af
 from aioflow.ops.delegated import DELEGATED
 from aioflow_onnxruntime import entry, sessions
-from aioflow_onnxruntime.engine import Engine
 from aioflow_onnxruntime.kernels import Delegated
-from tests.interop.onnx_out.cases import CASES, Case
+from tests.backends.onnxruntime.steps import BY_ONNXRUNTIME, floats, layers, run_twice
 from tests.interop.onnx_out.running import same
 from tests.net.clusters import cluster
-
-BY_ONNXRUNTIME = af.SessionConfig(delegate="onnxruntime")
-GENERATOR = np.random.default_rng(3)
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Delegated]]:
-    """The delegated parts of the steps that the test registers, however small they are."""
-    monkeypatch.setattr(Engine, "call_seconds", 0.0)
-    found: list[Delegated] = []
-    before = Delegated.__init__
-
-    def noted(self: Delegated, *args: Any) -> None:
-        before(self, *args)
-        found.append(self)
-
-    monkeypatch.setattr(Delegated, "__init__", noted)
-    yield found
-    for part in found:
-        if part.is_begun:
-            part.ready.wait(60)
-
-
-async def run_twice(session: af.Session, parts: list[Delegated], fetches: Any, feeds: Any = None) -> tuple[Any, Any]:
-    """What the parts' own nodes give, and then what onnxruntime gives."""
-    before = await session.run(fetches, feeds)
-    for part in parts:
-        await asyncio.to_thread(part.ready.wait, 60)
-        assert part.part is not None
-    return before, await session.run(fetches, feeds)
-
-
-def floats(*shape: int) -> NDArray[np.float32]:
-    return GENERATOR.standard_normal(shape).astype(np.float32)
-
-
-def layers(x: af.Tensor, *sizes: int) -> af.Tensor:
-    for size in sizes:
-        weights = floats(int(x.shape[-1]), size) / np.float32(np.sqrt(int(x.shape[-1])))
-        x = af.tanh(af.matmul(x, af.constant(weights)) + af.constant(floats(size)))
-    return x
-
-
-async def check_case(case: Case, dynamic: bool, parts: list[Delegated]) -> None:
-    with af.Graph().as_default() as graph:
-        af.set_random_seed(7)  # both sessions have the same variables
-        shapes = [[None] * array.ndim if dynamic else array.shape for array in case.arrays]
-        inputs = [af.placeholder(af.as_dtype(a.dtype), s) for a, s in zip(case.arrays, shapes, strict=True)]
-        made = case.build(*inputs)
-        initializer = af.global_variables_initializer()
-    outputs = list(made) if isinstance(made, list | tuple) else [made]
-    feeds = dict(zip(inputs, case.arrays, strict=True))
-    async with af.Session(graph=graph) as ours, af.Session(graph=graph, config=BY_ONNXRUNTIME) as theirs:
-        await ours.run(initializer)
-        await theirs.run(initializer)
-        wanted = await ours.run(outputs, feeds)
-        first, second = await run_twice(theirs, parts, outputs, feeds)
-    for expected, own, found in zip(wanted, first, second, strict=True):
-        same(expected, own, case.tolerance)
-        same(expected, found, case.tolerance)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_every_translation_gives_what_our_kernels_give(case: Case, parts: list[Delegated]) -> None:
-    await check_case(case, False, parts)
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if not c.static_only], ids=lambda case: case.name)
-async def test_so_it_does_where_no_size_is_known(case: Case, parts: list[Delegated]) -> None:
-    await check_case(case, True, parts)
 
 
 async def test_a_net_is_one_part_in_each_way_to_run_it(parts: list[Delegated]) -> None:
@@ -215,7 +142,7 @@ async def test_a_model_that_onnxruntime_refuses_is_said_once(
         with caplog.at_level(logging.WARNING, "aioflow.delegate"):
             for _ in range(3):
                 same(wanted, await session.run(y, {x: rows}), 1e-6)
-                await asyncio.to_thread(parts[0].ready.wait, 60)
+                await session.prepared()
     (record,) = caplog.records
     assert "is not delegated: no such kernel" in record.getMessage()
 
@@ -269,8 +196,7 @@ async def test_the_check_for_finite_values_sees_what_comes_out(parts: list[Deleg
         for _ in range(2):
             with pytest.raises(af.errors.InvalidArgumentError, match=r"NaN|nan"):
                 await session.run(y, {x: floats(8, 64)})
-            for part in parts:
-                await asyncio.to_thread(part.ready.wait, 60)
+            await session.prepared()
 
 
 async def test_variables_are_read_at_every_step(parts: list[Delegated]) -> None:

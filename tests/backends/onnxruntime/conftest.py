@@ -1,0 +1,25 @@
+"""The parts of a test's steps that are delegated to onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioflow_onnxruntime.engine import Engine
+from aioflow_onnxruntime.kernels import Delegated
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[Delegated]:
+    """The delegated parts of the steps that the test registers, however small they are."""
+    monkeypatch.setattr(Engine, "call_seconds", 0.0)
+    found: list[Delegated] = []
+    before = Delegated.__init__
+
+    def noted(self: Delegated, *args: Any) -> None:
+        before(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(Delegated, "__init__", noted)
+    return found
