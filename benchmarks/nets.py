@@ -279,8 +279,5 @@ if __name__ == "__main__":
     add_options(parser)
     arguments = parser.parse_args()
     print(f"{measured_peak()}\n\n{HEAD}", flush=True)
-    sys.exit(
-        reported(
-            "nets", asyncio.run(net_rows(arguments.nets or list(NETS), arguments.rounds, arguments.delegate)), arguments
-        )
-    )
+    rows = asyncio.run(net_rows(arguments.nets or list(NETS), arguments.rounds, arguments.delegate))
+    sys.exit(reported(f"nets by {arguments.delegate}" if arguments.delegate else "nets", rows, arguments))

@@ -27,7 +27,7 @@ from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
 
-__all__ = ["Delegate", "Region", "delegated", "regions"]
+__all__ = ["Delegate", "Region", "delegated", "regions", "stays"]
 
 _CONSTANT: Final = "Const"
 
@@ -91,20 +91,20 @@ def regions(
     device: str, graph: ClientGraph, delegate: Delegate, seconds: NodeSeconds
 ) -> tuple[list[Region], Mapping[str, str]]:
     """Return the regions of a device's graph, and for each other node that computes why it stays."""
-    stays = _stays(graph)
+    staying = stays(graph)
     waiting = {name for name, node in graph.nodes.items() if waits_for_others(node, _kind(device))}
     taken: dict[tuple[str, ...], bool] = {}  # regions of which the engine has said that it computes them all
     while True:
-        found = _together(graph, stays, waiting, seconds)
+        found = _together(graph, staying, waiting, seconds)
         for region in found:
             if region.seconds <= delegate.call_seconds:
-                stays |= dict.fromkeys(region.members, "a call of the engine would take longer")
+                staying |= dict.fromkeys(region.members, "a call of the engine would take longer")
             elif region.members not in taken:
                 refused = _refused(graph, region, delegate)
-                stays |= refused
+                staying |= refused
                 taken[region.members] = not refused
         if all(taken.get(region.members) for region in found):
-            return found, stays
+            return found, staying
 
 
 def _refused(graph: ClientGraph, region: Region, delegate: Delegate) -> Mapping[str, str]:
@@ -133,8 +133,10 @@ def _together(
     return [Region(tuple(names), sum(seconds(graph.nodes[name]) for name in names)) for names in members.values()]
 
 
-def _stays(graph: ClientGraph) -> dict[str, str]:
-    """Return the nodes that are in no region whatever the engine computes, each with the reason."""
+def stays(graph: ClientGraph) -> dict[str, str]:
+    """Return the nodes that are in no region whatever the engine computes, each with the reason. None of a region's own
+    do: one who has got the region from elsewhere can look.
+    """
     conditional = _conditional(graph)
     reasons = {
         name: "in a loop or a branch" if name in conditional and not traits_of(node.op).steers else _reason(graph, node)

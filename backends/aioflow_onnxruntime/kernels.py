@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from aioflow.compiler.delegate import stays
 from aioflow.compiler.ir import BODY
+from aioflow.errors import InternalError
 from aioflow.kernels.delegated import body_of
-from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, binder
+from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, BodySteps, binder
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.work.forking import not_forked
@@ -31,7 +33,8 @@ _PRIORITY: Final = 1
 @binder(DELEGATED, device=HOST, fresh=True, takes_step=True, priority=_PRIORITY)
 def delegated(binding: Binding) -> Body:
     engine, _, provider = binding.attrs["delegate"].partition(":")
-    if engine != NAME or binding.reproducible:
+    graph = binding.attrs[BODY]
+    if engine != NAME or binding.reproducible or stays(graph):  # a client may have cut it in another way
         return KERNELS.get(DELEGATED, HOST, binding.attrs, below=_PRIORITY).bind(binding)
     return Delegated(binding, provider)
 
@@ -52,23 +55,30 @@ class Delegated:
         self._node = binding.name
         self.graph = binding.attrs[BODY]
         self._provider = provider
-        self._body = body_of(binding)
         self._begun = threading.Lock()  # taken by who begins to make it, and never given back
+        self._body: BodySteps | None = body_of(binding)
         self.part: Part | None = None
 
     def __call__(self, inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
         """Run it once."""
-        part = self.part
-        if part is not None:
-            return part.run(inputs)
+        body = self._body  # looked at once: it goes when the part is there
+        if body is None:
+            return self._made.run(inputs)
         if self._begun.acquire(blocking=False):
             PREPARATIONS.begin(partial(self._make, thread_count()))
-        return tuple(self._body.call(inputs, step))
+        return tuple(body.call(inputs, step))
+
+    @property
+    def _made(self) -> Part:
+        if self.part is None:
+            raise InternalError("a part has neither its nodes nor a model")
+        return self.part
 
     def _make(self, threads: int) -> None:
         try:
             with not_forked():
                 from aioflow_onnxruntime.sessions import made
             self.part = made(self.graph, self._provider, threads)
+            self._body = None  # with the copies of constants that its kernels keep
         except Exception as error:  # whatever speaks against the model, the part's own nodes give the results
             _LOGGER.warning("the part of the step that ends with %r is not delegated: %s", self._node, error)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
+from aioflow.compiler.partition import partition
+from aioflow.compiler.prune import StepRequest, prune
+from aioflow.graph.arrays import to_array
+from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.ops.delegated import DELEGATED
+from aioflow.runtime.step import Step
+from aioflow.runtime.worker import Worker
 from aioflow_onnxruntime import entry, sessions
 from aioflow_onnxruntime.kernels import Delegated
 from tests.backends.onnxruntime.steps import BY_ONNXRUNTIME, floats, layers, run_twice
 from tests.interop.onnx_out.running import same
 from tests.net.clusters import cluster
+from tests.runtime.split import CPU
 
 
 async def test_a_net_is_one_part_in_each_way_to_run_it(parts: list[Delegated]) -> None:
@@ -248,3 +257,25 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert "pip install 'aioflow-engine[onnxruntime]'" in str(raised.value)
     af.Session(config=af.SessionConfig(delegate="auto"))
     assert "not used" in entry.describe()["onnxruntime"]
+
+
+async def test_a_part_that_was_cut_in_another_way_is_run_by_its_nodes(parts: list[Delegated]) -> None:
+    """A client of a worker may send whatever it likes: what claims its memory here does so in a part, too."""
+    x = af.placeholder("int32", [])
+    graph = prune(StepRequest((x,), (af.fill([x], 1.0) * 2.0,)))
+    body = replace(graph, nodes={name: replace(node, control=()) for name, node in graph.nodes.items()})
+    spec = OutputSpec(af.float32, (None,))
+    attrs = {"Tin": (af.int32,), "Tout": (af.float32,), "delegate": "onnxruntime", BODY: body}
+    given = OutputSpec(af.int32, ())
+    arg = Node("_arg_0", ARG, attrs={"T": af.int32, "index": 0}, outputs=(given,), device=CPU.format(0))
+    part = Node("part", DELEGATED, (Edge("_arg_0", 0),), (), attrs, (spec,), CPU.format(0))
+    retval = Node("_retval_0", RETVAL, (Edge("part", 0),), attrs={"T": af.float32, "index": 0}, device=CPU.format(0))
+    made = ClientGraph({node.name: node for node in (arg, part, retval)}, 1, 1)
+    config = af.SessionConfig(max_value_bytes=1000)
+    worker = Worker(config)
+    handle = worker.register_now(next(iter(partition(made).parts.values())), 1, config)
+    step = Step()
+    with pytest.raises(af.errors.ResourceExhaustedError):
+        await worker.run(handle, [to_array(10**9, af.int32)], step)
+    step.finish()
+    assert not parts
