@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from aioflow.compiler.deadness import may_be_dead
+from aioflow.compiler.growth import grows
 from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.loops import LoopFrame, frames_behind
 from aioflow.compiler.optimize.facts import is_pure_op
@@ -23,7 +24,8 @@ from aioflow.graph.boundary import ARG, BOUNDARY, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument
-from aioflow.kernels.registry import HOST, KERNELS
+from aioflow.kernels.one_shape import may_differ
+from aioflow.kernels.registry import HOST, KERNELS, KernelDef
 from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
 
@@ -167,8 +169,11 @@ def _reason(graph: ClientGraph, node: Node) -> str:
         return "an effect, or state"
     if node.body is not None or not node.outputs or (node.op == _CONSTANT and node.control):
         return "more than a computation"
-    if _is_elastic(graph, node):
-        return "its size follows from values"
+    kernel = KERNELS.find(node.op, HOST, node.attrs)
+    if kernel is None or _is_elastic(graph, node, kernel) or grows(node, kernel, graph):
+        return "its size follows from values, or from broadcasting"
+    if may_differ(node.op, [graph.spec(edge).dims for edge in node.inputs]):
+        return "its inputs may turn out not to have one shape"
     specs = (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
     if any(not spec.dtype.is_numpy_compatible or spec.dtype.np_dtype.hasobject for spec in specs):
         return "values that are not numbers"
@@ -179,18 +184,11 @@ def _kind(device: str) -> str:
     return DeviceSpec.from_string(device).device_type or HOST
 
 
-def _is_elastic(graph: ClientGraph, node: Node) -> bool:
+def _is_elastic(graph: ClientGraph, node: Node, kernel: KernelDef) -> bool:
     """Whether values decide how much memory the node takes: a client may send them, and kernels here claim it first."""
-    kernel = KERNELS.find(node.op, HOST, node.attrs)
-    if kernel is None or not kernel.elastic:
-        return False
-    counts = [
-        e
-        for arg, edges in per_argument(OPS.get(node.op).inputs, node.attrs, node.inputs)
-        for e in edges
-        if arg.name in kernel.host
-    ]
-    return any(graph.nodes[edge.node].op != _CONSTANT for edge in counts)
+    arguments = per_argument(OPS.get(node.op).inputs, node.attrs, node.inputs)
+    counts = (edge for arg, edges in arguments for edge in edges if arg.name in kernel.host)
+    return kernel.elastic and any(graph.nodes[edge.node].op != _CONSTANT for edge in counts)
 
 
 def _places(graph: ClientGraph, stays: Mapping[str, str], waiting: Collection[str]) -> dict[str, _Place]:

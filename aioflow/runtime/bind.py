@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from aioflow.compiler.growth import grows
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.errors import (
     AioflowError,
@@ -22,7 +23,7 @@ from aioflow.graph.traits import Effect
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
 from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, BodySteps, Converter, KernelDef
-from aioflow.runtime.growing import claiming, grows
+from aioflow.runtime.growing import claiming
 from aioflow.work.copying import copied
 from aioflow.work.frozen import is_frozen
 from aioflow.work.stopping import batches

@@ -19,7 +19,7 @@ from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.units import Unit
 from aioflow.work.stopping import current_work
 
-__all__ = ["LoopCode", "LoopParts"]
+__all__ = ["UNSTOPPABLE", "LoopCode", "LoopParts"]
 
 
 class _Unstoppable:
@@ -34,7 +34,7 @@ class _Unstoppable:
     acted = act
 
 
-_UNSTOPPABLE: Final = _Unstoppable()
+UNSTOPPABLE: Final = _Unstoppable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ class LoopCode:
         """Run the loop, with the values taken out of the list."""
         try:
             here = current_work()
-            work = here if isinstance(here, StepWork) else _UNSTOPPABLE
+            work = here if isinstance(here, StepWork) else UNSTOPPABLE
             if step is not None and step.probe is not None:
                 return self._function(Form.PROBED)(values, self._reporter(step.probe), step, work)
-            return self._function(Form.LOOP)(values, step or _UNSTOPPABLE, work)
+            return self._function(Form.LOOP)(values, step or UNSTOPPABLE, work)
         except Exception as error:
             failed = failed_node(error, self._compiled.values(), self._unit.nodes)
             if failed is None:

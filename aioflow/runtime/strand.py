@@ -12,11 +12,12 @@ from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, LiftedLoop, kernel_error
 from aioflow.runtime.codegen import Form
 from aioflow.runtime.elasticity import begins_again, elastic_nodes
-from aioflow.runtime.executor import work_here
+from aioflow.runtime.executor import StepWork, work_here
+from aioflow.runtime.loop_code import UNSTOPPABLE
 from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.strand_code import StrandCode
 from aioflow.work.collector import full_collections_postponed
-from aioflow.work.stopping import Brief, Elsewhere, doing
+from aioflow.work.stopping import Brief, Elsewhere, current_work, doing
 
 __all__ = ["Capture", "CostEstimate", "Strand", "magnitude"]
 
@@ -137,11 +138,13 @@ class Strand:
         return result
 
     def call(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...]:
-        """Run in this thread, as a part of `step`, if there is one. Raises as `run`."""
+        """Run in this thread, as a part of `step`, if there is one; always the form that a thread has compiled first.
+        Raises as `run`.
+        """
+        here = current_work()
+        work = here if isinstance(here, StepWork) else UNSTOPPABLE
         try:
-            if step is None:
-                return self.code.function(Form.FAST)(*values)
-            return self.code.function(Form.STOPPABLE)(*values, step, work_here(step))
+            return self.code.function(Form.STOPPABLE)(*values, step or UNSTOPPABLE, work)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__

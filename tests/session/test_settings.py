@@ -34,6 +34,7 @@ WRONG: dict[str, list[Any]] = {
     "compression": [True, 16],
     "fetch_to_host": ["no", None],
     "reproducible": ["yes", 0],
+    "delegate": [1, True, ["onnxruntime"]],
     "max_value_bytes": [-1, "1 GB", 1e9],
     "partial_runs": [0, -1, 1.5, None],
     "partial_run_timeout": ["long", math.nan, True],
