@@ -49,16 +49,23 @@ _LONG: Final = (
     "net/test_cancellation.py",
 )
 
-# What no interpreter changes: the results of ops, what is made of graphs and files, random programs under a virtual
-# clock, what a model learns, how clusters recover, the pages. One interpreter runs these; the others, with
-# `--other-interpreter`, run what may differ between them: event loops, threads, processes, connections, memory,
-# generated code.
+# What no interpreter changes: the results of ops and of compiled code, what is made of graphs and files, what commands
+# say of them, random programs under a virtual clock, what a model learns, how clusters recover, the pages. One
+# interpreter runs these; the others, with `--other-interpreter`, run what may differ between them: event loops,
+# threads, processes, connections, memory, generated code.
 _ALIKE: Final = (
     "autodiff",
     "backends/cupy",
     "backends/onnxruntime/test_translations.py",
     "backends/test_",
+    "cli/test_calibrate.py",
+    "cli/test_devices.py",
     "cli/test_explain.py",
+    "cli/test_graph.py",
+    "cli/test_inspecting.py",
+    "cli/test_models.py",
+    "cli/test_onnx_models.py",
+    "cli/test_profile.py",
     "cli/test_top.py",
     "compiler",
     "demo",
@@ -75,6 +82,11 @@ _ALIKE: Final = (
     "saved",
     "session/test_random_constraints.py",
     "sweep",
+    "system/compiled/test_chains.py",
+    "system/compiled/test_depthwise.py",
+    "system/compiled/test_patches.py",
+    "system/compiled/test_pools.py",
+    "system/compiled/test_updates.py",
     "system/test_audit.py",
     "system/test_benchmark_tables.py",
     "system/test_blocked_loops.py",
