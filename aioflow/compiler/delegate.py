@@ -293,6 +293,7 @@ class _Cutting:
             "Tin": tuple(graph.spec(edge).dtype for edge in inputs),
             "Tout": tuple(graph.spec(edge).dtype for edge in outputs),
             "delegate": self._delegate,
+            "seconds": region.seconds,
             BODY: _body(graph, region.members, outputs),
         }
         specs: tuple[OutputSpec, ...] = tuple(graph.spec(edge) for edge in outputs)

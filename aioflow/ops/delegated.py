@@ -11,12 +11,12 @@ __all__ = ["DELEGATED"]
 
 DELEGATED: Final = "_Delegated"
 
-# The body of the node is the part. `delegate` names the engine.
+# The body of the node is the part. `delegate` names the engine, `seconds` says how long the part is expected to take.
 define_op(
     DELEGATED,
     "inputs: list:Tin",
     "outputs: list:Tout",
-    ["Tin: list(type)", "Tout: list(type) >= 1", "delegate: string"],
+    ["Tin: list(type)", "Tout: list(type) >= 1", "delegate: string", "seconds: float = 0.0"],
     made_by="compiler",
     traits=opaque(),
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -54,7 +55,7 @@ def find_delegate(setting: str | None) -> Delegate | None:
 
 
 class Preparations:
-    """What is being made in threads for later steps, one after another: it uses several processors for itself."""
+    """What is being made in a thread for later steps: one thing after another, since each uses several processors."""
 
     def __init__(self) -> None:
         self.after_fork()
@@ -62,28 +63,45 @@ class Preparations:
 
     def after_fork(self) -> None:
         """Nothing of the parent is being made in the child."""
-        self._turn = threading.Lock()
         self._changing = threading.Lock()
-        self._count = 0
+        self._pending: deque[Callable[[], None]] = deque()
+        self._runs = False
         self._waiters: list[Callable[[], None]] = []
 
-    def begin(self, prepare: Callable[[], None]) -> None:
-        """Call `prepare()`, which raises nothing, in a thread. The interpreter does not end before it has ended."""
+    def begin(self, prepare: Callable[[], None]) -> bool:
+        """Call `prepare()`, which raises nothing, in a thread, when its turn comes; return False where there can be no
+        thread now. The interpreter does not end in the middle of one, and begins no more of them when it ends.
+        """
         with self._changing:
-            self._count += 1
-        threading.Thread(target=self._run, args=(prepare,), name="aioflow-prepares").start()
-
-    def _run(self, prepare: Callable[[], None]) -> None:
-        ask_for_long_slice()  # as the threads of kernels do: those that an engine starts here inherit it
+            self._pending.append(prepare)
+            if self._runs:
+                return True
+            self._runs = True
         try:
-            with self._turn:
-                prepare()
-        finally:
+            # A daemon would be stopped in the engine's code, which ends the process.
+            threading.Thread(target=self._run, name="aioflow-prepares", daemon=False).start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            self._rest()
+            return False
+        return True
+
+    def _run(self) -> None:
+        ask_for_long_slice()  # as the threads of kernels do: those that an engine starts here inherit it
+        while threading.main_thread().is_alive():
             with self._changing:
-                self._count -= 1
-                waiters, self._waiters = (self._waiters, []) if not self._count else ([], self._waiters)
-            for wake in waiters:
-                wake()
+                if not self._pending:
+                    break
+                prepare = self._pending.popleft()
+            prepare()
+        self._rest()
+
+    def _rest(self) -> None:
+        with self._changing:
+            self._pending.clear()
+            self._runs = False
+            waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
 
     async def ended(self) -> None:
         """Wait until nothing is being made."""
@@ -94,7 +112,7 @@ class Preparations:
                 loop.call_soon_threadsafe(over.set)
 
         with self._changing:
-            if not self._count:
+            if not self._runs:
                 return
             self._waiters.append(wake)
         await over.wait()

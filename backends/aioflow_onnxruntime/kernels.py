@@ -28,6 +28,7 @@ __all__ = ["Delegated"]
 
 _LOGGER: Final = logging.getLogger("aioflow.delegate")
 _PRIORITY: Final = 1
+_WORTH_THREADS: Final = 200e-6  # seconds: a part that takes less is computed in one thread, since each has its own pool
 
 
 @binder(DELEGATED, device=HOST, fresh=True, takes_step=True, priority=_PRIORITY)
@@ -55,7 +56,8 @@ class Delegated:
         self._node = binding.name
         self.graph = binding.attrs[BODY]
         self._provider = provider
-        self._begun = threading.Lock()  # taken by who begins to make it, and never given back
+        self._is_small = binding.attrs["seconds"] < _WORTH_THREADS
+        self._begun = threading.Lock()  # taken by who begins to make it, and kept
         self._body: BodySteps | None = body_of(binding)
         self.part: Part | None = None
 
@@ -65,7 +67,9 @@ class Delegated:
         if body is None:
             return self._made.run(inputs)
         if self._begun.acquire(blocking=False):
-            PREPARATIONS.begin(partial(self._make, thread_count()))
+            threads = 1 if self._is_small else thread_count()
+            if not PREPARATIONS.begin(partial(self._make, threads)):
+                self._begun.release()  # a later run tries again
         return tuple(body.call(inputs, step))
 
     @property

@@ -17,7 +17,7 @@ from aioflow.work.copying import native
 from aioflow.work.stopping import claim, current_work
 from aioflow_onnxruntime.engine import OPSET, provider_of
 
-__all__ = ["Part", "made"]
+__all__ = ["Part", "made", "options_for"]
 
 _SILENT: Final = 4  # the level of what is logged: what onnxruntime has to say comes as an exception, too
 _FAILED_NODE: Final = re.compile(r"Name:'([^']*)'")
@@ -83,7 +83,12 @@ class Part:
         kind = ResourceExhaustedError if _NO_MEMORY.search(text) else InvalidArgumentError
         made = kind(f"onnxruntime: {text}")
         named = _FAILED_NODE.search(text)
-        node = None if named is None else self._graph.nodes.get(named[1])
+        name = "" if named is None else named[1]
+        while (
+            name and name not in self._graph.nodes
+        ):  # several nodes that come of one have its name and one of their own
+            name = name.rpartition("/")[0]
+        node = self._graph.nodes.get(name)
         return made if node is None else made.at(node.name, node.op, node.source)
 
 
@@ -99,16 +104,31 @@ def made(graph: ClientGraph, provider: str, threads: int) -> Part:
         Exception: what onnxruntime has against the model.
     """
     model, constants = model_of(graph, OPSET)
+    held = {name: np.ascontiguousarray(native(array)).reshape(array.shape) for name, array in constants.items()}
+    text, provider = model.SerializeToString(), provider_of(provider)
+    try:
+        session = _session(text, held, provider, options_for(threads))
+    except Exception:  # an optimization of onnxruntime fails on some models that it runs without
+        plain = options_for(threads)
+        plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = _session(text, held, provider, plain)
+    return Part(graph, session, held)
+
+
+def options_for(threads: int) -> onnxruntime.SessionOptions:
+    """Return how a session is made whose runs compute with so many threads."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    held = {name: np.ascontiguousarray(native(array)).reshape(array.shape) for name, array in constants.items()}
-    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
-    if values:
+    return options
+
+
+def _session(
+    model: bytes, held: Mapping[str, Array], provider: str, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    if held:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
         options.add_external_initializers(list(held), values)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=[provider_of(provider)], enable_fallback=0
-    )
-    return Part(graph, session, held)
+    return onnxruntime.InferenceSession(model, options, providers=[provider], enable_fallback=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -124,16 +125,64 @@ async def test_the_model_shares_the_memory_of_large_constants(parts: list[Delega
 
 
 async def test_an_error_names_the_node_as_our_kernels_do(parts: list[Delegated]) -> None:
-    x = af.placeholder("float32", [None, 64])
-    index = af.placeholder("int32", [None])
-    y = layers(af.gather(layers(x, 128), index, name="picked"), 64)
+    x, z = af.placeholder("float32", [None, 64]), af.placeholder("float32", [None, 64])
+    y = layers(af.concat([layers(x, 128), z], 1, name="joined"), 64)
     async with af.Session(config=BY_ONNXRUNTIME) as session:
-        await run_twice(session, parts, y, {x: floats(4, 64), index: [0, 3]})
-        with pytest.raises(af.errors.InvalidArgumentError, match="out of data bounds") as raised:
-            await session.run(y, {x: floats(4, 64), index: [4]})
-        assert raised.value.node == "picked"
+        await run_twice(session, parts, y, {x: floats(4, 64), z: floats(4, 64)})
+        with pytest.raises(af.errors.InvalidArgumentError, match="onnxruntime") as raised:
+            await session.run(y, {x: floats(4, 64), z: floats(3, 64)})
+        assert raised.value.node == "joined"
         assert raised.value.source is not None
-        await session.run(y, {x: floats(4, 64), index: [3]})
+        await session.run(y, {x: floats(3, 64), z: floats(3, 64)})
+
+
+async def test_where_there_can_be_no_thread_the_nodes_are_run(
+    parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    rows = floats(4, 64)
+    async with af.Session() as ours, af.Session(config=BY_ONNXRUNTIME) as session:
+        wanted = await ours.run(y, {x: rows})
+        assert await session.run(af.constant(1.0)) == 1.0  # the threads of the device are there
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            same(wanted, await session.run(y, {x: rows}), 1e-6)
+            await asyncio.wait_for(session.prepared(), 10)
+        await run_twice(session, parts, y, {x: rows})
+
+
+async def test_many_small_parts_have_one_thread_each(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    options = sessions.options_for
+
+    def noted(count: int) -> Any:
+        threads.append(count)
+        return options(count)
+
+    monkeypatch.setattr(sessions, "options_for", noted)
+    x = af.placeholder("float32", [64])
+    y = x
+    for _ in range(20):
+        y = af.cumsum(af.tanh(af.exp(y) * 0.1))
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await run_twice(session, parts, y, {x: floats(64)})
+    assert threads == [1] * 20
+
+
+async def test_a_model_that_an_optimization_of_onnxruntime_fails_on_runs_without(
+    parts: list[Delegated], caplog: pytest.LogCaptureFixture
+) -> None:
+    x = af.placeholder("float64", [None, 64])
+    y = af.clip_by_value(af.nn.relu(x * 2.0), 0.5, 1.5)
+    rows = floats(4, 64).astype(np.float64)
+    async with af.Session() as ours, af.Session(config=BY_ONNXRUNTIME) as session:
+        _, found = await run_twice(session, parts, y, {x: rows})
+        same(await ours.run(y, {x: rows}), found, 1e-12)
+    assert not caplog.records
 
 
 async def test_a_model_that_onnxruntime_refuses_is_said_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from onnx import ModelProto
 
@@ -10,17 +11,22 @@ from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.interop.onnx.exporting.assembly import assembled
+from aioflow.interop.onnx.exporting.equivalent import is_equivalent
 from aioflow.interop.onnx.exporting.fusing import fused
 from aioflow.interop.onnx.exporting.scope import Scope
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.walk import walk
-from aioflow.interop.unsupported import UnsupportedError
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 
 __all__ = ["model_of", "refused_in"]
 
+_OTHER: Final = "its translation gives other results than its kernel for some values"
+
 
 def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
-    """Return the nodes of a part that have no translation, by name, each with the reason."""
+    """Return the nodes of a part that have no translation which may stand in for their kernels, by name, each with the
+    reason.
+    """
     try:
         _walked(graph, opset)
     except UnsupportedError as error:
@@ -33,7 +39,7 @@ def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, A
     large constants by their names: of these the model has no values, but says that they are outside of it.
 
     Raises:
-        UnsupportedError: with every node that has no translation.
+        UnsupportedError: with the nodes of `refused_in`.
     """
     scope, values = _walked(graph, opset)
     outside: dict[str, Array] = {}
@@ -42,6 +48,9 @@ def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, A
 
 
 def _walked(graph: ClientGraph, opset: int) -> tuple[Scope, list[Value]]:
+    computing = [node for node in graph.nodes.values() if node.op not in (ARG, RETVAL, "Const")]
+    if others := [node for node in computing if not is_equivalent(graph, node)]:
+        raise UnsupportedError("the part", [UnsupportedOp(node.op, node.name, _OTHER) for node in others], "delegated")
     graph = fused(graph, opset)
     feeds = {Edge(n.name, 0): f"input_{n.attrs['index']}" for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}

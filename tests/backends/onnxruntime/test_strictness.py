@@ -1,0 +1,73 @@
+"""What a step refuses, and its exact numbers, are the same when parts of it are delegated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import aioflow as af
+from aioflow_onnxruntime.kernels import Delegated
+from tests.backends.onnxruntime.steps import BY_ONNXRUNTIME
+
+Build = Callable[..., af.Tensor]
+
+_WIDE = np.array([1700000000123456789, 1], np.int64)
+_LOW = np.array([-(2**31)], np.int32)
+_TENTHS = np.full(1_000_000, 0.1, np.float32)
+_SHORT = np.arange(3, dtype=np.float32)
+
+EXACT: dict[str, tuple[Build, list[NDArray[Any]]]] = {
+    "a quotient that is out of range": (lambda x: x // -1, [_LOW]),
+    "a sum of many": (af.reduce_sum, [_TENTHS]),
+    "a mean of many": (af.reduce_mean, [_TENTHS]),
+    "a mean of many in rows": (lambda x: af.reduce_mean(x, axis=-1), [_TENTHS.reshape(1, -1)]),
+    "a sum of wide whole numbers": (af.reduce_sum, [_WIDE]),
+    "a product of whole numbers": (af.reduce_prod, [np.array([2**31 - 1, 3], np.int32)]),
+    "a power of whole numbers": (lambda x: x**22, [np.array([7], np.int64)]),
+    "the largest unsigned number": (af.reduce_max, [np.array([2**64 - 1, 5], np.uint64)]),
+    "where the largest is": (lambda x: af.argmax(x, axis=0), [np.array([2**64 - 1, 5], np.uint64)]),
+    "unique numbers with NaN": (lambda x: af.unique(x)[0], [np.array([np.nan, 1, 2, np.nan], np.float32)]),
+    "whole numbers that wrap around": (lambda x: x + x, [np.array([2**31 - 1], np.int32)]),
+}
+REFUSED: dict[str, tuple[Build, list[NDArray[Any]]]] = {
+    "a negative index": (af.gather, [_SHORT, np.array([-1], np.int32)]),
+    "segments that are not in order": (af.segment_sum, [_SHORT, np.array([1, 0, 2], np.int32)]),
+    "a slice beyond the end": (lambda x, n: af.slice(x, n, [2]), [_SHORT, np.array([2], np.int32)]),
+    "a negative power of whole numbers": (lambda x, y: x**y, [np.array([2], np.int32), np.array([-1], np.int32)]),
+    "a sum of other shapes": (lambda x, y: af.add_n([x, y]), [_SHORT, _SHORT[:1]]),
+    "a bias of another size": (af.nn.bias_add, [_SHORT.reshape(1, 3), _SHORT[:1]]),
+    "a split that does not divide": (lambda x: af.split(x, 2)[0], [_SHORT]),
+}
+
+
+async def run(build: Build, arrays: list[NDArray[Any]], parts: list[Delegated]) -> tuple[Any, Any, Any]:
+    """What our kernels give, and a session with parts, before and after they are ready."""
+    given = [af.placeholder(af.as_dtype(array.dtype), [None] * array.ndim) for array in arrays]
+    kept = [af.identity(af.identity(each)) for each in given]  # so that something is delegated in any case
+    fetches, feeds = build(*kept), dict(zip(given, arrays, strict=True))
+    async with af.Session() as ours, af.Session(config=BY_ONNXRUNTIME) as theirs:
+        outcomes: list[Any] = []
+        for session in (ours, theirs, theirs):
+            try:
+                outcomes.append(await session.run(fetches, feeds))
+            except af.errors.OpError as error:
+                outcomes.append(error)
+            await session.prepared()
+    return outcomes[0], outcomes[1], outcomes[2]
+
+
+@pytest.mark.parametrize("name", EXACT)
+async def test_numbers_are_the_same(name: str, parts: list[Delegated]) -> None:
+    wanted, first, second = await run(*EXACT[name], parts)
+    np.testing.assert_array_equal(wanted, first)
+    np.testing.assert_array_equal(wanted, second)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_refused_is_refused(name: str, parts: list[Delegated]) -> None:
+    for outcome in await run(*REFUSED[name], parts):
+        assert isinstance(outcome, af.errors.InvalidArgumentError)
