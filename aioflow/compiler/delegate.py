@@ -285,10 +285,8 @@ class _Cutting:
         outputs = [edge for name in region.members for edge in sorted(self._read[name])]
         if not outputs:  # only waited for
             outputs = [Edge(region.members[-1], 0)]
-        last = graph.nodes[outputs[-1].node]
-        waits = dict.fromkeys(
-            c for name in region.members for c in graph.nodes[name].control if c not in region.members
-        )
+        last, inside = graph.nodes[outputs[-1].node], set(region.members)
+        waits = dict.fromkeys(c for name in region.members for c in graph.nodes[name].control if c not in inside)
         attrs: dict[str, Any] = {
             "Tin": tuple(graph.spec(edge).dtype for edge in inputs),
             "Tout": tuple(graph.spec(edge).dtype for edge in outputs),

@@ -27,6 +27,7 @@ from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import HOST
+from aioflow.ops.delegated import DELEGATED
 from aioflow.ops.transfer import check_compression
 from aioflow.runtime.cluster import Cluster, Home
 from aioflow.runtime.delegates import find_delegate
@@ -152,15 +153,18 @@ class Planner:
         return node.attrs.get("container", ""), node.attrs["shared_name"] or node.name, asked
 
     def observe(self, step_stats: Iterable[StepStats]) -> None:
-        """Learn from a traced step what its nodes cost."""
+        """Learn from a traced step what its nodes cost; those of delegated parts were not seen."""
         if self.chooses:
-            observe_step(self.costs, step_stats)
+            observe_step(
+                self.costs,
+                [replace(each, nodes=tuple(n for n in each.nodes if n.op != DELEGATED)) for each in step_stats],
+            )
 
     def plan_again(self, request: StepRequest, current: Plan) -> Plan:
         """A plan by the costs as they are known now, if it is expected to be so much better than the current one that
         it is worth replacing that; else the current parts, with the prediction that these costs give.
         """
-        devices = {node.name: device for device, node in current.placed_nodes()}
+        devices = {name: device for device, node in current.placed_nodes() for name in _names(node)}
         again = self.plan(request)
         if again.predicted_seconds is None:
             return current
@@ -253,6 +257,11 @@ def _graph_of(request: StepRequest) -> Graph | None:
 def _is_shared(node: Node) -> bool:
     """Whether it stands for a resource that others may use by its name."""
     return "shared_name" in node.attrs
+
+
+def _names(node: Node) -> Iterable[str]:
+    """The nodes that one of a plan is, or stands for."""
+    return node.body.nodes if node.op == DELEGATED and node.body is not None else (node.name,)
 
 
 def _device_type(device: str) -> str:

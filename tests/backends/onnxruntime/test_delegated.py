@@ -328,3 +328,19 @@ async def test_a_part_that_was_cut_in_another_way_is_run_by_its_nodes(parts: lis
         await worker.run(handle, [to_array(10**9, af.int32)], step)
     step.finish()
     assert not parts
+
+
+async def test_a_plan_with_parts_is_made_again_from_what_steps_cost(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    y = layers(x, 128, 64)
+    rows = floats(8, 64)
+    config = af.SessionConfig(delegate="onnxruntime", device_count={"CPU": 2}, replace_after=2)
+    async with (
+        af.Session(config=af.SessionConfig(device_count={"CPU": 2})) as ours,
+        af.Session(config=config) as session,
+    ):
+        wanted = await ours.run(y, {x: rows})
+        for _ in range(6):
+            same(wanted, await session.run(y, {x: rows}), 1e-5)
+            await session.prepared()
+    assert parts
