@@ -34,7 +34,7 @@ def names(installed: Path) -> set[str]:
 
 def test_holds_the_packages_at_the_top(names: set[str]) -> None:
     tops = {name.partition("/")[0] for name in names}
-    expected = {"aioflow", "aioflow_cupy", "aioflow_numpy", "aioflow_onednn"}
+    expected = {"aioflow", "aioflow_cupy", "aioflow_numpy", "aioflow_onednn", "aioflow_onnxruntime"}
     assert {top for top in tops if not top.endswith(".dist-info")} == expected
 
 

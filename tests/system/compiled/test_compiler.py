@@ -53,7 +53,7 @@ def test_there_may_be_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_floats_and_doubles_are_computed_in_their_own_type(method: int, fits: bool) -> None:
     """A compiler for processors with arithmetic on halves says 16, which is 0 for all other types."""
     command = [find().path, "-fsyntax-only", "-w", f"-D__FLT_EVAL_METHOD__={method}", "-xc", "-"]
-    done = subprocess.run(command, input=EXACT_FLOATS, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=EXACT_FLOATS, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode == 0) is fits, done.stderr
 
 
