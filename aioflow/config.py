@@ -55,9 +55,10 @@ class SessionConfig:
             as objects with `__dlpack__`, for `torch.from_dlpack` and the like.
         reproducible: Compute with NumPy's kernels alone, not with those of packages that are faster and round in
             another way (docs/performance.md).
-        delegate: The engine that computes the parts of a step that it can, in the place of kernels: "onnxruntime", with
-            an execution provider behind a colon if it is not the CPU's; "auto" for one that is installed; None for
-            none. It rounds in another way: where `reproducible` is set, none can be named, and "auto" is none.
+        delegate: The engine that computes the parts of a step that it supports, in place of kernels: "onnxruntime", or
+            "onnxruntime:PROVIDER" for an execution provider other than the CPU's; "auto" for an installed engine, if
+            there is one; None for kernels alone. Engines round differently: with `reproducible`, "auto" means None, and
+            naming an engine is an error.
         max_value_bytes: The most bytes that one value may take, be it what a kernel makes or what is fetched. A view
             counts as what a copy of it would take. A larger one is refused with ResourceExhaustedError before its
             memory is asked for, where its size is known by then. None for half of the memory that the process may use.

@@ -124,20 +124,20 @@ def _refused(graph: ClientGraph, region: Region, delegate: Delegate) -> Mapping[
 
 
 def _together(
-    graph: ClientGraph, stays: Mapping[str, str], waiting: Collection[str], seconds: NodeSeconds
+    graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[str], seconds: NodeSeconds
 ) -> list[Region]:
     """Return the regions that there are if the engine computes all nodes but those that stay."""
     members: dict[_Place, list[str]] = defaultdict(list)
-    places = _places(graph, stays, waiting)
+    places = _places(graph, staying, waiting)
     for name, node in graph.nodes.items():
-        if name not in stays and node.op not in (*BOUNDARY, _CONSTANT):
+        if name not in staying and node.op not in (*BOUNDARY, _CONSTANT):
             members[places[name]].append(name)
     return [Region(tuple(names), sum(seconds(graph.nodes[name]) for name in names)) for names in members.values()]
 
 
 def stays(graph: ClientGraph) -> dict[str, str]:
-    """Return the nodes that are in no region whatever the engine computes, each with the reason. None of a region's own
-    do: one who has got the region from elsewhere can look.
+    """Return the nodes that are in no region whatever the engine computes, each with the reason. Empty for the graph of
+    a region, so a worker can check one that a client has sent.
     """
     conditional = _conditional(graph)
     reasons = {
@@ -185,13 +185,13 @@ def _kind(device: str) -> str:
 
 
 def _is_elastic(graph: ClientGraph, node: Node, kernel: KernelDef) -> bool:
-    """Whether values decide how much memory the node takes: a client may send them, and kernels here claim it first."""
+    """Return whether values decide how much memory the node takes: kernels claim it first, an engine does not."""
     arguments = per_argument(OPS.get(node.op).inputs, node.attrs, node.inputs)
     counts = (edge for arg, edges in arguments for edge in edges if arg.name in kernel.host)
     return kernel.elastic and any(graph.nodes[edge.node].op != _CONSTANT for edge in counts)
 
 
-def _places(graph: ClientGraph, stays: Mapping[str, str], waiting: Collection[str]) -> dict[str, _Place]:
+def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[str]) -> dict[str, _Place]:
     """Return the two numbers of each node. Those of a loop, which begins with the last of its inputs, have the same.
 
     Args:
@@ -205,11 +205,11 @@ def _places(graph: ClientGraph, stays: Mapping[str, str], waiting: Collection[st
     while found != before:  # until nothing comes of the edges that close loops
         before = dict(found)
         for name, node in graph.nodes.items():
-            is_ours, loop = name in stays or node.op in BOUNDARY, loops[name]
+            is_ours, loop = name in staying or node.op in BOUNDARY, loops[name]
             waits, level = (bits.get(name, 0), 0) if loop is None else of_loops[loop]
             for source in node.predecessors():
                 other = found.get(source, _Place(0, 0))
-                leaves = is_ours and source not in stays and graph.nodes[source].op not in (*BOUNDARY, _CONSTANT)
+                leaves = is_ours and source not in staying and graph.nodes[source].op not in (*BOUNDARY, _CONSTANT)
                 waits, level = waits | other.waits, max(level, other.level + leaves)
             found[name] = _Place(waits, level)
             if loop is not None:

@@ -1,4 +1,4 @@
-"""Which elementwise nodes may make more than they read, as [n, 1] + [1, n] does; from static shapes alone."""
+"""Tests of static shapes for elementwise nodes whose result may be larger than their inputs, as [n, 1] + [1, n] is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["grows", "may_grow"]
 
 
 def grows(node: Node, kernel: KernelDef, graph: ClientGraph) -> bool:
-    """Whether the result may be larger than all that the node reads, because that is broadcast."""
+    """Return whether broadcasting may make the result larger than each input."""
     if len(node.inputs) < 2 or len(node.outputs) != 1:
         return False
     if kernel.host or not (kernel.takes_out or OPS.get(node.op).shape_fn is broadcast):
@@ -24,7 +24,7 @@ def grows(node: Node, kernel: KernelDef, graph: ClientGraph) -> bool:
 
 
 def may_grow(shapes: Sequence[Dims]) -> bool:
-    """Whether values of these shapes may broadcast to more elements than any of them has.
+    """Return whether values of these shapes may broadcast to more elements than each of them has.
 
     They do where each is stretched, and not all along the same dimension.
     """
@@ -39,7 +39,7 @@ def may_grow(shapes: Sequence[Dims]) -> bool:
 
 
 def _stretched(number: int, shapes: Sequence[tuple[int | None, ...]]) -> frozenset[int]:
-    """The dimensions along which one of the shapes may be stretched to fit the others."""
+    """Return the dimensions along which one of the shapes may be stretched to fit the others."""
     others = [shape for i, shape in enumerate(shapes) if i != number]
     sizes = enumerate(shapes[number])
     return frozenset(axis for axis, n in sizes if n in (1, None) and any(other[axis] != 1 for other in others))

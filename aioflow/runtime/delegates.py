@@ -1,5 +1,5 @@
-"""The engines that compute parts of steps: found by the names that installed distributions give them, and made ready in
-threads while steps run without them.
+"""Engines that compute parts of steps: found by the names under which distributions declare them, and prepared in a
+thread while steps run without them.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 from aioflow.compiler.delegate import Delegate
 from aioflow.errors import NotFoundError
 from aioflow.runtime.device import declared
-from aioflow.work.forking import renew_in_child
+from aioflow.work.forking import not_forked, renew_in_child
 from aioflow.work.slices import ask_for_long_slice
 
 __all__ = ["AUTO", "DELEGATES", "PREPARATIONS", "Preparations", "find_delegate"]
@@ -35,6 +35,11 @@ def find_delegate(setting: str | None) -> Delegate | None:
     """
     if setting is None:
         return None
+    with not_forked():  # engines are large packages to import
+        return _found(setting)
+
+
+def _found(setting: str) -> Delegate | None:
     known = sorted(declared(DELEGATES), key=lambda point: str(point.name))
     if setting == AUTO:
         for point in known:
@@ -55,22 +60,22 @@ def find_delegate(setting: str | None) -> Delegate | None:
 
 
 class Preparations:
-    """What is being made in a thread for later steps: one thing after another, since each uses several processors."""
+    """A queue of functions that prepare something for later steps, run by one thread: each uses several processors."""
 
     def __init__(self) -> None:
         self.after_fork()
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """Nothing of the parent is being made in the child."""
+        """Begin anew in the child, which does not have the parent's thread."""
         self._changing = threading.Lock()
         self._pending: deque[Callable[[], None]] = deque()
         self._runs = False
         self._waiters: list[Callable[[], None]] = []
 
     def begin(self, prepare: Callable[[], None]) -> bool:
-        """Call `prepare()`, which raises nothing, in a thread, when its turn comes; return False where there can be no
-        thread now. The interpreter does not end in the middle of one, and begins no more of them when it ends.
+        """Call `prepare()`, which raises nothing, in the thread; return False where no thread can be started now. The
+        interpreter ends after the function that is running, and without those that are queued.
         """
         with self._changing:
             self._pending.append(prepare)
@@ -78,30 +83,34 @@ class Preparations:
                 return True
             self._runs = True
         try:
-            # A daemon would be stopped in the engine's code, which ends the process.
+            # A daemon would be stopped inside the engine's code, which aborts the process.
             threading.Thread(target=self._run, name="aioflow-prepares", daemon=False).start()
-        except RuntimeError:  # no more threads, or the interpreter is ending
-            self._rest()
+        except RuntimeError:  # there may be no more threads, or the interpreter is ending
+            with self._changing:
+                self._pending.remove(prepare)  # others stay queued for the next thread
+                waiters = self._stopped()
+            _wake(waiters)
             return False
         return True
 
     def _run(self) -> None:
-        ask_for_long_slice()  # as the threads of kernels do: those that an engine starts here inherit it
-        while threading.main_thread().is_alive():
-            with self._changing:
-                if not self._pending:
-                    break
-                prepare = self._pending.popleft()
+        ask_for_long_slice()  # as the threads of kernels do: threads that an engine starts here inherit it
+        while (prepare := self._next()) is not None:
             prepare()
-        self._rest()
 
-    def _rest(self) -> None:
+    def _next(self) -> Callable[[], None] | None:
         with self._changing:
-            self._pending.clear()
-            self._runs = False
-            waiters, self._waiters = self._waiters, []
-        for wake in waiters:
-            wake()
+            if self._pending and threading.main_thread().is_alive():
+                return self._pending.popleft()
+            waiters = self._stopped()  # under the same lock: what is queued from now on starts a new thread
+        _wake(waiters)
+        return None
+
+    def _stopped(self) -> list[Callable[[], None]]:
+        """Note that no thread runs; return the waiters. Call with the lock."""
+        self._runs = False
+        waiters, self._waiters = self._waiters, []
+        return waiters
 
     async def ended(self) -> None:
         """Wait until nothing is being made."""
@@ -116,6 +125,11 @@ class Preparations:
                 return
             self._waiters.append(wake)
         await over.wait()
+
+
+def _wake(waiters: Iterable[Callable[[], None]]) -> None:
+    for wake in waiters:
+        wake()
 
 
 PREPARATIONS: Final = Preparations()

@@ -182,7 +182,7 @@ class Planner:
         return replace(current, predicted_seconds=held[-1])
 
     def _delegated(self, device: str, graph: ClientGraph) -> ClientGraph:
-        """As of `CompileOptions.delegate`; the engines compute on the host."""
+        """Cut the parts out of the graph of a CPU (`CompileOptions.delegate`); engines compute on the host."""
         if self._delegate is None or _device_type(device) != HOST:
             return graph
         return delegated(device, graph, self._delegate, self._times(graph)[0])
@@ -260,7 +260,7 @@ def _is_shared(node: Node) -> bool:
 
 
 def _names(node: Node) -> Iterable[str]:
-    """The nodes that one of a plan is, or stands for."""
+    """Return the names of the placed nodes that a node of a plan stands for."""
     return node.body.nodes if node.op == DELEGATED and node.body is not None else (node.name,)
 
 

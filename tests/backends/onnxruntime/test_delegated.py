@@ -330,11 +330,11 @@ async def test_a_part_that_was_cut_in_another_way_is_run_by_its_nodes(parts: lis
     assert not parts
 
 
-async def test_a_plan_with_parts_is_made_again_from_what_steps_cost(parts: list[Delegated]) -> None:
+async def test_what_a_part_costs_is_not_taken_for_the_cost_of_its_last_node(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 64])
     y = layers(x, 128, 64)
-    rows = floats(8, 64)
     config = af.SessionConfig(delegate="onnxruntime", device_count={"CPU": 2}, replace_after=2)
+    rows = floats(8, 64)
     async with (
         af.Session(config=af.SessionConfig(device_count={"CPU": 2})) as ours,
         af.Session(config=config) as session,
@@ -343,4 +343,10 @@ async def test_a_plan_with_parts_is_made_again_from_what_steps_cost(parts: list[
         for _ in range(6):
             same(wanted, await session.run(y, {x: rows}), 1e-5)
             await session.prepared()
-    assert parts
+        assert parts
+        metadata = af.RunMetadata()
+        await session.run(y, {x: rows}, options=af.RunOptions(trace_level=af.TraceLevel.FULL), run_metadata=metadata)
+        assert any(node.op == DELEGATED for device in metadata.step_stats for node in device.nodes)
+        planner = session._planner
+        planner.observe(metadata.step_stats)
+        assert planner.costs.measured.seconds(y.op.name, "CPU") is None

@@ -1,9 +1,8 @@
-"""Which nodes may be computed by their translations in the place of our kernels.
+"""Translations that may replace our kernels while a step runs.
 
-A model that is exported may be more lenient than the step, and less exact: a negative index counts from the end, what
-should be sorted is not looked at, large sums are added up naively, whole numbers go through floats. What stands in for
-a kernel may not: it gives what the kernel gives, within what the dtype rounds, for all numbers that are finite, and it
-refuses what the kernel refuses.
+An exported model may be more lenient than the step, and less exact: a negative index counts from the end, the order of
+segments is not checked, long sums are added naively, integers go through floats. A translation that replaces a kernel
+gives the kernel's results, within the rounding of the dtype, for all finite numbers, and refuses the same inputs.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ def _of_numbers(graph: ClientGraph, node: Node) -> bool:
 
 
 def _with_known_vectors(graph: ClientGraph, node: Node) -> bool:
-    """The vectors behind the first input have known sizes: one of another size might be broadcast."""
+    """Require known sizes of the vectors behind the first input: one of another size might be broadcast."""
     dims = [graph.spec(edge).dims for edge in node.inputs[1:]]
     return _of_floats(graph, node) and all(each is not None and None not in each for each in dims)
 
 
 def _to_floats(graph: ClientGraph, node: Node) -> bool:
-    """Casts of which no value is out of range."""
+    """Require a cast for which no value is out of range."""
     return _of_floats(graph, node) and graph.spec(node.inputs[0]).dtype in _FLOATS | _WHOLE | {dtypes.bool_}
 
 
 def _of_few(graph: ClientGraph, node: Node) -> bool:
-    """A known number of values, which is small, makes one."""
+    """Require that each result is made of a known, small number of values."""
     dims, axes = graph.spec(node.inputs[0]).dims, graph.nodes[node.inputs[1].node]
     if not _of_floats(graph, node) or dims is None or axes.op != "Const":
         return False
@@ -77,6 +76,6 @@ _RULES: Final[Mapping[str, _Rule]] = {
 
 
 def is_equivalent(graph: ClientGraph, node: Node) -> bool:
-    """Return whether the translation of a node may stand in for its kernel."""
+    """Return whether the translation of a node may replace its kernel."""
     rule = _RULES.get(node.op)
     return rule is not None and rule(graph, node)
