@@ -14,18 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from aioflow.compiler.deadness import may_be_dead
-from aioflow.compiler.growth import grows
 from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.loops import LoopFrame, frames_behind
 from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.compiler.pack import waits_for_others
+from aioflow.compiler.sizes import assuming_sizes
 from aioflow.compiler.timeline import NodeSeconds
 from aioflow.graph.boundary import ARG, BOUNDARY, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
-from aioflow.graph.opdef import OPS, traits_of
-from aioflow.graph.signature.arguments import per_argument
-from aioflow.kernels.one_shape import may_differ
-from aioflow.kernels.registry import HOST, KERNELS, KernelDef
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.shapes import num_elements
+from aioflow.kernels.registry import HOST
 from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
 
@@ -139,10 +138,10 @@ def stays(graph: ClientGraph) -> dict[str, str]:
     """Return the nodes that are in no region whatever the engine computes, each with the reason. Empty for the graph of
     a region, so a worker can check one that a client has sent.
     """
-    conditional = _conditional(graph)
+    conditional, likely = _conditional(graph), assuming_sizes(graph)
     reasons = {
-        name: "in a loop or a branch" if name in conditional and not traits_of(node.op).steers else _reason(graph, node)
-        for name, node in graph.nodes.items()
+        name: "in a loop or a branch" if name in conditional and not traits_of(node.op).steers else _reason(likely, node)
+        for name, node in likely.nodes.items()
         if node.op not in BOUNDARY
     }
     return {name: reason for name, reason in reasons.items() if reason}
@@ -169,26 +168,21 @@ def _reason(graph: ClientGraph, node: Node) -> str:
         return "an effect, or state"
     if node.body is not None or not node.outputs or (node.op == _CONSTANT and node.control):
         return "more than a computation"
-    kernel = KERNELS.find(node.op, HOST, node.attrs)
-    if kernel is None or _is_elastic(graph, node, kernel) or grows(node, kernel, graph):
-        return "its size follows from values, or from broadcasting"
-    if may_differ(node.op, [graph.spec(edge).dims for edge in node.inputs]):
-        return "its inputs may turn out not to have one shape"
-    specs = (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
+    inputs = [graph.spec(edge) for edge in node.inputs]
+    if not _are_known(node.outputs) and _are_known(inputs):
+        return "its size follows from values"
+    specs = (*node.outputs, *inputs)
     if any(not spec.dtype.is_numpy_compatible or spec.dtype.np_dtype.hasobject for spec in specs):
         return "values that are not numbers"
     return ""
 
 
+def _are_known(specs: Iterable[OutputSpec]) -> bool:
+    return all(num_elements(spec.dims) is not None for spec in specs)
+
+
 def _kind(device: str) -> str:
     return DeviceSpec.from_string(device).device_type or HOST
-
-
-def _is_elastic(graph: ClientGraph, node: Node, kernel: KernelDef) -> bool:
-    """Return whether values decide how much memory the node takes: kernels claim it first, an engine does not."""
-    arguments = per_argument(OPS.get(node.op).inputs, node.attrs, node.inputs)
-    counts = (edge for arg, edges in arguments for edge in edges if arg.name in kernel.host)
-    return kernel.elastic and any(graph.nodes[edge.node].op != _CONSTANT for edge in counts)
 
 
 def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[str]) -> dict[str, _Place]:

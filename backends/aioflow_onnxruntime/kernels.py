@@ -41,7 +41,8 @@ def delegated(binding: Binding) -> Body:
 
 
 class Delegated:
-    """One part: a callable that takes the values of its inputs and returns those of its outputs.
+    """One part: a callable that takes the values of its inputs and returns those of its outputs. Its own nodes are run
+    until onnxruntime's session is ready, and for inputs of shapes that it does not admit (`sessions.Part.admits`).
 
     Args:
         binding: Of the node that stands for it.
@@ -63,26 +64,24 @@ class Delegated:
 
     def __call__(self, inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
         """Run it once."""
-        body = self._body  # looked at once: it goes when the part is there
-        if body is None:
-            return self._made.run(inputs)
-        if self._begun.acquire(blocking=False):
+        body, part = self._body, self.part  # looked at once, in this order: the body goes when the part is there
+        if part is not None:
+            if part.admits(inputs):
+                return part.run(inputs)
+        elif self._begun.acquire(blocking=False):
             threads = 1 if self._is_small else thread_count()
             if not PREPARATIONS.begin(partial(self._make, threads)):
                 self._begun.release()  # a later run tries again
-        return tuple(body.call(inputs, step))
-
-    @property
-    def _made(self) -> Part:
-        if self.part is None:
+        if body is None:
             raise InternalError("a part has neither its nodes nor a model")
-        return self.part
+        return tuple(body.call(inputs, step))
 
     def _make(self, threads: int) -> None:
         try:
             with not_forked():
                 from aioflow_onnxruntime.sessions import made
-            self.part = made(self.graph, self._provider, threads)
-            self._body = None  # with the copies of constants that its kernels keep
+            self.part = part = made(self.graph, self._provider, threads)
+            if part.admits_all:
+                self._body = None  # with the copies of constants that its kernels keep
         except Exception as error:  # whatever speaks against the model, the part's own nodes give the results
             _LOGGER.warning("the part of the step that ends with %r is not delegated: %s", self._node, error)

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import onnxruntime
 
-from aioflow.compiler.ir import ClientGraph
+from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.sizes import with_shapes
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
-from aioflow.interop.onnx.exporting.regions import model_of
+from aioflow.graph.boundary import ARG
+from aioflow.graph.shapes import num_elements
+from aioflow.interop.onnx.exporting.regions import inexact_in, model_of
 from aioflow.work.copying import native
 from aioflow.work.stopping import claim, current_work
 from aioflow_onnxruntime.engine import OPSET, provider_of
 
 __all__ = ["Part", "made", "options_for"]
 
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+
+_REMEMBERED: Final = 1024  # combinations of shapes of inputs
 _SILENT: Final = 4  # the level of what is logged: what onnxruntime has to say comes as an exception, too
 _FAILED_NODE: Final = re.compile(r"Name:'([^']*)'")
 _NO_MEMORY: Final = re.compile("bad_alloc|allocate memory|Failed to allocate")
+
+
+class _Largest(NamedTuple):
+    """The largest value of a part, for inputs of some shapes."""
+
+    size: int  # bytes
+    node: Node
 
 
 class Part:
@@ -32,15 +46,50 @@ class Part:
         session: Of its model.
 
     Attributes:
+        admits_all: Whether all sizes in it are known, so that it need not be asked what it admits.
         held: The constants whose memory the session uses.
     """
 
     def __init__(self, graph: ClientGraph, session: onnxruntime.InferenceSession, held: Mapping[str, Array]) -> None:
         self._graph = graph
+        specs = [spec for node in graph.nodes.values() for spec in node.outputs]
+        self.admits_all = all(num_elements(spec.dims) is not None for spec in specs)
+        self._largest: dict[Shapes, _Largest | None] = {}
+        if self.admits_all:
+            self._largest[()] = _largest_in(graph)
         self._session = session
         self.held = held
         self._inputs = [each.name for each in session.get_inputs()]
         self._outputs = [each.name for each in session.get_outputs()]
+
+    def admits(self, values: Sequence[Any]) -> bool:
+        """Return whether onnxruntime gives what the part's own nodes give for inputs of these shapes. It does not where
+        the nodes refuse them, where sizes follow from values, and where rounding would be much coarser.
+
+        Raises:
+            ResourceExhaustedError: a value would be larger than one may be; with the node that would make it.
+        """
+        largest = self._largest[()] if self.admits_all else self._largest_for(tuple(np.shape(each) for each in values))
+        if largest is None:
+            return False
+        try:
+            claim(largest.size)
+        except ResourceExhaustedError as error:
+            raise error.at(largest.node.name, largest.node.op, largest.node.source) from None
+        return True
+
+    def _largest_for(self, shapes: Shapes) -> _Largest | None:
+        try:
+            return self._largest[shapes]
+        except KeyError:
+            if len(self._largest) >= _REMEMBERED:
+                self._largest.clear()
+        try:
+            found = _largest_in(with_shapes(self._graph, dict(enumerate(shapes))))
+        except OpError:
+            found = None
+        self._largest[shapes] = found
+        return found
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the outputs for these inputs, in new arrays.
@@ -90,6 +139,20 @@ class Part:
             name = name.rpartition("/")[0]
         node = self._graph.nodes.get(name)
         return made if node is None else made.at(node.name, node.op, node.source)
+
+
+def _largest_in(graph: ClientGraph) -> _Largest | None:
+    """Return the largest value of a part; None where sizes are not known, or translations give other results."""
+    if inexact_in(graph):
+        return None
+    found = _Largest(0, next(iter(graph.nodes.values())))
+    for node in graph.nodes.values():
+        for spec in () if node.op in (ARG, "Const") else node.outputs:
+            count = num_elements(spec.dims)
+            if count is None:
+                return None
+            found = max(found, _Largest(count * spec.dtype.np_dtype.itemsize, node), key=attrgetter("size"))
+    return found
 
 
 def made(graph: ClientGraph, provider: str, threads: int) -> Part:

@@ -8,6 +8,7 @@ from typing import Final
 from onnx import ModelProto
 
 from aioflow.compiler.ir import ClientGraph, Edge
+from aioflow.compiler.sizes import assuming_sizes
 from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.interop.onnx.exporting.assembly import assembled
@@ -16,9 +17,9 @@ from aioflow.interop.onnx.exporting.fusing import fused
 from aioflow.interop.onnx.exporting.scope import Scope
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.walk import walk
-from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.interop.unsupported import UnsupportedError
 
-__all__ = ["model_of", "refused_in"]
+__all__ = ["inexact_in", "model_of", "refused_in"]
 
 _OTHER: Final = "its translation gives other results than its kernel for some values"
 
@@ -27,6 +28,8 @@ def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
     """Return the nodes of a part that have no translation which may stand in for their kernels, by name, each with the
     reason.
     """
+    if found := inexact_in(assuming_sizes(graph)):
+        return dict.fromkeys(found, _OTHER)
     try:
         _walked(graph, opset)
     except UnsupportedError as error:
@@ -34,12 +37,18 @@ def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
     return {}
 
 
+def inexact_in(graph: ClientGraph) -> list[str]:
+    """Return the nodes of a part whose translation gives other results than their kernel, for values of these sizes."""
+    computing = (node for node in graph.nodes.values() if node.op not in (ARG, RETVAL, "Const"))
+    return [node.name for node in computing if not is_equivalent(graph, node)]
+
+
 def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, Array]]:
     """Return a part as a model, whose inputs and outputs are in the order of the part's feeds and fetches, and its
     large constants by their names: of these the model has no values, but says that they are outside of it.
 
     Raises:
-        UnsupportedError: with the nodes of `refused_in`.
+        UnsupportedError: with the nodes that have no translation.
     """
     scope, values = _walked(graph, opset)
     outside: dict[str, Array] = {}
@@ -48,9 +57,6 @@ def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, A
 
 
 def _walked(graph: ClientGraph, opset: int) -> tuple[Scope, list[Value]]:
-    computing = [node for node in graph.nodes.values() if node.op not in (ARG, RETVAL, "Const")]
-    if others := [node for node in computing if not is_equivalent(graph, node)]:
-        raise UnsupportedError("the part", [UnsupportedOp(node.op, node.name, _OTHER) for node in others], "delegated")
     graph = fused(graph, opset)
     feeds = {Edge(n.name, 0): f"input_{n.attrs['index']}" for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}

@@ -1,0 +1,110 @@
+"""Static shapes of a graph, inferred anew by the shape functions of its ops when more is known of what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
+from aioflow.errors import OpError
+from aioflow.graph.boundary import ARG
+from aioflow.graph.graph import Graph
+from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.operation import Operation
+from aioflow.graph.shapes import Dims
+from aioflow.graph.signature.arguments import per_argument
+from aioflow.graph.tensor import Tensor
+from aioflow.ops.apply import output_specs
+
+__all__ = ["assuming_sizes", "with_shapes"]
+
+_ASSUMED: Final = 4099  # a size that is not known is taken for a large one, which no constant happens to be
+
+
+def with_shapes(graph: ClientGraph, given: Mapping[int, Dims]) -> ClientGraph:
+    """Return a step with the shapes that follow where its feeds have these shapes, by the index of the feed.
+
+    Raises:
+        OpError: a node takes no inputs of these shapes.
+    """
+    inference = _Inference(graph)
+    for node in graph.nodes.values():
+        if node.op == ARG:
+            inference.add(node, [given[node.attrs["index"]]])
+        elif not inference.infer(node):
+            inference.add(node, [spec.dims for spec in node.outputs])
+    return inference.graph()
+
+
+def assuming_sizes(graph: ClientGraph) -> ClientGraph:
+    """Return the graph with the shapes that follow if each size that is not known is a large one. A size that is not
+    known then, of a value whose rank is, follows from values.
+    """
+    inference = _Inference(graph)
+    for node in graph.nodes.values():
+        try:
+            inferred = inference.infer(node)
+        except OpError:  # a size is not as large
+            inferred = False
+        if not inferred:
+            inference.add(node, [_assumed(spec.dims) for spec in node.outputs])
+    return inference.graph()
+
+
+def _assumed(dims: Dims) -> Dims:
+    return None if dims is None else tuple(_ASSUMED if size is None else size for size in dims)
+
+
+def _both(static: Dims, inferred: Dims) -> Dims:
+    """Return what two shapes of one value tell together; where they contradict each other, the static one is right."""
+    if static is None or inferred is None or len(static) != len(inferred):
+        return inferred if static is None else static
+    return tuple(more if size is None else size for size, more in zip(static, inferred, strict=True))
+
+
+class _Inference:
+    """The nodes of a graph as operations of their own, each with its outputs' shapes as far as they were inferred."""
+
+    def __init__(self, graph: ClientGraph) -> None:
+        self._graph = graph
+        self._home = Graph()  # operations belong to one; these are not listed in it
+        self._tensors: dict[Edge, Tensor] = {}
+
+    def infer(self, node: Node) -> bool:
+        """Add a node with the shapes that follow from those of its inputs; return False where there is no telling.
+
+        Raises:
+            OpError: it takes no inputs of these shapes.
+        """
+        op_def = OPS.get(node.op)
+        if op_def.shape_fn is None or not node.inputs or any(edge not in self._tensors for edge in node.inputs):
+            return False
+        inputs = [self._tensors[edge] for edge in node.inputs]
+        by_name = {
+            arg.name: list(tensors) if arg.is_sequence else tensors[0]
+            for arg, tensors in per_argument(op_def.inputs, node.attrs, inputs)
+        }
+        inferred = output_specs(op_def, by_name, node.attrs)
+        self.add(node, [_both(spec.dims, dims) for spec, (_, dims) in zip(node.outputs, inferred, strict=True)])
+        return True
+
+    def add(self, node: Node, dims: list[Dims]) -> None:
+        """Add a node with these shapes of its outputs."""
+        op_def: OpDef = OPS.get(node.op)
+        inputs = tuple(self._tensors[edge] for edge in node.inputs if edge in self._tensors)
+        attrs: dict[str, Any] = dict(node.attrs)
+        op = Operation(self._home, op_def, node.name, inputs, attrs)
+        op.outputs = [
+            Tensor(op, port, spec.dtype, each) for port, (spec, each) in enumerate(zip(node.outputs, dims, strict=True))
+        ]
+        self._tensors.update((Edge(node.name, port), tensor) for port, tensor in enumerate(op.outputs))
+
+    def graph(self) -> ClientGraph:
+        """Return the graph with these shapes."""
+        return replace(self._graph, nodes={name: self._with_shapes(node) for name, node in self._graph.nodes.items()})
+
+    def _with_shapes(self, node: Node) -> Node:
+        dims = (self._tensors[Edge(node.name, port)].dims for port in range(len(node.outputs)))
+        specs = tuple(OutputSpec(spec.dtype, each) for spec, each in zip(node.outputs, dims, strict=True))
+        return node if specs == node.outputs else replace(node, outputs=specs)
