@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Final, TypeAlias
 from aioflow.checks.numbers import check_number, check_seconds, check_whole, wrong_kind
 from aioflow.errors import InvalidArgumentError
 
-__all__ = ["RunOptions", "SessionConfig", "TraceLevel"]
+__all__ = ["AUTO", "RunOptions", "SessionConfig", "TraceLevel"]
+
+AUTO: Final = "auto"  # of `SessionConfig.delegate`: the first engine that is installed, if any
 
 
 class TraceLevel(enum.Enum):
@@ -93,7 +95,7 @@ class SessionConfig:
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
             check(getattr(self, name), f"SessionConfig.{name}")
-        if self.reproducible and self.delegate not in (None, "auto"):
+        if self.reproducible and self.delegate not in (None, AUTO):
             raise InvalidArgumentError(
                 "reproducible results are those of the device's own kernels",
                 expected="SessionConfig.delegate=None",

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, NoReturn
 
+from aioflow.config import AUTO
 from aioflow.formats.stores import is_url
 
 __all__ = [
     "Parser",
+    "add_delegate",
     "add_imports",
     "count",
     "file",
@@ -38,6 +40,26 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where more is said, and exit."""
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def add_delegate(parser: argparse.ArgumentParser | argparse._ArgumentGroup, when: str = "") -> None:
+    """Add an option for the engine of parts of steps: `delegate`, as `SessionConfig.delegate` takes it.
+
+    Args:
+        when: Behind the sentence that says what it does.
+    """
+    parser.add_argument(
+        "--delegate",
+        type=_engine,
+        default=AUTO,
+        metavar="ENGINE",
+        help=f"which computes the parts of a step that it supports{when}: onnxruntime or onnxruntime:PROVIDER; auto, the"
+        " first that is installed (the default); or none",
+    )
+
+
+def _engine(text: str) -> str | None:
+    return None if text == "none" else text
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:

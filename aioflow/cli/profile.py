@@ -14,7 +14,7 @@ from typing import Any, Final
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
-from aioflow.cli.arguments import add_imports, output_file, positive, stored_file
+from aioflow.cli.arguments import add_delegate, add_imports, output_file, positive, stored_file
 from aioflow.cli.estimates import node_flops
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
@@ -67,6 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--trace", type=output_file, metavar="FILE.json", help="write the last step for Perfetto and chrome://tracing"
     )
     parser.add_argument("--json", action="store_true", help="as a JSON object")
+    add_delegate(parser)
     add_imports(parser)
     parser.set_defaults(run=_run)
 
@@ -81,7 +82,7 @@ async def _profile(arguments: argparse.Namespace) -> int:
     signature = model.signature(arguments.signature)
     values = all_inputs(signature, arguments)
     feeds = {signature.all_inputs[name]: value for name, value in values.items()}
-    traced, seconds = await _traced(model, signature, feeds, arguments.steps)
+    traced, seconds = await _traced(model, signature, feeds, arguments.steps, arguments.delegate)
     nodes = [node for step in traced for device in step.step_stats for node in device.nodes]
     flops = _flops(model, signature, values)
     by_op, by_node = (_rows(nodes, flops, len(traced), key) for key in (lambda n: n.op, lambda n: n.node))
@@ -101,15 +102,17 @@ async def _profile(arguments: argparse.Namespace) -> int:
 
 
 async def _traced(
-    model: Model, signature: Signature, feeds: Mapping[Any, Any], steps: int
+    model: Model, signature: Signature, feeds: Mapping[Any, Any], steps: int, delegate: str | None
 ) -> tuple[list[RunMetadata], list[float]]:
     """What the steps have recorded, and how long each took."""
     fetches, options = dict(signature.outputs), af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
     found, seconds = [], []
-    async with af.Session(graph=model.graph) as session:
+    async with af.Session(graph=model.graph, config=af.SessionConfig(delegate=delegate)) as session:
         await model.initialize(session)
         with progress("steps", _WARM + steps) as shown:
             for number in range(_WARM + steps):
+                if number == _WARM:
+                    await session.prepared()
                 metadata = RunMetadata()
                 started = perf_counter()
                 await session.run(fetches, feeds, options=options, run_metadata=metadata)

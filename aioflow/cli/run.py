@@ -17,10 +17,11 @@ import numpy as np
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
-from aioflow.cli.arguments import add_imports, output_file, positive, stored_file
+from aioflow.cli.arguments import add_delegate, add_imports, output_file, positive, stored_file
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
+from aioflow.config import AUTO
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import file_errors
 from aioflow.graph.arrays import Array
@@ -56,6 +57,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--repeat", type=positive, default=0, metavar="N", help="then run N steps more, and show their times"
     )
+    add_delegate(parser, " (auto: with --repeat)")
     add_imports(parser)
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")
     parser.set_defaults(run=_run)
@@ -79,13 +81,19 @@ async def _call(arguments: argparse.Namespace) -> int:
     values = all_inputs(signature, arguments)
     feeds = {signature.all_inputs[name]: value for name, value in values.items()}
     fetches = {name: values_of(each) for name, each in signature.outputs.items()}
-    async with af.Session(graph=model.graph) as session:
+    is_asked = arguments.repeat or arguments.delegate != AUTO  # to prepare an engine takes longer than one step
+    config = af.SessionConfig(delegate=arguments.delegate if is_asked else None)
+    async with af.Session(graph=model.graph, config=config) as session:
         with progress("initializing"):
             await model.initialize(session)
         opened = perf_counter()
         with progress("the first step"):
             outputs: dict[str, Any] = await session.run(fetches, feeds)
         first = perf_counter()
+        if config.delegate is not None:
+            with progress("preparing"):
+                await session.prepared()
+                outputs = await session.run(fetches, feeds)
         times = _Times(opened - started, first - opened, await _repeated(session, fetches, feeds, arguments.repeat))
     for line in _report(model, signature, values, outputs, times):
         print(line)

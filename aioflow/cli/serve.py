@@ -14,8 +14,9 @@ from typing import Final, TypeVar
 
 import aioflow.serve as service
 from aioflow.cli import program
-from aioflow.cli.arguments import add_imports, file, patience, port, positive, seconds, size
+from aioflow.cli.arguments import add_delegate, add_imports, file, patience, port, positive, seconds, size
 from aioflow.cli.model_inputs import input_shape
+from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
 from aioflow.serve.backstop import keep_within
@@ -61,6 +62,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     where.add_argument("--tls-key", type=file, metavar="FILE", help="its key (PEM)")
     how = parser.add_argument_group("how requests become steps")
     _add_batches(how)
+    add_delegate(how)
     how.add_argument("--no-warmup", action="store_true", help="run no steps before a model is ready")
     how.add_argument(
         "--json-nan",
@@ -285,6 +287,7 @@ def _options(arguments: argparse.Namespace) -> service.ModelOptions:
         timeout=arguments.timeout,
         warmup=not arguments.no_warmup,
         json_nan=arguments.json_nan,
+        config=SessionConfig(delegate=arguments.delegate),
     )
 
 

@@ -12,15 +12,15 @@ from contextlib import suppress
 from typing import Final
 
 from aioflow.compiler.delegate import Delegate
+from aioflow.config import AUTO
 from aioflow.errors import NotFoundError
 from aioflow.runtime.device import declared
 from aioflow.work.forking import not_forked, renew_in_child
 from aioflow.work.slices import ask_for_long_slice
 
-__all__ = ["AUTO", "DELEGATES", "PREPARATIONS", "Preparations", "find_delegate"]
+__all__ = ["DELEGATES", "PREPARATIONS", "Preparations", "find_delegate"]
 
 DELEGATES: Final = "aioflow.delegates"  # the group of entry points
-AUTO: Final = "auto"
 
 
 def find_delegate(setting: str | None) -> Delegate | None:

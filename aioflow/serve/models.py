@@ -263,3 +263,4 @@ async def _warm(served: ServedModel) -> None:
             await call.warmup()
         except OpError as error:  # zeros are no image, and no sentence
             _LOG.warning("%s version %d, signature %s, is not warmed up: %s", served.name, served.version, key, error)
+    await served.session.prepared()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from aioflow.checks.numbers import check_number, check_seconds, check_whole
-from aioflow.config import SessionConfig
+from aioflow.config import AUTO, SessionConfig
 from aioflow.errors import InvalidArgumentError
 
 __all__ = ["BATCH", "Batch", "ModelOptions"]
@@ -34,7 +34,8 @@ class ModelOptions:
         warmup: Whether steps are run with zeros before a model is ready.
         json_nan: What an answer in JSON has in the place of NaN and infinities, which JSON has not: "error" refuses to
             answer so, and says that tensors may be asked for as bytes; "null" is what it says.
-        config: Settings of the model's session.
+        config: Settings of the model's session. By default, parts of its steps are computed by another engine where one
+            is installed (`SessionConfig.delegate`).
     """
 
     batch: Batch = "auto"
@@ -47,7 +48,7 @@ class ModelOptions:
     timeout: float | None = None
     warmup: bool = True
     json_nan: Literal["error", "null"] = "error"
-    config: SessionConfig | None = None
+    config: SessionConfig | None = SessionConfig(delegate=AUTO)
 
     def __post_init__(self) -> None:
         if self.batch not in BATCH:

@@ -17,6 +17,7 @@ from aioflow.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
+from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.session.batching.rows import RowsIn, RowsOut
 from aioflow.session.fetches import small_copies
 from aioflow.sync.background import Background
@@ -220,11 +221,12 @@ class Batched(BatchDriver):
 
     async def warmup(self) -> None:
         """Run a step of each allowed size, or of one row and of the most, with zeros: what compiles, and what is made
-        ready once, is done before the first call. Sizes of rows that are open are taken to be one.
+        ready once, is done before the first call; so are parts for another engine. Sizes of rows that are open are taken to be one.
         """
         policy = self._core.policy
         for rows in policy.allowed_batch_sizes or sorted({1, policy.max_batch_size}):
             await self._step(*self._into.zeros(rows))
+        await PREPARATIONS.ended()
 
     async def aclose(self) -> None:
         """Refuse new calls, and wait until all that are waiting have been answered."""
