@@ -17,11 +17,13 @@ from typing import Any, Final
 # The whole package: that is what registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
 from aioflow.cli import tables
-from aioflow.cli.arguments import add_imports, stored_file
+from aioflow.cli.arguments import add_delegate, add_imports, stored_file
+from aioflow.cli.delegation import as_document, as_lines, delegation_of
 from aioflow.cli.devices import readable_size
 from aioflow.cli.estimates import Estimate, estimated
 from aioflow.cli.model_inputs import add_shape, opened_model, sized
 from aioflow.cli.progress import progress
+from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
 from aioflow.graph.labelled import labels_of
@@ -46,6 +48,7 @@ class _Found:
     model: Model | None
     unsupported: Sequence[UnsupportedOp]
     estimates: Mapping[str, Estimate | OpError]
+    delegations: Mapping[str, Delegation]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,6 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("model", type=stored_file, metavar="MODEL", help="a file or folder, told by its contents")
     add_shape(parser)
+    add_delegate(parser)
     parser.add_argument("--json", action="store_true", help="as a JSON object")
     add_imports(parser)
     parser.add_argument("--debug", action="store_true", help="show where an error was raised")
@@ -83,14 +87,14 @@ def _found(arguments: argparse.Namespace) -> _Found:
     path, kind = arguments.model, kind_of(arguments.model)
     surveyed = survey(path, kind)
     if not kind.open:
-        return _Found(path, surveyed, None, surveyed.unsupported, {})
+        return _Found(path, surveyed, None, surveyed.unsupported, {}, {})
     if surveyed.unsupported:
-        return _Found(path, surveyed, None, surveyed.unsupported, {})
+        return _Found(path, surveyed, None, surveyed.unsupported, {}, {})
     try:
         with progress(f"loading {path}"):
             model = opened_model(arguments)
     except UnsupportedError as error:
-        return _Found(path, surveyed, None, error.unsupported, {})
+        return _Found(path, surveyed, None, error.unsupported, {}, {})
     estimates: dict[str, Estimate | OpError] = {}
     for name, signature in model.signatures.items():
         wanted = [
@@ -101,7 +105,11 @@ def _found(arguments: argparse.Namespace) -> _Found:
             estimates[name] = estimated(model, signature, shapes)
         except OpError as error:  # the rest is told all the same
             estimates[name] = error
-    return _Found(path, surveyed, model, (), estimates)
+    delegations = {
+        name: delegation_of(model.graph, dict(each.outputs), list(each.all_inputs.values()), arguments.delegate)
+        for name, each in model.signatures.items()
+    }
+    return _Found(path, surveyed, model, (), estimates, delegations)
 
 
 # -- as text ----------------------------------------------------------------------------------------------------------
@@ -164,6 +172,7 @@ def _call(found: _Found, name: str) -> Iterator[str]:
     table += [("out", key, t.dtype.name, tables.shape_text(made[key])) for key, t in signature.outputs.items()]
     yield from tables.rows(table)
     yield from _costs(estimate) if isinstance(estimate, Estimate) else _no_costs(estimate)
+    yield from as_lines(found.delegations[name])
 
 
 def _no_costs(error: OpError) -> Iterator[str]:
@@ -233,6 +242,7 @@ def _document(found: _Found) -> dict[str, Any]:
                 "optional_inputs": [_tensor(key, tensor) for key, tensor in signature.optional.items()],
                 "outputs": [_tensor(key, tensor) for key, tensor in signature.outputs.items()],
                 "estimate": _estimate(found.estimates[name]),
+                "delegation": as_document(found.delegations[name]),
             }
             for name, signature in signatures.items()
         },

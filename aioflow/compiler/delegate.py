@@ -28,7 +28,7 @@ from aioflow.kernels.registry import HOST
 from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
 
-__all__ = ["Delegate", "Region", "delegated", "regions", "stays"]
+__all__ = ["Delegate", "Delegation", "Region", "Staying", "delegated", "regions", "stays"]
 
 _CONSTANT: Final = "Const"
 
@@ -59,6 +59,28 @@ class Region:
 
     members: tuple[str, ...]
     seconds: float
+
+
+class Staying(NamedTuple):
+    """A node that kernels compute."""
+
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """What an engine computes of a step.
+
+    Attributes:
+        engine: Its name; None where there is none.
+        parts: The names of the nodes of each part.
+        stays: The other nodes that compute something.
+    """
+
+    engine: str | None
+    parts: tuple[tuple[str, ...], ...]
+    stays: Mapping[str, Staying]
 
 
 class _Place(NamedTuple):

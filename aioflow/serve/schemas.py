@@ -176,6 +176,7 @@ _STATUS: Final[dict[str, Schema]] = {
                     "compute_seconds": _NUMBER,
                     "queue_seconds": _NUMBER,
                     "answered": _COUNT,
+                    "engine": _or_none(_TEXT),
                     "sizes": _list({"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2}),
                 }
             ),

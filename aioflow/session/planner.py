@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from aioflow.compiler.delegate import delegated
+from aioflow.compiler.delegate import Delegation, Staying, delegated, regions
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.passes import chosen_passes
 from aioflow.compiler.pipeline import CompileOptions, compile_step
@@ -62,6 +62,11 @@ class Planner:
         )
         self._costs: CostModel | None = None
         self._pins: dict[str, str] = {}  # as those of the cluster, of nodes that keep something for this session alone
+
+    @property
+    def engine(self) -> str | None:
+        """The name of the engine that computes parts of the steps; None for none."""
+        return None if self._delegate is None else self._delegate.name
 
     @property
     def costs(self) -> CostModel:
@@ -180,6 +185,21 @@ class Planner:
         if worth_replacing(held[-1], again.predicted_seconds):
             return again
         return replace(current, predicted_seconds=held[-1])
+
+    def delegation(self, request: StepRequest) -> Delegation:
+        """Return what the engine computes of a step. Raises as `plan`."""
+        parts: list[tuple[str, ...]] = []
+        stays: dict[str, Staying] = {}
+
+        def noted(device: str, graph: ClientGraph) -> ClientGraph:
+            if self._delegate is not None and _device_type(device) == HOST:
+                found, reasons = regions(device, graph, self._delegate, self._times(graph)[0])
+                parts.extend(region.members for region in found)
+                stays.update((name, Staying(graph.nodes[name].op, reason)) for name, reason in reasons.items())
+            return graph
+
+        self._plan(request, replace(self._options_for(request), delegate=noted), True, self._known_pins())
+        return Delegation(self.engine, tuple(parts), stays)
 
     def _delegated(self, device: str, graph: ClientGraph) -> ClientGraph:
         """Cut the parts out of the graph of a CPU (`CompileOptions.delegate`); engines compute on the host."""

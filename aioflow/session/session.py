@@ -15,6 +15,7 @@ from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import aioflow
+from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
 from aioflow.config import RunOptions, SessionConfig
@@ -226,6 +227,13 @@ class Session(Blocking, Batching, Reporting):
         """Full names of the devices that the session can use; of a cluster, once the session is entered or used."""
         return list(self._cluster.devices)
 
+    @property
+    def engine(self) -> str | None:
+        """The name of the engine that computes parts of steps (`SessionConfig.delegate`), such as "onnxruntime"; None
+        where all is computed by kernels.
+        """
+        return self._planner.engine
+
     async def prepared(self) -> None:
         """Wait until all is ready that steps have made for later steps in this process, such as parts of them for
         another engine (`SessionConfig.delegate`). Whoever measures, or serves the first request, waits for that.
@@ -340,6 +348,12 @@ class Session(Blocking, Batching, Reporting):
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
         """How `run` would do it, by the keys of its feeds: the nodes, optimized, their devices, what goes between."""
         return self._planner.plan(_asked(self.graph, fetches, feeds))
+
+    def delegation(self, fetches: Any, feeds: Sequence[Any] = ()) -> Delegation:
+        """What the engine of `SessionConfig.delegate` would compute of `run`, by the keys of its feeds: the nodes of each
+        part, and why the others stay.
+        """
+        return self._planner.delegation(_asked(self.graph, fetches, feeds))
 
     async def stuck_report(self) -> list[StuckStep]:
         """The steps that are running now, longest first, with the async nodes that each waits for, and why.

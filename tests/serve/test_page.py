@@ -74,6 +74,7 @@ async def test_the_status_tells_what_was_answered(tmp_path: Path) -> None:
         assert 0 < served["recent"]["p50_seconds"] <= served["recent"]["p99_seconds"]
         assert served["steps"]["sizes"] == [[1, 1], [2, 2]]
         assert (served["steps"]["count"], served["steps"]["rows"]) == (3, 5)
+        assert served["steps"]["engine"] == "onnxruntime"
         [signature] = served["signatures"]
         assert (signature["is_default"], signature["is_batched"]) == (True, True)
         assert signature["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]

@@ -160,5 +160,6 @@ function showSteps(steps) {
           `${seconds(mean(steps.queue_seconds, steps.answered))} for its step.`
       : "There was no step yet.",
   );
+  put("engine", steps.engine ? `${steps.engine} computes the parts of them that it supports.` : "").hidden = !steps.engine;
   bars(document.getElementById("sizes"), grouped(steps.sizes), "Steps by rows");
 }

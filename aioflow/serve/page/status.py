@@ -138,6 +138,7 @@ class Status:
                 "compute_seconds": sum(each.compute_seconds for each in found),
                 "queue_seconds": sum(each.queue_seconds for each in found),
                 "answered": sum(each.answered for each in found),
+                "engine": model.session.engine,
                 "sizes": _sizes([each.sizes for each in found]),
             },
         }
