@@ -18,12 +18,11 @@ from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.loops import LoopFrame, frames_behind
 from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.compiler.pack import waits_for_others
-from aioflow.compiler.sizes import assuming_sizes
+from aioflow.compiler.sizes import by_values
 from aioflow.compiler.timeline import NodeSeconds
 from aioflow.graph.boundary import ARG, BOUNDARY, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
-from aioflow.graph.shapes import num_elements
 from aioflow.kernels.registry import HOST
 from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
@@ -114,7 +113,7 @@ def regions(
     device: str, graph: ClientGraph, delegate: Delegate, seconds: NodeSeconds
 ) -> tuple[list[Region], Mapping[str, str]]:
     """Return the regions of a device's graph, and for each other node that computes why it stays."""
-    staying = stays(graph)
+    staying = dict.fromkeys(by_values(graph), "its size follows from values") | stays(graph)
     waiting = {name for name, node in graph.nodes.items() if waits_for_others(node, _kind(device))}
     taken: dict[tuple[str, ...], bool] = {}  # regions of which the engine has said that it computes them all
     while True:
@@ -157,13 +156,13 @@ def _together(
 
 
 def stays(graph: ClientGraph) -> dict[str, str]:
-    """Return the nodes that are in no region whatever the engine computes, each with the reason. Empty for the graph of
-    a region, so a worker can check one that a client has sent.
+    """Return the nodes that are in no region whatever the engine computes and whatever sizes they have, each with the
+    reason. Empty for the graph of a region, so a worker can check one that a client has sent.
     """
-    conditional, likely = _conditional(graph), assuming_sizes(graph)
+    conditional = _conditional(graph)
     reasons = {
-        name: "in a loop or a branch" if name in conditional and not traits_of(node.op).steers else _reason(likely, node)
-        for name, node in likely.nodes.items()
+        name: "in a loop or a branch" if name in conditional and not traits_of(node.op).steers else _reason(graph, node)
+        for name, node in graph.nodes.items()
         if node.op not in BOUNDARY
     }
     return {name: reason for name, reason in reasons.items() if reason}
@@ -190,17 +189,10 @@ def _reason(graph: ClientGraph, node: Node) -> str:
         return "an effect, or state"
     if node.body is not None or not node.outputs or (node.op == _CONSTANT and node.control):
         return "more than a computation"
-    inputs = [graph.spec(edge) for edge in node.inputs]
-    if not _are_known(node.outputs) and _are_known(inputs):
-        return "its size follows from values"
-    specs = (*node.outputs, *inputs)
+    specs = (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
     if any(not spec.dtype.is_numpy_compatible or spec.dtype.np_dtype.hasobject for spec in specs):
         return "values that are not numbers"
     return ""
-
-
-def _are_known(specs: Iterable[OutputSpec]) -> bool:
-    return all(num_elements(spec.dims) is not None for spec in specs)
 
 
 def _kind(device: str) -> str:

@@ -15,6 +15,7 @@ from aioflow.compiler.optimize.passes import (
     SCHEDULE_RECEIVES,
     Evaluate,
     Pass,
+    around_delegation,
     chosen_passes,
     is_on,
 )
@@ -76,8 +77,8 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
     chosen = options or CompileOptions()
     check: Callable[..., ClientGraph] = verify if chosen.verify else _trust
     passes = chosen_passes(chosen.optimizations)
-    later = [each for each in passes if each.fuses and chosen.delegate is not None]
-    graph = _optimized(check(prune(request)), [each for each in passes if each not in later], chosen.evaluate, check)
+    first, later = (passes, ()) if chosen.delegate is None else around_delegation(passes)
+    graph = _optimized(check(prune(request)), first, chosen.evaluate, check)
     if chosen.meeting is None:
         graph = mark_takes(graph)
     else:  # a partial run, which is given out bit by bit

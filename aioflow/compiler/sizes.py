@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.errors import OpError
+from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG
 from aioflow.graph.graph import Graph
-from aioflow.graph.opdef import OPS, OpDef
+from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
-from aioflow.graph.shapes import Dims
+from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.tensor import Tensor
 from aioflow.ops.apply import output_specs
 
-__all__ = ["assuming_sizes", "with_shapes"]
+__all__ = ["assuming_sizes", "by_values", "telling", "with_shapes"]
 
 _ASSUMED: Final = 4099  # a size that is not known is taken for a large one, which no constant happens to be
 
 
-def with_shapes(graph: ClientGraph, given: Mapping[int, Dims]) -> ClientGraph:
-    """Return a step with the shapes that follow where its feeds have these shapes, by the index of the feed.
+def with_shapes(graph: ClientGraph, given: Mapping[int, Dims], values: Mapping[int, Array] | None = None) -> ClientGraph:
+    """Return a step with the shapes that follow where its feeds have these shapes.
+
+    Args:
+        given: The shapes, by the index of the feed.
+        values: The values of some feeds (`telling`), by the index of the feed.
 
     Raises:
         OpError: a node takes no inputs of these shapes.
@@ -31,7 +36,8 @@ def with_shapes(graph: ClientGraph, given: Mapping[int, Dims]) -> ClientGraph:
     inference = _Inference(graph)
     for node in graph.nodes.values():
         if node.op == ARG:
-            inference.add(node, [given[node.attrs["index"]]])
+            index = node.attrs["index"]
+            inference.add(node, [given[index]], None if values is None else values.get(index))
         elif not inference.infer(node):
             inference.add(node, [spec.dims for spec in node.outputs])
     return inference.graph()
@@ -50,6 +56,33 @@ def assuming_sizes(graph: ClientGraph) -> ClientGraph:
         if not inferred:
             inference.add(node, [_assumed(spec.dims) for spec in node.outputs])
     return inference.graph()
+
+
+def by_values(graph: ClientGraph) -> list[str]:
+    """Return the nodes whose sizes follow from values, and not from the sizes of what the graph is given."""
+    likely = assuming_sizes(graph)
+    return [
+        name
+        for name, node in likely.nodes.items()
+        if not _are_known(node.outputs) and _are_known(map(likely.spec, node.inputs))
+    ]
+
+
+def telling(graph: ClientGraph) -> frozenset[int]:
+    """Return the feeds from whose values sizes may follow, by their indices: integers that such nodes are made of."""
+    waiting, seen, found = by_values(graph), set[str](), set[int]()
+    while waiting:
+        node = graph.nodes[waiting.pop()]
+        if node.op == ARG:
+            found.add(node.attrs["index"])
+        sources = {edge.node for edge in node.inputs if graph.spec(edge).dtype.is_integer}
+        waiting += sources - seen
+        seen |= sources
+    return frozenset(found)
+
+
+def _are_known(specs: Iterable[OutputSpec]) -> bool:
+    return all(num_elements(spec.dims) is not None for spec in specs)
 
 
 def _assumed(dims: Dims) -> Dims:
@@ -89,11 +122,11 @@ class _Inference:
         self.add(node, [_both(spec.dims, dims) for spec, (_, dims) in zip(node.outputs, inferred, strict=True)])
         return True
 
-    def add(self, node: Node, dims: list[Dims]) -> None:
-        """Add a node with these shapes of its outputs."""
-        op_def: OpDef = OPS.get(node.op)
+    def add(self, node: Node, dims: list[Dims], value: Array | None = None) -> None:
+        """Add a node with these shapes of its outputs; as a constant, if its value is given."""
+        op_def = OPS.get(node.op if value is None else "Const")
         inputs = tuple(self._tensors[edge] for edge in node.inputs if edge in self._tensors)
-        attrs: dict[str, Any] = dict(node.attrs)
+        attrs: dict[str, Any] = dict(node.attrs) if value is None else {"value": value, "dtype": node.attrs["T"]}
         op = Operation(self._home, op_def, node.name, inputs, attrs)
         op.outputs = [
             Tensor(op, port, spec.dtype, each) for port, (spec, each) in enumerate(zip(node.outputs, dims, strict=True))

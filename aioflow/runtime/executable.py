@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.compiler.optimize.passes import chosen_passes
+from aioflow.compiler.optimize.passes import around_delegation, chosen_passes
 from aioflow.config import SessionConfig
 from aioflow.errors import InternalError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
@@ -29,6 +29,7 @@ from aioflow.runtime.cut import Cut
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.driver import Driver, UnitRun
 from aioflow.runtime.fetched import Fetched, copying
+from aioflow.runtime.folding import fold
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.lift import lift_loops
 from aioflow.runtime.reference import Reference
@@ -273,11 +274,7 @@ def _made(
 
 def _fused(graph: ClientGraph, config: SessionConfig) -> ClientGraph:
     """Return the graph after the passes that a step with delegated parts leaves for later."""
-    for each in chosen_passes(config.optimizations):
-        if each.fuses:
-            graph = each.run(graph, _unknown)
+    _, later = around_delegation(chosen_passes(config.optimizations))
+    for each in later:
+        graph = each.run(graph, fold)
     return graph
-
-
-def _unknown(*_: object) -> None:
-    """Compute no node: constants are folded already."""

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.compiler.sizes import with_shapes
+from aioflow.compiler.sizes import telling, with_shapes
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG
@@ -24,8 +24,11 @@ from aioflow_onnxruntime.engine import OPSET, provider_of
 __all__ = ["Part", "made", "options_for"]
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+Given: TypeAlias = tuple[Shapes, tuple[bytes, ...]]  # the shapes of inputs, and the values of those that tell shapes
 
 _REMEMBERED: Final = 1024  # combinations of shapes of inputs
+_FEW: Final = 64  # integers
+_ANY: Final[Given] = ((), ())
 _SILENT: Final = 4  # the level of what is logged: what onnxruntime has to say comes as an exception, too
 _FAILED_NODE: Final = re.compile(r"Name:'([^']*)'")
 _NO_MEMORY: Final = re.compile("bad_alloc|allocate memory|Failed to allocate")
@@ -54,9 +57,10 @@ class Part:
         self._graph = graph
         specs = [spec for node in graph.nodes.values() for spec in node.outputs]
         self.admits_all = all(num_elements(spec.dims) is not None for spec in specs)
-        self._largest: dict[Shapes, _Largest | None] = {}
+        self._telling = sorted(telling(graph))
+        self._largest: dict[Given, _Largest | None] = {}
         if self.admits_all:
-            self._largest[()] = _largest_in(graph)
+            self._largest[_ANY] = _largest_in(graph)
         self._session = session
         self.held = held
         self._inputs = [each.name for each in session.get_inputs()]
@@ -69,7 +73,7 @@ class Part:
         Raises:
             ResourceExhaustedError: a value would be larger than one may be; with the node that would make it.
         """
-        largest = self._largest[()] if self.admits_all else self._largest_for(tuple(np.shape(each) for each in values))
+        largest = self._largest[_ANY] if self.admits_all else self._largest_for(values)
         if largest is None:
             return False
         try:
@@ -78,17 +82,21 @@ class Part:
             raise error.at(largest.node.name, largest.node.op, largest.node.source) from None
         return True
 
-    def _largest_for(self, shapes: Shapes) -> _Largest | None:
+    def _largest_for(self, values: Sequence[Any]) -> _Largest | None:
+        shapes, told = tuple(np.shape(value) for value in values), {n: np.asarray(values[n]) for n in self._telling}
+        if any(array.size > _FEW for array in told.values()):
+            return None
+        given = (shapes, tuple(array.tobytes() for array in told.values()))
         try:
-            return self._largest[shapes]
+            return self._largest[given]
         except KeyError:
             if len(self._largest) >= _REMEMBERED:
                 self._largest.clear()
         try:
-            found = _largest_in(with_shapes(self._graph, dict(enumerate(shapes))))
+            found = _largest_in(with_shapes(self._graph, dict(enumerate(shapes)), told))
         except OpError:
             found = None
-        self._largest[shapes] = found
+        self._largest[given] = found
         return found
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:

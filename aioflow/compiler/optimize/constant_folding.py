@@ -7,7 +7,7 @@ which it would be alive more often.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,25 +21,44 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements
 
-__all__ = ["MAX_BYTES", "constant_folding"]
+__all__ = ["MAX_BYTES", "constant_folding", "folding_but_widened"]
 
 MAX_BYTES: Final = 10 * 2**20  # of what one node gives
 _ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not be much larger than what it is computed from:
 _GROWTH: Final = 8  # times, as where bytes become floats
 
 
-def constant_folding(graph: ClientGraph, evaluate: Evaluate, max_bytes: int = MAX_BYTES) -> ClientGraph:
+def folding_but_widened(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
+    """The graph with what follows from constants as constants, but for small integers as larger numbers: an engine may
+    compute with quantized weights as they are.
+    """
+    return constant_folding(graph, evaluate, keeps=_is_widened)
+
+
+def _is_widened(node: Node, inputs: Sequence[Array]) -> bool:
+    return node.op == "Cast" and inputs[0].dtype.kind in "iu" and inputs[0].itemsize <= 2 < node.outputs[0].dtype.size
+
+
+def constant_folding(
+    graph: ClientGraph,
+    evaluate: Evaluate,
+    max_bytes: int = MAX_BYTES,
+    keeps: Callable[[Node, Sequence[Array]], bool] = lambda node, inputs: False,
+) -> ClientGraph:
     """The graph with what follows from constants as constants.
 
     Args:
         evaluate: Computes a node; None where it may not, or where the node fails: then it is left to fail in the step.
         max_bytes: The most that the outputs of one node may take.
+        keeps: Whether a node with these inputs stays as it is.
     """
 
     def rule(node: Node, rewriting: Rewriting) -> Node | None:
         values = [rewriting.constant(edge) for edge in node.inputs]
         inputs = [v for v in values if v is not None]
-        if not inputs or len(inputs) < len(values) or not _may_be_folded(node, inputs, rewriting, max_bytes):
+        if not inputs or len(inputs) < len(values) or keeps(node, inputs):
+            return None
+        if not _may_be_folded(node, inputs, rewriting, max_bytes):
             return None
         results = evaluate(node, replace(graph, nodes=rewriting.nodes), inputs)
         if results is None or not _fit(node, results) or not _is_small(_size(results), inputs, max_bytes):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.optimize.arithmetic import arithmetic
 from aioflow.compiler.optimize.common_subexpressions import common_subexpressions
-from aioflow.compiler.optimize.constant_folding import constant_folding
+from aioflow.compiler.optimize.constant_folding import constant_folding, folding_but_widened
 from aioflow.compiler.optimize.dead_code import dead_code
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fold_batch_norm import fold_batch_norm
@@ -29,6 +29,7 @@ __all__ = [
     "SCHEDULE_RECEIVES",
     "Evaluate",
     "Pass",
+    "around_delegation",
     "chosen_passes",
     "is_on",
 ]
@@ -43,12 +44,14 @@ class Pass:
         run: Maps a graph to one with the same results.
         exact: Whether results stay the same to the last bit. Passes that are not are off unless they are asked for.
         fuses: Whether it makes nodes that no other engine computes: where parts are delegated, it runs behind that.
+        before: What runs before parts are delegated, where that is not `run`, which then runs behind that.
     """
 
     name: str
     run: Callable[[ClientGraph, Evaluate], ClientGraph]
     exact: bool = True
     fuses: bool = False
+    before: Callable[[ClientGraph, Evaluate], ClientGraph] | None = None
 
 
 # The pass for each type.
@@ -61,7 +64,7 @@ MIXED_PRECISION: Final[Mapping[str, str]] = {
 # often equal. What has lost its readers goes before nodes with one reader are looked for.
 PASSES: Final[tuple[Pass, ...]] = (
     Pass("shapes", shapes),
-    Pass("constant_folding", constant_folding),
+    Pass("constant_folding", constant_folding, before=folding_but_widened),
     Pass("arithmetic", arithmetic),
     Pass("transposes", transposes),
     Pass("common_subexpressions", common_subexpressions),
@@ -90,6 +93,13 @@ def chosen_passes(switches: bool | Mapping[str, bool]) -> tuple[Pass, ...]:
         InvalidArgumentError: a switch does not name an optimization.
     """
     return tuple(p for p in PASSES if is_on(p.name, switches, p.exact))
+
+
+def around_delegation(passes: Iterable[Pass]) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]:
+    """Return what runs of these before parts are delegated, and what runs behind that."""
+    passes = tuple(passes)
+    first = tuple(replace(each, run=each.before or each.run) for each in passes if not each.fuses)
+    return first, tuple(each for each in passes if each.fuses or each.before is not None)
 
 
 def is_on(name: str, switches: bool | Mapping[str, bool], default: bool = True) -> bool:

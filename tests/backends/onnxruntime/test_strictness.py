@@ -31,10 +31,24 @@ EXACT: dict[str, tuple[Build, list[NDArray[Any]]]] = {
     "the largest unsigned number": (af.reduce_max, [np.array([2**64 - 1, 5], np.uint64)]),
     "where the largest is": (lambda x: af.argmax(x, axis=0), [np.array([2**64 - 1, 5], np.uint64)]),
     "unique numbers with NaN": (lambda x: af.unique(x)[0], [np.array([np.nan, 1, 2, np.nan], np.float32)]),
+    "a cast that is out of range": (lambda x: af.cast(x, "int8"), [np.array([-7.5, 100.2], np.float32)]),
+    "a cast between bounds": (
+        lambda x: af.cast(af.maximum(af.minimum(af.round(x), 127.0), -128.0), "int8"),
+        [np.array([-1e9, -0.5, 0.5, 1.5, 126.5, 1e9], np.float32)],
+    ),
+    "integers as shorter ones": (lambda x: af.cast(x, "int8"), [np.array([300, -129, 5], np.int64)]),
+    "the largest of none": (lambda x: af.reduce_max(x, axis=0), [np.zeros((0, 3), np.float32)]),
+    "rows at known places": (lambda x: af.gather(x, [2, 0]), [_SHORT]),
     "whole numbers that wrap around": (lambda x: x + x, [np.array([2**31 - 1], np.int32)]),
 }
 REFUSED: dict[str, tuple[Build, list[NDArray[Any]]]] = {
     "a negative index": (af.gather, [_SHORT, np.array([-1], np.int32)]),
+    "a known place that is not there": (lambda x: af.gather(x, [3]), [_SHORT]),
+    "shapes that do not broadcast": (
+        lambda x, n: af.broadcast_to(x, af.broadcast_dynamic_shape(af.shape(x), n)),
+        [_SHORT, np.array([2], np.int32)],
+    ),
+    "rows that are not as many": (lambda x: af.unstack(af.reshape(x, [-1]), 4)[0], [_SHORT]),
     "segments that are not in order": (af.segment_sum, [_SHORT, np.array([1, 0, 2], np.int32)]),
     "a slice beyond the end": (lambda x, n: af.slice(x, n, [2]), [_SHORT, np.array([2], np.int32)]),
     "a negative power of whole numbers": (lambda x, y: x**y, [np.array([2], np.int32), np.array([-1], np.int32)]),

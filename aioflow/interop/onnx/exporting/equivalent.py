@@ -8,16 +8,20 @@ gives the kernel's results, within the rounding of the dtype, for all finite num
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import inf, prod
 from typing import Final, TypeAlias
 
-from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType
 
 __all__ = ["is_equivalent"]
 
 _FLOATS: Final = frozenset({dtypes.float32, dtypes.float64})
 _WHOLE: Final = frozenset({dtypes.int32, dtypes.int64})
+_INTEGERS: Final = _WHOLE | {
+    *(dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64),
+}
 _MOST_ADDED: Final = 1024  # numbers that are added up one after another, as onnxruntime does: 6e-5 of float32 at worst
 
 _Rule: TypeAlias = Callable[[ClientGraph, Node], bool]
@@ -41,26 +45,73 @@ def _with_known_vectors(graph: ClientGraph, node: Node) -> bool:
     return _of_floats(graph, node) and all(each is not None and None not in each for each in dims)
 
 
-def _to_floats(graph: ClientGraph, node: Node) -> bool:
-    """Require a cast for which no value is out of range."""
-    return _of_floats(graph, node) and graph.spec(node.inputs[0]).dtype in _FLOATS | _WHOLE | {dtypes.bool_}
+def _within_range(graph: ClientGraph, node: Node) -> bool:
+    """Require a cast for which no value is out of range, or of integers, which wrap around."""
+    source, made = graph.spec(node.inputs[0]).dtype, node.outputs[0].dtype
+    if made in _FLOATS:
+        return source in _FLOATS | _INTEGERS | {dtypes.bool_}
+    if made not in _INTEGERS:
+        return False
+    return source in _INTEGERS | {dtypes.bool_} or (source in _FLOATS and _is_bounded(graph, node.inputs[0], made))
+
+
+def _is_bounded(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
+    """Return whether a value comes from a minimum and a maximum that the dtype holds."""
+    node = graph.nodes[edge.node]
+    bounds: dict[str, float] = {}
+    for _ in range(2):
+        if node.op not in ("Maximum", "Minimum"):
+            return False
+        limits = [graph.nodes[each.node].attrs["value"] for each in node.inputs if graph.nodes[each.node].op == "Const"]
+        if len(limits) != 1 or limits[0].size != 1:
+            return False
+        bounds[node.op] = float(limits[0].reshape(()))
+        node = next(graph.nodes[each.node] for each in node.inputs if graph.nodes[each.node].op != "Const")
+    return dtype.min <= bounds.get("Maximum", -inf) and bounds.get("Minimum", inf) <= dtype.max
+
+
+def _of_some(graph: ClientGraph, node: Node) -> bool:
+    """Require that each result is the extreme of a known number of values, of which there are some."""
+    count = _count(graph, node)
+    return count is not None and count > 0 and node.outputs[0].dtype in _FLOATS | _WHOLE
 
 
 def _of_few(graph: ClientGraph, node: Node) -> bool:
     """Require that each result is made of a known, small number of values."""
+    count = _count(graph, node)
+    return count is not None and count <= _MOST_ADDED and _of_floats(graph, node)
+
+
+def _count(graph: ClientGraph, node: Node) -> int | None:
+    """Return of how many values each result of a reduction is made; None where it is not known."""
     dims, axes = graph.spec(node.inputs[0]).dims, graph.nodes[node.inputs[1].node]
-    if not _of_floats(graph, node) or dims is None or axes.op != "Const":
-        return False
+    if dims is None or axes.op != "Const":
+        return None
     sizes = [dims[axis] for axis in set(axes.attrs["value"].reshape(-1).tolist())]
-    return None not in sizes and prod(size or 0 for size in sizes) <= _MOST_ADDED
+    return None if None in sizes else prod(size or 0 for size in sizes)
+
+
+def _of_whole_sequences(graph: ClientGraph, node: Node) -> bool:
+    """Require that all steps of the sequences count."""
+    steps, dims = graph.nodes[node.inputs[0].node], graph.spec(node.inputs[1]).dims
+    return _of_floats(graph, node) and steps.op == "Const" and dims is not None and steps.attrs["value"] == dims[0]
+
+
+def _of_known_places(graph: ClientGraph, node: Node) -> bool:
+    """Require indices that are known and not outside."""
+    dims, (_, places, at) = graph.spec(node.inputs[0]).dims, (graph.nodes[edge.node] for edge in node.inputs)
+    if dims is None or places.op != "Const" or at.op != "Const" or node.attrs["batch_dims"]:
+        return False
+    size, indices = dims[int(at.attrs["value"])], places.attrs["value"]
+    return size is not None and bool(((indices >= 0) & (indices < size)).all())
 
 
 _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Identity", "PreventGradient", "StopGradient"), _always),
-    **dict.fromkeys(("ConcatV2", "ExpandDims", "Pack", "Pad", "PadV2", "Reshape", "Shape", "Size"), _always),
-    **dict.fromkeys(("Squeeze", "StridedSlice", "Transpose"), _always),
+    **dict.fromkeys(("BroadcastArgs", "BroadcastTo", "ConcatV2", "ExpandDims", "OnesLike", "Pack", "Pad", "PadV2", "Reshape", "Shape", "Size"), _always),
+    **dict.fromkeys(("Split", "Squeeze", "StridedSlice", "Transpose", "Unpack", "ZerosLike"), _always),
     **dict.fromkeys(("LogicalAnd", "LogicalNot", "LogicalOr", "SelectV2"), _always),
-    **dict.fromkeys(("Add", "AddV2", "Mul", "Sub"), _of_numbers),
+    **dict.fromkeys(("Add", "AddN", "AddV2", "Mul", "Sub"), _of_numbers),
     **dict.fromkeys(("Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"), _of_numbers),
     **dict.fromkeys(("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Log", "Neg", "Round", "Sign", "Sin"), _of_floats),
     **dict.fromkeys(("Div", "Inv", "Maximum", "Minimum", "Pow", "RealDiv", "Reciprocal"), _of_floats),
@@ -71,7 +122,10 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("MatMul", "MaxPool"), _of_floats),
     **dict.fromkeys(("BiasAdd", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _with_known_vectors),
     **dict.fromkeys(("Mean", "Sum"), _of_few),
-    "Cast": _to_floats,
+    **dict.fromkeys(("Max", "Min"), _of_some),
+    **dict.fromkeys(("BlockLSTM", "BlockLSTMV2"), _of_whole_sequences),
+    "Cast": _within_range,
+    "GatherV2": _of_known_places,
 }
 
 

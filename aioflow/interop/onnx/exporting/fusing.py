@@ -44,15 +44,22 @@ class _Fusing:
                 found = self._search.at(node, pattern)
                 if found is not None and self._is_alone(found) and rule.where(found, self._opset):
                     made[node.name] = _one(rule, pattern, found)
-                    self._within.update(found.nodes)
+                    self._within.update(set(found.nodes).difference(self._shared(found)))
                     break
         return {name: made.get(name, node) for name, node in self._graph.nodes.items()}
 
     def _is_alone(self, found: Found) -> bool:
-        _, *inner = found.nodes
-        if not self._within.isdisjoint(inner) or not set(inner).isdisjoint(self._graph.targets):
+        inner = set(found.nodes).difference(self._shared(found), [found.root.name])
+        if not self._within.isdisjoint(inner) or not inner.isdisjoint(self._graph.targets):
             return False
         return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
+
+    def _shared(self, found: Found) -> set[str]:
+        """What patterns may share, since it takes no time: shapes, and constants as another dtype, such as zero points."""
+        return {name for name, node in found.nodes.items() if node.op == "Shape" or self._is_constant(node)}
+
+    def _is_constant(self, node: Node) -> bool:
+        return node.op == "Cast" and self._graph.nodes[node.inputs[0].node].op == "Const"
 
 
 def _one(rule: Composed, pattern: Pattern, found: Found) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.node import Node
-from aioflow.interop.onnx.exporting.rules import exporter
+from aioflow.interop.onnx.exporting.rules import composed, exporter
 from aioflow.interop.onnx.exporting.values import Value
 
 
@@ -82,6 +82,12 @@ def transpose(node: Node, x: Value, perm: Value) -> Value:
 def broadcast_to(node: Node, x: Value, wanted: Value) -> Value:
     """Repeated along axes of size 1 and new ones."""
     return node.make("Expand", x, node.vector(wanted))
+
+
+@composed("Expand", "BroadcastTo(x, BroadcastArgs(Cast[Shape(x)], wanted))")
+def expand(node: Node, x: Value, wanted: Value) -> Value:
+    """The shape that x and another one broadcast to."""
+    return broadcast_to(node, x, wanted)
 
 
 @exporter("Fill")
