@@ -12,11 +12,11 @@ from typing import Final, TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 
-__all__ = ["may_be_dead"]
+__all__ = ["Guard", "guards", "may_be_dead"]
 
-_Guard: TypeAlias = frozenset[tuple[Edge, bool]]
-_ALIVE: Final[_Guard] = frozenset()
-_UNKNOWN: Final[_Guard] = frozenset({(Edge("", 0), True)})  # no Merge takes it away
+Guard: TypeAlias = frozenset[tuple[Edge, bool]]
+_ALIVE: Final[Guard] = frozenset()
+_UNKNOWN: Final[Guard] = frozenset({(Edge("", 0), True)})  # no Merge takes it away
 
 
 def may_be_dead(graph: ClientGraph) -> frozenset[Edge]:
@@ -28,16 +28,30 @@ def may_be_dead(graph: ClientGraph) -> frozenset[Edge]:
     return frozenset(edge for edge in outputs if walk.guard(edge))
 
 
+def guards(graph: ClientGraph) -> dict[str, Guard]:
+    """Return the guard of each node of which it is known: nodes of equal guards run in the same steps. Inside loops it
+    tells only of branches around the loop.
+    """
+    walk = _Walk(graph)
+    for node in graph.nodes.values():
+        walk.visit(node)
+    return {name: guard for name in graph.nodes if _UNKNOWN.isdisjoint(guard := walk.guard_of(name))}
+
+
 class _Walk:
     def __init__(self, graph: ClientGraph) -> None:
         self._graph = graph
-        self._nodes: dict[str, _Guard] = {}
+        self._nodes: dict[str, Guard] = {}
         self._loops = {_predicate(graph, n) for n in graph.nodes.values() if n.op == "LoopCond"}
-        self._sides: dict[Edge, _Guard] = {}
+        self._sides: dict[Edge, Guard] = {}
 
-    def guard(self, edge: Edge) -> _Guard:
+    def guard(self, edge: Edge) -> Guard:
         """The guard of an output."""
         return self._sides.get(edge, self._nodes.get(edge.node, _ALIVE))
+
+    def guard_of(self, name: str) -> Guard:
+        """The guard of a node itself."""
+        return self._nodes[name]
 
     def visit(self, node: Node) -> None:
         """Work out the guard of a node from those before it; a back edge adds nothing."""
@@ -55,7 +69,7 @@ class _Walk:
                 for port in range(2):
                     self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
 
-    def _merge(self, node: Node) -> _Guard:
+    def _merge(self, node: Node) -> Guard:
         guards = [self.guard(e) for e in node.inputs if e.node in self._nodes]
         if len(guards) < 2:
             return _joined(guards)
@@ -70,7 +84,7 @@ class _Walk:
         return first if first == second else _UNKNOWN
 
 
-def _joined(guards: Iterable[_Guard]) -> _Guard:
+def _joined(guards: Iterable[Guard]) -> Guard:
     return frozenset[tuple[Edge, bool]]().union(*guards)
 
 

@@ -3,7 +3,9 @@
 A region is a set of nodes of one device between which no other node lies, so that the step may compute it at once. Two
 numbers of each node decide: which nodes that wait for others come before it, and at which *level* it is. A level ends
 with each node that the engine does not compute, so that no way leads out of a level and back. Neither number falls
-along an edge; so what lies between two nodes of equal numbers has these numbers, too, and no cycle comes of it.
+along an edge; so what lies between two nodes of equal numbers has these numbers, too, and no cycle comes of it. In
+branches, nodes go together that run in the same steps; the way from one branch to another leads through a node that the
+engine does not compute.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from aioflow.compiler.deadness import may_be_dead
+from aioflow.compiler.deadness import Guard, guards
 from aioflow.compiler.ir import BODY, ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.loops import LoopFrame, frames_behind
 from aioflow.compiler.optimize.facts import is_pure_op
@@ -113,7 +115,10 @@ def regions(
     device: str, graph: ClientGraph, delegate: Delegate, seconds: NodeSeconds
 ) -> tuple[list[Region], Mapping[str, str]]:
     """Return the regions of a device's graph, and for each other node that computes why it stays."""
-    staying = dict.fromkeys(by_values(graph), "its size follows from values") | stays(graph)
+    read = {edge.node for node in graph.nodes.values() for edge in node.inputs}
+    computing = (name for name, node in graph.nodes.items() if node.op not in BOUNDARY)
+    staying = {name: "nothing reads what it gives" for name in computing if name not in read}
+    staying |= dict.fromkeys(by_values(graph), "its size follows from values") | stays(graph)
     waiting = {name for name, node in graph.nodes.items() if waits_for_others(node, _kind(device))}
     taken: dict[tuple[str, ...], bool] = {}  # regions of which the engine has said that it computes them all
     while True:
@@ -147,11 +152,11 @@ def _together(
     graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[str], seconds: NodeSeconds
 ) -> list[Region]:
     """Return the regions that there are if the engine computes all nodes but those that stay."""
-    members: dict[_Place, list[str]] = defaultdict(list)
-    places = _places(graph, staying, waiting)
+    members: dict[tuple[_Place, Guard], list[str]] = defaultdict(list)
+    places, guard = _places(graph, staying, waiting), guards(graph)
     for name, node in graph.nodes.items():
         if name not in staying and node.op not in (*BOUNDARY, _CONSTANT):
-            members[places[name]].append(name)
+            members[places[name], guard[name]].append(name)
     return [Region(tuple(names), sum(seconds(graph.nodes[name]) for name in names)) for names in members.values()]
 
 
@@ -161,22 +166,23 @@ def stays(graph: ClientGraph) -> dict[str, str]:
     """
     conditional = _conditional(graph)
     reasons = {
-        name: "in a loop or a branch" if name in conditional and not traits_of(node.op).steers else _reason(graph, node)
+        name: conditional[name] if name in conditional and not traits_of(node.op).steers else _reason(graph, node)
         for name, node in graph.nodes.items()
         if node.op not in BOUNDARY
     }
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _conditional(graph: ClientGraph) -> set[str]:
-    """Return the nodes that may run never, or more than once, in a step."""
-    frames, dead = frames_behind(graph), may_be_dead(graph)
+def _conditional(graph: ClientGraph) -> dict[str, str]:
+    """Return the nodes that may run more than once in a step, or of which it is not known with which others they run."""
+    frames, known = frames_behind(graph), guards(graph)
     received: set[str] = set()  # what follows from values of other devices that may be dead
     for name, node in graph.nodes.items():
         is_received = node.op == RECV and node.attrs["maybe_dead"]
         if is_received or not received.isdisjoint(node.predecessors()):
             received.add(name)
-    return received.union(name for name in graph.nodes if frames[name] is not None or Edge(name, 0) in dead)
+    unknown = dict.fromkeys((n for n in graph.nodes if n in received or n not in known), "behind an unusual branch")
+    return unknown | {name: "in a loop" for name in graph.nodes if frames[name] is not None}
 
 
 def _reason(graph: ClientGraph, node: Node) -> str:
@@ -294,7 +300,9 @@ class _Cutting:
         if not outputs:  # only waited for
             outputs = [Edge(region.members[-1], 0)]
         last, inside = graph.nodes[outputs[-1].node], set(region.members)
-        waits = dict.fromkeys(c for name in region.members for c in graph.nodes[name].control if c not in inside)
+        constants = {edge.node for edge in _edges(graph, region.members) if graph.nodes[edge.node].op == _CONSTANT}
+        waiting = (*region.members, *(name for name in graph.nodes if name in constants))
+        waits = dict.fromkeys(c for name in waiting for c in graph.nodes[name].control if c not in inside)
         attrs: dict[str, Any] = {
             "Tin": tuple(graph.spec(edge).dtype for edge in inputs),
             "Tout": tuple(graph.spec(edge).dtype for edge in outputs),

@@ -17,7 +17,7 @@ from aioflow.compiler.optimize.passes import around_delegation, chosen_passes
 from aioflow.config import SessionConfig
 from aioflow.errors import InternalError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
-from aioflow.graph.boundary import RECV
+from aioflow.graph.boundary import BOUNDARY, RECV
 from aioflow.graph.opdef import traits_of
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.ops.delegated import DELEGATED
@@ -275,6 +275,8 @@ def _made(
 def _fused(graph: ClientGraph, config: SessionConfig) -> ClientGraph:
     """Return the graph after the passes that a step with delegated parts leaves for later."""
     _, later = around_delegation(chosen_passes(config.optimizations))
+    found = graph
     for each in later:
-        graph = each.run(graph, fold)
-    return graph
+        found = each.run(found, fold)
+    is_constant = all(node.op in (*BOUNDARY, "Const") for node in found.nodes.values())
+    return graph if is_constant else found  # a strand has a node to run

@@ -128,17 +128,44 @@ def test_each_node_that_stays_has_its_reason() -> None:
     texts = af.as_string(x, name="texts")
     size = af.placeholder("int32", [])
     filled = af.fill(size[None], 1.0, name="filled")
-    side = af.cond(af.reduce_sum(x) > 0, lambda: af.exp(x, name="inside"), lambda: x)
+    looped = af.while_loop(lambda y: af.reduce_sum(y) < 9.0, lambda y: af.add(y, 1.0, name="inside"), [x])
     random_numbers = af.random_uniform([3], name="numbers")
     square = af.square(variable + random_numbers, name="square")
-    graph = pruned(texts, filled, side, square, feeds=(x, size))
+    graph = pruned(texts, filled, looped, square, feeds=(x, size))
     _, stays = regions(CPU.format(0), graph, Engine({"square": "no translation"}), second)
     inside = next(name for name in graph.nodes if name.endswith("inside"))
-    assert stays[inside] == "in a loop or a branch"
+    assert stays[inside] == "in a loop"
     assert stays["texts"] == "values that are not numbers"
     assert stays["filled"] == "its size follows from values"
     assert stays["square"] == "no translation"
     assert {stays[name] for name, node in graph.nodes.items() if node.op == "ReadVariableOp"} == {"an effect, or state"}
+
+
+def test_what_is_in_one_branch_is_a_part_of_its_own() -> None:
+    x = af.placeholder("float32", [3])
+    shifted = af.add(x, 1.0, name="before")
+
+    def one() -> af.Tensor:
+        return af.tanh(af.exp(shifted, name="a") * af.constant([1.0, 2.0, 3.0]), name="b")
+
+    side = af.cond(x[0] > 0, one, lambda: af.square(shifted, name="c"))
+    graph = pruned(af.tanh(side, name="behind"), feeds=(x,))
+    found = [[name.split("/")[-1] for name in part] for part in members(graph, Engine())]
+    assert ["a", "mul", "b"] in found
+    assert ["c"] in found
+    assert ["behind"] in found
+
+
+def test_what_a_constant_of_a_part_waits_for_is_waited_for() -> None:
+    """The constant goes along with the part; what stood before it must not come behind the part."""
+    x, variable = af.placeholder("float32", [3]), af.Variable([0.0, 0.0, 0.0])
+    with af.control_dependencies([variable.assign(x)]):
+        late = af.constant([1.0, 2.0, 3.0], name="late")
+    y = af.tanh(x * late, name="y")
+    before = pruned(y, feeds=(x,))
+    after = delegated(CPU.format(0), before, Engine(), second)
+    assert after.nodes["y"].op == DELEGATED
+    assert after.nodes["y"].control == before.nodes["late"].control != ()
 
 
 def test_sizes_that_follow_from_those_of_the_inputs_keep_no_node_out() -> None:
