@@ -53,8 +53,8 @@ def add_delegate(parser: argparse.ArgumentParser | argparse._ArgumentGroup, when
         type=_engine,
         default=AUTO,
         metavar="ENGINE",
-        help=f"which computes the parts of a step that it supports{when}: onnxruntime or onnxruntime:PROVIDER; auto, the"
-        " first that is installed (the default); or none",
+        help=f"computes the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, auto (the default:"
+        " the first that is installed), or none",
     )
 
 

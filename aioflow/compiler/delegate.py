@@ -174,7 +174,7 @@ def stays(graph: ClientGraph) -> dict[str, str]:
 
 
 def _conditional(graph: ClientGraph) -> dict[str, str]:
-    """Return the nodes that may run more than once in a step, or of which it is not known with which others they run."""
+    """Return the nodes that may run more than once in a step, or of which it is unknown with which others they run."""
     frames, known = frames_behind(graph), guards(graph)
     received: set[str] = set()  # what follows from values of other devices that may be dead
     for name, node in graph.nodes.items():

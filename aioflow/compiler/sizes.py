@@ -23,7 +23,9 @@ __all__ = ["assuming_sizes", "by_values", "telling", "with_shapes"]
 _ASSUMED: Final = 4099  # a size that is not known is taken for a large one, which no constant happens to be
 
 
-def with_shapes(graph: ClientGraph, given: Mapping[int, Dims], values: Mapping[int, Array] | None = None) -> ClientGraph:
+def with_shapes(
+    graph: ClientGraph, given: Mapping[int, Dims], values: Mapping[int, Array] | None = None
+) -> ClientGraph:
     """Return a step with the shapes that follow where its feeds have these shapes.
 
     Args:

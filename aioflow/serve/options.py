@@ -12,6 +12,7 @@ from aioflow.errors import InvalidArgumentError
 
 __all__ = ["BATCH", "Batch", "ModelOptions"]
 
+_BY_ENGINE: Final = SessionConfig(delegate=AUTO)
 Batch: TypeAlias = Literal["never", "proven", "auto", "always"]
 BATCH: Final = get_args(Batch)
 
@@ -48,7 +49,7 @@ class ModelOptions:
     timeout: float | None = None
     warmup: bool = True
     json_nan: Literal["error", "null"] = "error"
-    config: SessionConfig | None = SessionConfig(delegate=AUTO)
+    config: SessionConfig | None = _BY_ENGINE
 
     def __post_init__(self) -> None:
         if self.batch not in BATCH:

@@ -195,7 +195,11 @@ class Planner:
             if self._delegate is not None and _device_type(device) == HOST:
                 found, reasons = regions(device, graph, self._delegate, self._times(graph)[0])
                 parts.extend(region.members for region in found)
-                stays.update((name, Staying(graph.nodes[name].op, reason)) for name, reason in reasons.items() if graph.nodes[name].op != "Const")
+                stays.update(
+                    (name, Staying(graph.nodes[name].op, reason))
+                    for name, reason in reasons.items()
+                    if graph.nodes[name].op != "Const"
+                )
             return graph
 
         self._plan(request, replace(self._options_for(request), delegate=noted), True, self._known_pins())

@@ -350,7 +350,7 @@ class Session(Blocking, Batching, Reporting):
         return self._planner.plan(_asked(self.graph, fetches, feeds))
 
     def delegation(self, fetches: Any, feeds: Sequence[Any] = ()) -> Delegation:
-        """What the engine of `SessionConfig.delegate` would compute of `run`, by the keys of its feeds: the nodes of each
+        """What the engine of `SessionConfig.delegate` computes of `run`, by the keys of its feeds: the nodes of each
         part, and why the others stay.
         """
         return self._planner.delegation(_asked(self.graph, fetches, feeds))

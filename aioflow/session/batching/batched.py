@@ -221,7 +221,8 @@ class Batched(BatchDriver):
 
     async def warmup(self) -> None:
         """Run a step of each allowed size, or of one row and of the most, with zeros: what compiles, and what is made
-        ready once, is done before the first call; so are parts for another engine. Sizes of rows that are open are taken to be one.
+        ready once, parts for another engine among it, is done before the first call. Sizes of rows that are open are
+        taken to be one.
         """
         policy = self._core.policy
         for rows in policy.allowed_batch_sizes or sorted({1, policy.max_batch_size}):

@@ -67,7 +67,7 @@ def _is_bounded(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
             return False
         bounds[node.op] = float(limits[0].reshape(()))
         node = next(graph.nodes[each.node] for each in node.inputs if graph.nodes[each.node].op != "Const")
-    return dtype.min <= bounds.get("Maximum", -inf) and bounds.get("Minimum", inf) <= dtype.max
+    return bool(dtype.min <= bounds.get("Maximum", -inf) and bounds.get("Minimum", inf) <= dtype.max)
 
 
 def _of_some(graph: ClientGraph, node: Node) -> bool:
@@ -94,7 +94,7 @@ def _count(graph: ClientGraph, node: Node) -> int | None:
 def _of_whole_sequences(graph: ClientGraph, node: Node) -> bool:
     """Require that all steps of the sequences count."""
     steps, dims = graph.nodes[node.inputs[0].node], graph.spec(node.inputs[1]).dims
-    return _of_floats(graph, node) and steps.op == "Const" and dims is not None and steps.attrs["value"] == dims[0]
+    return _of_floats(graph, node) and steps.op == "Const" and dims is not None and int(steps.attrs["value"]) == dims[0]
 
 
 def _of_known_places(graph: ClientGraph, node: Node) -> bool:
@@ -108,7 +108,22 @@ def _of_known_places(graph: ClientGraph, node: Node) -> bool:
 
 _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Identity", "PreventGradient", "StopGradient"), _always),
-    **dict.fromkeys(("BroadcastArgs", "BroadcastTo", "ConcatV2", "ExpandDims", "OnesLike", "Pack", "Pad", "PadV2", "Reshape", "Shape", "Size"), _always),
+    **dict.fromkeys(
+        (
+            "BroadcastArgs",
+            "BroadcastTo",
+            "ConcatV2",
+            "ExpandDims",
+            "OnesLike",
+            "Pack",
+            "Pad",
+            "PadV2",
+            "Reshape",
+            "Shape",
+            "Size",
+        ),
+        _always,
+    ),
     **dict.fromkeys(("Split", "Squeeze", "StridedSlice", "Transpose", "Unpack", "ZerosLike"), _always),
     **dict.fromkeys(("LogicalAnd", "LogicalNot", "LogicalOr", "SelectV2"), _always),
     **dict.fromkeys(("Add", "AddN", "AddV2", "Mul", "Sub"), _of_numbers),

@@ -55,7 +55,7 @@ class _Fusing:
         return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
 
     def _shared(self, found: Found) -> set[str]:
-        """What patterns may share, since it takes no time: shapes, and constants as another dtype, such as zero points."""
+        """The nodes that patterns may share, since they take no time: shapes, and constants as another dtype."""
         return {name for name, node in found.nodes.items() if node.op == "Shape" or self._is_constant(node)}
 
     def _is_constant(self, node: Node) -> bool:
