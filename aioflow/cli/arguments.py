@@ -53,8 +53,8 @@ def add_delegate(parser: argparse.ArgumentParser | argparse._ArgumentGroup, when
         type=_engine,
         default=AUTO,
         metavar="ENGINE",
-        help=f"computes the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, auto (the default:"
-        " the first that is installed), or none",
+        help=f"computes the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, none, or auto,"
+        " the first that is installed (auto)",
     )
 
 

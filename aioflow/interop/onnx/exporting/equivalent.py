@@ -22,6 +22,7 @@ _WHOLE: Final = frozenset({dtypes.int32, dtypes.int64})
 _INTEGERS: Final = _WHOLE | {
     *(dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64),
 }
+_BYTE: Final = 383  # the largest difference of two bytes, signed or not
 _MOST_ADDED: Final = 1024  # numbers that are added up one after another, as onnxruntime does: 6e-5 of float32 at worst
 
 _Rule: TypeAlias = Callable[[ClientGraph, Node], bool]
@@ -52,12 +53,16 @@ def _within_range(graph: ClientGraph, node: Node) -> bool:
         return source in _FLOATS | _INTEGERS | {dtypes.bool_}
     if made not in _INTEGERS:
         return False
-    return source in _INTEGERS | {dtypes.bool_} or (source in _FLOATS and _is_bounded(graph, node.inputs[0], made))
+    if source in _INTEGERS | {dtypes.bool_}:
+        return True
+    return source in _FLOATS and (_is_bounded(graph, node.inputs[0], made) or _is_sum(graph, node.inputs[0], made))
 
 
 def _is_bounded(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
-    """Return whether a value comes from a minimum and a maximum that the dtype holds."""
+    """Return whether a value comes from a minimum and a maximum that the dtype holds, rounded or not."""
     node = graph.nodes[edge.node]
+    while node.op in ("Ceil", "Floor", "Identity", "Round"):
+        node = graph.nodes[node.inputs[0].node]
     bounds: dict[str, float] = {}
     for _ in range(2):
         if node.op not in ("Maximum", "Minimum"):
@@ -68,6 +73,25 @@ def _is_bounded(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
         bounds[node.op] = float(limits[0].reshape(()))
         node = next(graph.nodes[each.node] for each in node.inputs if graph.nodes[each.node].op != "Const")
     return bool(dtype.min <= bounds.get("Maximum", -inf) and bounds.get("Minimum", inf) <= dtype.max)
+
+
+def _is_sum(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
+    """Return whether a value is a sum of products of bytes that the dtype holds; the importer of ONNX has integers
+    multiplied so, in floats that hold each of them exactly.
+    """
+    node = graph.nodes[edge.node]
+    dims = graph.spec(node.inputs[0]).dims if node.op in ("BatchMatMulV2", "MatMul") else None
+    if not dims or any(node.attrs.get(name) for name in ("transpose_a", "adj_x")) or dims[-1] is None:
+        return False
+    return all(_is_of_bytes(graph, each) for each in node.inputs) and dims[-1] * _BYTE**2 <= dtype.max
+
+
+def _is_of_bytes(graph: ClientGraph, edge: Edge) -> bool:
+    """Return whether a value is a byte, or the difference of two."""
+    node = graph.nodes[edge.node]
+    casts = [graph.nodes[each.node] for each in node.inputs] if node.op == "Sub" else [node]
+    bytes_ = {dtypes.int8, dtypes.uint8}
+    return all(cast.op == "Cast" and graph.spec(cast.inputs[0]).dtype in bytes_ for cast in casts)
 
 
 def _of_some(graph: ClientGraph, node: Node) -> bool:

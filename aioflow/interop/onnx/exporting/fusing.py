@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.graph.shapes import num_elements
 from aioflow.interop.onnx.exporting.patterns import Found, Pattern, Search
 from aioflow.interop.onnx.exporting.rules import Composed, load_families, patterns_of
 
@@ -55,11 +56,14 @@ class _Fusing:
         return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
 
     def _shared(self, found: Found) -> set[str]:
-        """The nodes that patterns may share, since they take no time: shapes, and constants as another dtype."""
-        return {name for name, node in found.nodes.items() if node.op == "Shape" or self._is_constant(node)}
+        """The nodes that patterns may share, since they take no time: shapes, and numbers and constants as another dtype,
+        such as zero points.
+        """
+        return {name for name, node in found.nodes.items() if node.op == "Shape" or self._is_cheap_cast(node)}
 
-    def _is_constant(self, node: Node) -> bool:
-        return node.op == "Cast" and self._graph.nodes[node.inputs[0].node].op == "Const"
+    def _is_cheap_cast(self, node: Node) -> bool:
+        is_constant = node.op == "Cast" and self._graph.nodes[node.inputs[0].node].op == "Const"
+        return is_constant or (node.op == "Cast" and num_elements(node.outputs[0].dims) == 1)
 
 
 def _one(rule: Composed, pattern: Pattern, found: Found) -> Node:
