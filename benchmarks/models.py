@@ -139,7 +139,12 @@ def transformer_model(folder: Path) -> Path:
     """Two layers of attention with 8 heads and of a net of 1,024 units, over 256 channels; rows and steps are open."""
     nodes: list[_Made] = []
     weights: dict[str, tuple[int, ...]] = {}
-    constants = {"heads": [0, 0, 8, 32], "merged": [0, 0, 256], "root": np.float32(np.sqrt(32)), "half": np.float32(0.5)}
+    constants = {
+        "heads": [0, 0, 8, 32],
+        "merged": [0, 0, 256],
+        "root": np.float32(np.sqrt(32)),
+        "half": np.float32(0.5),
+    }
     constants |= {"two": np.float32(np.sqrt(2)), "one": np.float32(1)}
 
     def add(op: str, inputs: list[str], output: str, **attrs: Any) -> str:

@@ -1,0 +1,104 @@
+"""Services and commands use an engine that is installed, and say what it computes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aioflow as af
+from aioflow.cli import main
+from aioflow.serve import ModelOptions
+from aioflow.serve.models import open_served
+from aioflow_onnxruntime.kernels import Delegated
+from tests.backends.onnxruntime.steps import floats, layers
+from tests.serve.folders import save_model
+
+Ends = dict[str, af.Tensor]
+
+
+def net() -> tuple[Ends, Ends]:
+    x = af.placeholder("float32", [None, 32], name="x")
+    return {"x": x}, {"y": layers(x, 64, 8)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    asyncio.run(save_model(tmp_path / "net", net))
+    return tmp_path / "net"
+
+
+async def test_a_service_is_ready_when_its_parts_are(folder: Path, parts: list[Delegated]) -> None:
+    served = await open_served("net", 1, folder, ModelOptions())
+    async with served.session:
+        assert served.session.engine == "onnxruntime"
+        assert parts
+        assert all(part.part is not None for part in parts)
+
+
+async def test_a_service_can_do_without(folder: Path, parts: list[Delegated]) -> None:
+    served = await open_served("net", 1, folder, ModelOptions(config=af.SessionConfig()))
+    async with served.session:
+        assert served.session.engine is None
+        assert not parts
+
+
+async def test_batches_are_warm_when_their_parts_are(parts: list[Delegated]) -> None:
+    inputs, outputs = net()
+    async with af.Session(config=af.SessionConfig(delegate="auto")) as session:
+        call = session.batched(outputs["y"], [inputs["x"]], max_batch_size=4)
+        await session.warmup(call)
+        assert parts
+        assert all(part.part is not None for part in parts)
+        assert (await call(floats(2, 32))).shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "delegated"),
+    [
+        (["--repeat", "3"], True),
+        (["--delegate", "onnxruntime"], True),
+        (["--repeat", "3", "--delegate", "none"], False),
+        ([], False),  # one step is over before a part could be ready
+    ],
+)
+def test_run_uses_it_where_there_is_time(
+    folder: Path, parts: list[Delegated], capsys: pytest.CaptureFixture[str], options: list[str], delegated: bool
+) -> None:
+    assert main(["run", str(folder), "--fill", "ones", "--shape", "x=4,32", *options]) == 0
+    assert "out  y" in capsys.readouterr().out
+    assert bool(parts) is delegated
+    assert all(part.part is not None for part in parts)
+
+
+def test_an_engine_that_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(folder), "--fill", "ones", "--shape", "x=4,32", "--delegate", "nothing"]) == 2
+    assert "no engine 'nothing'" in capsys.readouterr().err
+
+
+def test_inspect_says_what_it_computes(
+    folder: Path, parts: list[Delegated], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", "--json", str(folder)]) == 0
+    found: Any = json.loads(capsys.readouterr().out)["signatures"]["serving_default"]["delegation"]
+    assert found["engine"] == "onnxruntime"
+    assert [len(part) for part in found["parts"]] == [6]
+    assert found["stays"] == []
+    assert main(["inspect", str(folder)]) == 0
+    assert "onnxruntime computes 6 of 6 nodes, in 1 part" in capsys.readouterr().out
+    assert main(["inspect", str(folder), "--delegate", "none"]) == 0
+    assert "onnxruntime" not in capsys.readouterr().out
+
+
+def test_a_session_names_the_nodes(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 4], name="x")
+    y = af.gather(af.tanh(x, name="t"), af.cast(x[0], "int32"), name="g")
+    with af.Session(config=af.SessionConfig(delegate="auto")) as session:
+        found = session.delegation(y, [x])
+        assert any("t" in part for part in found.parts)
+        assert found.stays["g"].op == "GatherV2"
+    with af.Session() as session:
+        assert session.delegation(y, [x]).engine is None
