@@ -118,14 +118,18 @@ async def test_a_run_returns_when_its_kernels_are_done() -> None:
 async def test_a_failed_function_is_told_when_the_device_is_done_with_it() -> None:
     driver = FakeDriver(passes_at_once=False)
     device = small_lanes(driver)
+    begun = threading.Event()
 
     def fails() -> None:
+        begun.set()
         raise ValueError("on purpose")
 
     async with asyncio.TaskGroup() as tg:
-        task = tg.create_task(asyncio.wait_for(_error(device.executor.run(Step(), fails)), 10))
+        task = tg.create_task(_error(device.executor.run(Step(), fails)))
+        assert await asyncio.to_thread(begun.wait, 60)
         await asyncio.sleep(0.02)
         assert not task.done()
+        driver.passes_at_once = True  # of an event that is recorded only now, too
         driver.advance()
     assert str(task.result()) == "on purpose"
 
@@ -158,5 +162,6 @@ async def test_a_cancelled_run_returns_only_when_the_device_is_done() -> None:
         task.cancel()  # once more: still it waits
         await asyncio.sleep(0.005)
         assert not task.done()
+        driver.passes_at_once = True  # of an event that is recorded only now, too
         driver.advance()
     assert task.cancelled()
