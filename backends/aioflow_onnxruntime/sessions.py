@@ -193,6 +193,7 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # or activations become bytes
     return options
 
 

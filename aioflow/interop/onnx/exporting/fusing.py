@@ -56,8 +56,8 @@ class _Fusing:
         return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
 
     def _shared(self, found: Found) -> set[str]:
-        """Return the nodes that patterns may share, since they take no time: shapes, and numbers and constants as another
-        dtype, such as zero points.
+        """Return the nodes that patterns may share, since they take no time: shapes, and numbers and constants as
+        another dtype, such as zero points.
         """
         return {name for name, node in found.nodes.items() if node.op == "Shape" or self._is_cheap_cast(node)}
 
