@@ -15,12 +15,14 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims, num_elements
 from aioflow.graph.signature.arguments import per_argument
+from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
+from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.ops.apply import output_specs
 
 __all__ = ["assuming_sizes", "by_values", "telling", "with_shapes"]
 
-_ASSUMED: Final = 4099  # a size that is not known is taken for a large one, which no constant happens to be
+_ASSUMED: Final = 46_080  # 2**10 * 45: a size that is not known is taken for a large one that is divided by most
 
 
 def with_shapes(
@@ -52,11 +54,10 @@ def assuming_sizes(graph: ClientGraph) -> ClientGraph:
     inference = _Inference(graph)
     for node in graph.nodes.values():
         try:
-            inferred = inference.infer(node)
-        except OpError:  # a size is not as large
-            inferred = False
-        if not inferred:
-            inference.add(node, [_assumed(spec.dims) for spec in node.outputs])
+            if not inference.infer(node):
+                inference.add(node, [_assumed(spec.dims) for spec in node.outputs])
+        except OpError:  # a size is not as large: nothing is known but what is known in any case
+            inference.add(node, [spec.dims for spec in node.outputs])
     return inference.graph()
 
 
@@ -98,6 +99,10 @@ def _both(static: Dims, inferred: Dims) -> Dims:
     return tuple(more if size is None else size for size, more in zip(static, inferred, strict=True))
 
 
+def _is_open(given: Tensor | list[Tensor]) -> bool:
+    return any(constant_value(tensor) is None for tensor in (given if isinstance(given, list) else [given]))
+
+
 class _Inference:
     """The nodes of a graph as operations of their own, each with its outputs' shapes as far as they were inferred."""
 
@@ -107,7 +112,8 @@ class _Inference:
         self._tensors: dict[Edge, Tensor] = {}
 
     def infer(self, node: Node) -> bool:
-        """Add a node with the shapes that follow from those of its inputs; return False where there is no telling.
+        """Add a node with the shapes that follow from those of its inputs; return False where there is no telling. What
+        its kernel takes as numbers, such as axes and sizes, must be known, or else nothing follows.
 
         Raises:
             OpError: it takes no inputs of these shapes.
@@ -121,6 +127,10 @@ class _Inference:
             for arg, tensors in per_argument(op_def.inputs, node.attrs, inputs)
         }
         inferred = output_specs(op_def, by_name, node.attrs)
+        kernel = KERNELS.find(node.op, HOST, node.attrs)
+        if kernel is not None and any(_is_open(by_name[name]) for name in kernel.host):
+            self.add(node, [None for _ in node.outputs])
+            return True
         self.add(node, [_both(spec.dims, dims) for spec, (_, dims) in zip(node.outputs, inferred, strict=True)])
         return True
 

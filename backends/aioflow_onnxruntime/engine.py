@@ -10,6 +10,7 @@ import onnxruntime
 from aioflow.compiler.ir import ClientGraph
 from aioflow.errors import NotFoundError
 from aioflow.graph import dtypes
+from aioflow.graph.shapes import num_elements
 from aioflow.interop.onnx.exporting.regions import refused_in
 from aioflow_onnxruntime import NAME
 
@@ -39,14 +40,17 @@ class Engine:
         self.name = f"{NAME}:{provider}" if provider else NAME
 
     def refused(self, graph: ClientGraph) -> Mapping[str, str]:
-        """As of `Delegate`: dtypes that onnxruntime does not exchange, and what has no translation."""
+        """As of `Delegate`: dtypes that onnxruntime does not exchange, values of no elements, and what has no
+        translation.
+        """
         found = {
             node.name: f"onnxruntime takes no {spec.dtype.name}"
             for node in graph.nodes.values()
             for spec in (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
             if spec.dtype not in _DTYPES
         }
-        return found or refused_in(graph, OPSET)
+        empty = (n.name for n in graph.nodes.values() if any(num_elements(spec.dims) == 0 for spec in n.outputs))
+        return found or dict.fromkeys(empty, "nothing to compute") or refused_in(graph, OPSET)
 
 
 def provider_of(text: str) -> str:

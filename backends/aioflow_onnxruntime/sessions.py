@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import onnxruntime
 
-from aioflow.compiler.ir import ClientGraph, Node
+from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.compiler.sizes import telling, with_shapes
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from aioflow.graph.arrays import Array
@@ -29,6 +29,7 @@ Given: TypeAlias = tuple[Shapes, tuple[bytes, ...]]  # the shapes of inputs, and
 _REMEMBERED: Final = 1024  # combinations of shapes of inputs
 _FEW: Final = 64  # integers
 _ANY: Final[Given] = ((), ())
+_INEXACT: Final = ("DoubleQDQPairsRemover",)  # optimizations of onnxruntime: this one rounds once instead of twice
 _SILENT: Final = 4  # the level of what is logged: what onnxruntime has to say comes as an exception, too
 _FAILED_NODE: Final = re.compile(r"Name:'([^']*)'")
 _NO_MEMORY: Final = re.compile("bad_alloc|allocate memory|Failed to allocate")
@@ -48,6 +49,9 @@ class Part:
         graph: The part.
         session: Of its model.
 
+    Raises:
+        InvalidArgumentError: it would admit no inputs.
+
     Attributes:
         admits_all: Whether all sizes in it are known, so that it need not be asked what it admits.
         held: The constants whose memory the session uses.
@@ -60,7 +64,9 @@ class Part:
         self._telling = sorted(telling(graph))
         self._largest: dict[Given, _Largest | None] = {}
         if self.admits_all:
-            self._largest[_ANY] = _largest_in(graph)
+            self._largest[_ANY] = found = _largest_in(graph)
+            if found is None:
+                raise InvalidArgumentError("onnxruntime may give other results for values of these sizes")
         self._session = session
         self.held = held
         self._inputs = [each.name for each in session.get_inputs()]
@@ -150,17 +156,24 @@ class Part:
 
 
 def _largest_in(graph: ClientGraph) -> _Largest | None:
-    """Return the largest value of a part; None where sizes are not known, or translations give other results."""
+    """Return the largest value of those in a part that are larger than all that they are made of; None where translations
+    give other results, where sizes are not known, and where there is nothing to compute: onnxruntime ends the process
+    for some ops of no elements, and for others returns memory that was never written.
+    """
     if inexact_in(graph):
         return None
     found = _Largest(0, next(iter(graph.nodes.values())))
     for node in graph.nodes.values():
-        for spec in () if node.op in (ARG, "Const") else node.outputs:
-            count = num_elements(spec.dims)
-            if count is None:
-                return None
-            found = max(found, _Largest(count * spec.dtype.np_dtype.itemsize, node), key=attrgetter("size"))
+        if not all(num_elements(spec.dims) for spec in node.outputs):
+            return None
+        made = max(map(_size, node.outputs), default=0)
+        if node.op not in (ARG, "Const") and made > sum(_size(graph.spec(edge)) for edge in set(node.inputs)):
+            found = max(found, _Largest(made, node), key=attrgetter("size"))
     return found
+
+
+def _size(spec: OutputSpec) -> int:
+    return (num_elements(spec.dims) or 0) * spec.dtype.np_dtype.itemsize
 
 
 def made(graph: ClientGraph, provider: str, threads: int) -> Part:
@@ -203,4 +216,6 @@ def _session(
     if held:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
         options.add_external_initializers(list(held), values)
-    return onnxruntime.InferenceSession(model, options, providers=[provider], enable_fallback=0)
+    return onnxruntime.InferenceSession(
+        model, options, providers=[provider], enable_fallback=0, disabled_optimizers=list(_INEXACT)
+    )

@@ -39,10 +39,50 @@ EXACT: dict[str, tuple[Build, list[NDArray[Any]]]] = {
     "integers as shorter ones": (lambda x: af.cast(x, "int8"), [np.array([300, -129, 5], np.int64)]),
     "the largest of none": (lambda x: af.reduce_max(x, axis=0), [np.zeros((0, 3), np.float32)]),
     "rows at known places": (lambda x: af.gather(x, [2, 0]), [_SHORT]),
+    "bytes as other bytes": (
+        lambda x: af.cast(af.cast(x, "uint8"), "float32") * 0.5,
+        [np.array([-128, -1, 5], np.int8)],
+    ),
+    "a product of no columns": (af.matmul, [np.zeros((3, 0), np.float32), np.zeros((0, 64), np.float32)]),
+    "images of no rows": (
+        lambda x: af.nn.max_pool(x, 2, 2, "SAME"),
+        [np.zeros((1, 0, 4, 3), np.float32)],
+    ),
+    "an LSTM of no sequences": (
+        lambda x, state: (
+            af.raw_ops.BlockLSTMV2(
+                seq_len_max=af.constant(3, af.int64),
+                x=x,
+                cs_prev=state,
+                h_prev=state,
+                w=af.constant(np.ones((9, 20), np.float32)),
+                **{name: af.constant(np.zeros(5, np.float32)) for name in ("wci", "wcf", "wco")},
+                b=af.constant(np.zeros(20, np.float32)),
+                cell_clip=0.0,
+            ).h
+        ),
+        [np.zeros((3, 0, 4), np.float32), np.zeros((0, 5), np.float32)],
+    ),
+    "groups of channels that are not known": (
+        lambda x, w: af.nn.conv2d(x, w, 1, "VALID"),
+        [np.ones((1, 2, 2, 4), np.float32), np.ones((1, 1, 2, 4), np.float32)],
+    ),
+    "a large window": (
+        lambda x: af.nn.avg_pool(x, 112, 1, "VALID"),
+        [np.full((1, 112, 112, 2), 0.1, np.float32)],
+    ),
+    "a shape of large shapes": (
+        af.broadcast_dynamic_shape,
+        [np.array([2_000_000, 2_000_000], np.int32), np.array([1], np.int32)],
+    ),
     "whole numbers that wrap around": (lambda x: x + x, [np.array([2**31 - 1], np.int32)]),
 }
 REFUSED: dict[str, tuple[Build, list[NDArray[Any]]]] = {
     "a negative index": (af.gather, [_SHORT, np.array([-1], np.int32)]),
+    "rows that are counted wrongly": (
+        lambda x, n: af.reshape(x, af.stack([n, 32])),
+        [np.zeros((6, 32), np.float32), np.array(5, np.int32)],
+    ),
     "a known place that is not there": (lambda x: af.gather(x, [3]), [_SHORT]),
     "shapes that do not broadcast": (
         lambda x, n: af.broadcast_to(x, af.broadcast_dynamic_shape(af.shape(x), n)),

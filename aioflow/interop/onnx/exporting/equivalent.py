@@ -24,6 +24,7 @@ _INTEGERS: Final = _WHOLE | {
 }
 _BYTE: Final = 383  # the largest difference of two bytes, signed or not
 _MOST_ADDED: Final = 1024  # numbers that are added up one after another, as onnxruntime does: 6e-5 of float32 at worst
+_MOST_MULTIPLIED: Final = 8192  # of which the products of a convolution are added up
 
 _Rule: TypeAlias = Callable[[ClientGraph, Node], bool]
 
@@ -116,9 +117,27 @@ def _count(graph: ClientGraph, node: Node) -> int | None:
 
 
 def _of_whole_sequences(graph: ClientGraph, node: Node) -> bool:
-    """Require that all steps of the sequences count."""
-    steps, dims = graph.nodes[node.inputs[0].node], graph.spec(node.inputs[1]).dims
-    return _of_floats(graph, node) and steps.op == "Const" and dims is not None and int(steps.attrs["value"]) == dims[0]
+    """Require that all steps of the sequences count, and states of as many rows."""
+    steps = graph.nodes[node.inputs[0].node]
+    x, cells, output = (graph.spec(edge).dims for edge in node.inputs[1:4])
+    if not _of_floats(graph, node) or steps.op != "Const" or None in (x, cells, output):
+        return False
+    return x is not None and int(steps.attrs["value"]) == x[0] and cells == output == (x[1], (cells or (0, 0))[1])
+
+
+def _of_few_products(graph: ClientGraph, node: Node) -> bool:
+    """Require that each result is a sum of a known, small number of products, and groups of channels that are known."""
+    kernel, images = graph.spec(node.inputs[1]).dims, graph.spec(node.inputs[0]).dims
+    if not _of_floats(graph, node) or kernel is None or None in kernel or images is None:
+        return False
+    channels = images[1 if str(node.attrs["data_format"]).startswith("NC") else -1]
+    own = kernel[:2] if node.op == "DepthwiseConv2dNative" else kernel[:-1]
+    return channels is not None and prod(size or 0 for size in own) <= _MOST_MULTIPLIED
+
+
+def _of_few_in_window(graph: ClientGraph, node: Node) -> bool:
+    """Require windows of few numbers."""
+    return _of_floats(graph, node) and prod(node.attrs["ksize"]) <= _MOST_ADDED
 
 
 def _of_known_places(graph: ClientGraph, node: Node) -> bool:
@@ -157,8 +176,9 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Rsqrt", "Sqrt", "Square", "SquaredDifference"), _of_floats),
     **dict.fromkeys(("Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Sigmoid", "Softplus", "Softsign"), _of_floats),
     **dict.fromkeys(("LogSoftmax", "Softmax", "Tanh"), _of_floats),
-    **dict.fromkeys(("AvgPool", "BatchMatMulV2", "Conv2D", "Conv3D", "DepthwiseConv2dNative"), _of_floats),
-    **dict.fromkeys(("MatMul", "MaxPool"), _of_floats),
+    **dict.fromkeys(("BatchMatMulV2", "MatMul", "MaxPool"), _of_floats),
+    **dict.fromkeys(("Conv2D", "Conv3D", "DepthwiseConv2dNative"), _of_few_products),
+    "AvgPool": _of_few_in_window,
     **dict.fromkeys(("BiasAdd", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), _with_known_vectors),
     **dict.fromkeys(("Mean", "Sum"), _of_few),
     **dict.fromkeys(("Max", "Min"), _of_some),

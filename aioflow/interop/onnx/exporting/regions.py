@@ -28,7 +28,7 @@ def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
     """Return the nodes of a part that have no translation which may stand in for their kernels, by name, each with the
     reason.
     """
-    if found := inexact_in(assuming_sizes(graph)):
+    if found := inexact_in(assuming_sizes(graph)) or _open_channels(graph):
         return dict.fromkeys(found, _OTHER)
     try:
         _walked(graph, opset)
@@ -41,6 +41,12 @@ def inexact_in(graph: ClientGraph) -> list[str]:
     """Return the nodes of a part whose translation gives other results than their kernel, for values of these sizes."""
     computing = (node for node in graph.nodes.values() if node.op not in (ARG, RETVAL, "Const"))
     return [node.name for node in computing if not is_equivalent(graph, node)]
+
+
+def _open_channels(graph: ClientGraph) -> list[str]:
+    """Return the convolutions of which the model could not say how many groups of channels there are."""
+    convolutions = (node for node in graph.nodes.values() if node.op in ("Conv2D", "Conv3D"))
+    return [node.name for node in convolutions if not is_equivalent(graph, node)]
 
 
 def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, Array]]:

@@ -34,8 +34,16 @@ def _fits(x: Dims, scale: Dims, zero: Dims) -> bool:
     return not many or (len(many) == 1 and x is not None and len(scale) <= len(x))
 
 
+def _is_exact(found: Found) -> bool:
+    """Whether integers are widened alone, to int32 or float32; as other bytes some would be other numbers."""
+    _, *inner = found.nodes.values()
+    return all(node.op != "Cast" or node.outputs[0].dtype.size >= 4 for node in inner)
+
+
 def _dequantizes(found: Found, opset: int) -> bool:
     x, scale = found.spec("x"), found.spec("scale")
+    if not _is_exact(found):
+        return False
     if "zero" not in found.edges:
         is_stored = _is_stored(x.dtype, opset) or (x.dtype is dtypes.int32 and found.constant("x") is not None)
         return is_stored and scale.dtype is dtypes.float32 and _fits(x.dims, scale.dims, scale.dims)
@@ -58,6 +66,8 @@ def dequantize(node: Node, x: Value, scale: Value, zero: Value | None = None) ->
 
 def _quantizes(found: Found, opset: int) -> bool:
     x, dtype, scale = found.spec("x"), found.root.outputs[0].dtype, found.spec("scale")
+    if not _is_exact(found):
+        return False
     if x.dtype is not dtypes.float32 or scale.dtype is not dtypes.float32 or not _is_stored(dtype, opset):
         return False
     if (found.number("least"), found.number("most")) != (dtype.min, dtype.max):
@@ -104,6 +114,8 @@ def _is_of_bytes(found: Found, opset: int) -> bool:
     if found.root.outputs[0].dtype is not dtypes.int32 or any(found.spec(name).dtype not in _BYTES for name in "ab"):
         return False
     product = found.node("product").attrs
+    if not _is_exact(found):
+        return False
     if any(product.get(name) for name in ("transpose_a", "transpose_b", "adj_x", "adj_y")):
         return False
     columns = (found.spec("b").dims or (None,))[-1]

@@ -124,6 +124,12 @@ def lin_space(node: Node, start: Value, stop: Value, count: Value) -> Value:
 @exporter("BroadcastArgs")
 def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
     """The shape that two shapes broadcast to."""
+    ranks = [each.dims[0] if each.dims else None for each in (first, second)]
+    if None not in ranks:
+        rank = max(rank or 0 for rank in ranks)
+        missing = [node.const([1] * (rank - (own or 0))) for own in ranks]
+        left, right = (node.joined([m, node.vector(v)]) for m, v in zip(missing, (first, second), strict=True))
+        return node.make("Where", node.make("Equal", left, node.const(1)), right, left)
     ones = [node.make("Expand", node.const(1), node.vector(each)) for each in (first, second)]
     return node.make("Shape", node.make("Mul", *ones))
 
