@@ -156,9 +156,11 @@ class Part:
 
 
 def _largest_in(graph: ClientGraph) -> _Largest | None:
-    """Return the largest value of those in a part that are larger than all that they are made of; None where translations
-    give other results, where sizes are not known, and where there is nothing to compute: onnxruntime ends the process
-    for some ops of no elements, and for others returns memory that was never written.
+    """Return the largest of the values in a part that are larger than all that they are made of.
+
+    Returns None where translations give other results, where sizes are not known, and where there is nothing to
+    compute: onnxruntime ends the process for some ops of no elements, and for others returns memory that was never
+    written.
     """
     if inexact_in(graph):
         return None
