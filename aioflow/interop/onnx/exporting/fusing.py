@@ -45,12 +45,12 @@ class _Fusing:
                 found = self._search.at(node, pattern)
                 if found is not None and self._is_alone(found) and rule.where(found, self._opset):
                     made[node.name] = _one(rule, pattern, found)
-                    self._within.update(set(found.nodes).difference(self._shared(found)))
+                    self._within.update(set(found.nodes) - self._shared(found))
                     break
         return {name: made.get(name, node) for name, node in self._graph.nodes.items()}
 
     def _is_alone(self, found: Found) -> bool:
-        inner = set(found.nodes).difference(self._shared(found), [found.root.name])
+        inner = set(found.nodes) - self._shared(found) - {found.root.name}
         if not self._within.isdisjoint(inner) or not inner.isdisjoint(self._graph.targets):
             return False
         return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
@@ -59,7 +59,8 @@ class _Fusing:
         """Return the nodes that patterns may share, since they take no time: shapes, and numbers and constants as
         another dtype, such as zero points.
         """
-        return {name for name, node in found.nodes.items() if node.op == "Shape" or self._is_cheap_cast(node)}
+        _, *inner = found.nodes.values()
+        return {node.name for node in inner if node.op == "Shape" or self._is_cheap_cast(node)}
 
     def _is_cheap_cast(self, node: Node) -> bool:
         is_constant = node.op == "Cast" and self._graph.nodes[node.inputs[0].node].op == "Const"
