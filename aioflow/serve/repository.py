@@ -12,6 +12,7 @@ import enum
 import gc
 import logging
 import os
+import weakref
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ __all__ = ["Entry", "Repository", "State"]
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger("aioflow.serve")
+_LOOKS: Final = (0.0, 0.05, 0.5)  # seconds before each look for the garbage of a version
 
 
 class State(enum.Enum):
@@ -365,7 +367,7 @@ class Repository:
 
     async def _let_go(self, served: ServedModel) -> None:
         self._leaving.add(served)
-        count = served.weight_bytes
+        count, graph = served.weight_bytes, weakref.ref(served.model.graph)
         try:
             await served.close(self._drain_seconds)
         except Exception:  # it is of no use any more, and the others are not to end on its account
@@ -374,8 +376,13 @@ class Repository:
             self._leaving.discard(served)
             self._give_back(count)
         del served
-        # A graph and its nodes refer to one another: left to itself, Python may keep the weights for many reloads.
-        await in_thread(gc.collect, effects=False)
+        # A graph and its nodes refer to one another: left to itself, Python may keep the weights for many reloads. And
+        # while the loop has callbacks of the session to call, a look at the garbage does not find it.
+        for pause in _LOOKS:
+            await asyncio.sleep(pause)
+            await in_thread(gc.collect, effects=False)
+            if graph() is None or self._is_closing:
+                return
 
 
 def _ending() -> UnavailableError:
