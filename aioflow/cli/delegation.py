@@ -1,4 +1,4 @@
-"""What another engine computes of a step, as the commands show it."""
+"""The nodes of a step that another engine computes, as the commands show them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ __all__ = ["as_document", "as_lines", "delegation_of"]
 _NODES: Final = 1  # that are named for a reason
 
 
-def delegation_of(graph: af.Graph, fetches: Any, feeds: Sequence[Any], engine: str | None) -> Delegation:
-    """Return what the engine of `--delegate` computes of a step."""
+def delegation_of(
+    graph: af.Graph, fetches: Any, feeds: Sequence[Any], engine: str | None
+) -> Delegation | af.errors.OpError:
+    """Return the nodes of a step that the engine of `--delegate` computes, or why the step cannot be planned here.
+
+    Raises:
+        NotFoundError: there is no such engine.
+    """
     with af.Session(graph=graph, config=af.SessionConfig(delegate=engine)) as session:
-        return session.delegation(fetches, feeds)
+        try:
+            return session.delegation(fetches, feeds)
+        except af.errors.OpError as error:  # such as a device that this machine lacks
+            return error
 
 
-def as_lines(found: Delegation) -> Iterator[str]:
+def as_lines(found: Delegation | af.errors.OpError) -> Iterator[str]:
     """Yield how many nodes the engine computes, and a table of why others stay. Nothing where there is no engine."""
+    if isinstance(found, af.errors.OpError):
+        yield f"  no step can be planned here: {found.message}"
+        return
     if found.engine is None:
         return
     count = sum(map(len, found.parts))
@@ -37,8 +49,10 @@ def as_lines(found: Delegation) -> Iterator[str]:
     )
 
 
-def as_document(found: Delegation) -> dict[str, Any]:
+def as_document(found: Delegation | af.errors.OpError) -> dict[str, Any]:
     """Return the same for JSON, with the names of all nodes."""
+    if isinstance(found, af.errors.OpError):
+        return {"error": found.message}
     stays = [{"op": op, "reason": why, "nodes": names} for (op, why), names in _grouped(found)]
     return {"engine": found.engine, "parts": [list(part) for part in found.parts], "stays": stays}
 

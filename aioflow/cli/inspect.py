@@ -48,7 +48,7 @@ class _Found:
     model: Model | None
     unsupported: Sequence[UnsupportedOp]
     estimates: Mapping[str, Estimate | OpError]
-    delegations: Mapping[str, Delegation]
+    delegations: Mapping[str, Delegation | OpError]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -93,6 +93,7 @@ async def _call(arguments: argparse.Namespace) -> int:
         if config.delegate is not None:
             with progress("preparing"):
                 await session.prepared()
+            if arguments.delegate != AUTO:  # its results are asked for
                 outputs = await session.run(fetches, feeds)
         times = _Times(opened - started, first - opened, await _repeated(session, fetches, feeds, arguments.repeat))
     for line in _report(model, signature, values, outputs, times):

@@ -71,10 +71,10 @@ class Staying(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """What an engine computes of a step.
+    """The nodes of a step that an engine computes, and those that stay.
 
     Attributes:
-        engine: Its name; None where there is none.
+        engine: The name of the engine, or None without one.
         parts: The names of the nodes of each part.
         stays: The other nodes that compute something.
     """

@@ -14,11 +14,11 @@ from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import OPS
 from aioflow.graph.operation import Operation
 from aioflow.graph.shapes import Dims, num_elements
-from aioflow.graph.signature.arguments import per_argument
 from aioflow.graph.static_value import constant_value
 from aioflow.graph.tensor import Tensor
 from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.ops.apply import output_specs
+from aioflow.ops.importer import by_name
 
 __all__ = ["assuming_sizes", "by_values", "telling", "with_shapes"]
 
@@ -122,13 +122,10 @@ class _Inference:
         if op_def.shape_fn is None or not node.inputs or any(edge not in self._tensors for edge in node.inputs):
             return False
         inputs = [self._tensors[edge] for edge in node.inputs]
-        by_name = {
-            arg.name: list(tensors) if arg.is_sequence else tensors[0]
-            for arg, tensors in per_argument(op_def.inputs, node.attrs, inputs)
-        }
-        inferred = output_specs(op_def, by_name, node.attrs)
+        named = by_name(op_def, inputs, node.attrs)
+        inferred = output_specs(op_def, named, node.attrs)
         kernel = KERNELS.find(node.op, HOST, node.attrs)
-        if kernel is not None and any(_is_open(by_name[name]) for name in kernel.host):
+        if kernel is not None and any(_is_open(named[name]) for name in kernel.host):
             self.add(node, [None for _ in node.outputs])
             return True
         self.add(node, [_both(spec.dims, dims) for spec, (_, dims) in zip(node.outputs, inferred, strict=True)])

@@ -350,8 +350,8 @@ class Session(Blocking, Batching, Reporting):
         return self._planner.plan(_asked(self.graph, fetches, feeds))
 
     def delegation(self, fetches: Any, feeds: Sequence[Any] = ()) -> Delegation:
-        """What the engine of `SessionConfig.delegate` computes of `run`, by the keys of its feeds: the nodes of each
-        part, and why the others stay.
+        """Return the nodes of `run` that the engine of `SessionConfig.delegate` computes, part by part, and why the
+        others stay. `feeds` are the keys of its feeds. Raises as `plan`.
         """
         return self._planner.delegation(_asked(self.graph, fetches, feeds))
 

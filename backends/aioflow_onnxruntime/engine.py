@@ -40,8 +40,8 @@ class Engine:
         self.name = f"{NAME}:{provider}" if provider else NAME
 
     def refused(self, graph: ClientGraph) -> Mapping[str, str]:
-        """As of `Delegate`: dtypes that onnxruntime does not exchange, values of no elements, and what has no
-        translation.
+        """Return the nodes that onnxruntime does not compute, as `Delegate` says: those with dtypes that it does not
+        exchange, with empty values, or without a translation.
         """
         found = {
             node.name: f"onnxruntime takes no {spec.dtype.name}"

@@ -62,11 +62,6 @@ class Delegated:
         self._body: BodySteps | None = body_of(binding)
         self.part: Part | None = None
 
-    @property
-    def has_run(self) -> bool:
-        """Whether it was run."""
-        return self._begun.locked()
-
     def __call__(self, inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
         """Run it once."""
         body, part = self._body, self.part  # looked at once, in this order: the body goes when the part is there

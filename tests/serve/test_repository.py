@@ -221,6 +221,18 @@ async def test_what_was_replaced_is_forgotten(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
 
+async def test_what_was_replaced_is_forgotten_as_soon_as_the_loop_has_let_go_of_it(tmp_path: Path) -> None:
+    """A look at the garbage that comes too early finds nothing, and another one follows."""
+    await save_model(tmp_path / "m", scaled(2))
+    async with Repository({"m": tmp_path / "m"}) as repository, asyncio.timeout(SECONDS):
+        await repository.load("m")
+        graph = weakref.ref(repository.get("m").model.graph)
+        asyncio.get_running_loop().call_later(0.02, id, graph())
+        await repository.load("m")
+        while graph() is not None:  # noqa: ASYNC110  # it does not say so
+            await asyncio.sleep(0)
+
+
 async def test_a_reload_that_fails_leaves_what_there_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     await save_model(tmp_path / "1", scaled(5))
     async with Repository({"m": tmp_path}) as repository:

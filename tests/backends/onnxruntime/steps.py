@@ -18,10 +18,12 @@ GENERATOR = np.random.default_rng(3)
 async def run_twice(
     session: af.Session, parts: Sequence[Delegated], fetches: Any, feeds: Any = None
 ) -> tuple[Any, Any]:
-    """What the parts' own nodes give, and then what onnxruntime gives. Parts of a branch that is not taken stay."""
+    """Return the results of the parts' own nodes, and then those of onnxruntime. The parts of a branch that is not
+    taken are not prepared.
+    """
     before = await session.run(fetches, feeds)
     await session.prepared()
-    assert all(part.part is not None for part in parts if part.has_run)
+    assert all(part.part is not None for part in parts if part._begun.locked())
     return before, await session.run(fetches, feeds)
 
 

@@ -93,6 +93,18 @@ def test_inspect_says_what_it_computes(
     assert "onnxruntime" not in capsys.readouterr().out
 
 
+def test_inspect_goes_on_where_no_step_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [None, 3], name="x")
+        with af.device("/job:worker/task:3"):
+            af.tanh(x, name="y")
+    path = af.train.write_graph(graph, tmp_path, "placed.pb", as_text=False)
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "no step can be planned here" in shown
+    assert "ops" in shown
+
+
 def test_a_session_names_the_nodes(parts: list[Delegated]) -> None:
     x = af.placeholder("float32", [None, 4], name="x")
     y = af.gather(af.tanh(x, name="t"), af.cast(x[0], "int32"), name="g")

@@ -20,6 +20,22 @@ _LOW = np.array([-(2**31)], np.int32)
 _TENTHS = np.full(1_000_000, 0.1, np.float32)
 _SHORT = np.arange(3, dtype=np.float32)
 
+
+def _lstm(x: af.Tensor, state: af.Tensor) -> af.Tensor:
+    """Three steps of an LSTM of five units."""
+    made: af.Tensor = af.raw_ops.BlockLSTMV2(
+        seq_len_max=af.constant(3, af.int64),
+        x=x,
+        cs_prev=state,
+        h_prev=state,
+        w=af.constant(np.ones((9, 20), np.float32)),
+        **{name: af.constant(np.zeros(5, np.float32)) for name in ("wci", "wcf", "wco")},
+        b=af.constant(np.zeros(20, np.float32)),
+        cell_clip=0.0,
+    ).h
+    return made
+
+
 EXACT: dict[str, tuple[Build, list[NDArray[Any]]]] = {
     "a quotient that is out of range": (lambda x: x // -1, [_LOW]),
     "a sum of many": (af.reduce_sum, [_TENTHS]),
@@ -49,18 +65,7 @@ EXACT: dict[str, tuple[Build, list[NDArray[Any]]]] = {
         [np.zeros((1, 0, 4, 3), np.float32)],
     ),
     "an LSTM of no sequences": (
-        lambda x, state: (
-            af.raw_ops.BlockLSTMV2(
-                seq_len_max=af.constant(3, af.int64),
-                x=x,
-                cs_prev=state,
-                h_prev=state,
-                w=af.constant(np.ones((9, 20), np.float32)),
-                **{name: af.constant(np.zeros(5, np.float32)) for name in ("wci", "wcf", "wco")},
-                b=af.constant(np.zeros(20, np.float32)),
-                cell_clip=0.0,
-            ).h
-        ),
+        _lstm,
         [np.zeros((3, 0, 4), np.float32), np.zeros((0, 5), np.float32)],
     ),
     "groups of channels that are not known": (

@@ -120,9 +120,9 @@ def _of_whole_sequences(graph: ClientGraph, node: Node) -> bool:
     """Require that all steps of the sequences count, and states of as many rows."""
     steps = graph.nodes[node.inputs[0].node]
     x, cells, output = (graph.spec(edge).dims for edge in node.inputs[1:4])
-    if not _of_floats(graph, node) or steps.op != "Const" or None in (x, cells, output):
+    if not _of_floats(graph, node) or steps.op != "Const" or x is None or cells is None or len(x) != 3:
         return False
-    return x is not None and int(steps.attrs["value"]) == x[0] and cells == output == (x[1], (cells or (0, 0))[1])
+    return int(steps.attrs["value"]) == x[0] and cells == output and len(cells) == 2 and cells[0] == x[1]
 
 
 def _of_few_products(graph: ClientGraph, node: Node) -> bool:

@@ -35,7 +35,7 @@ def _fits(x: Dims, scale: Dims, zero: Dims) -> bool:
 
 
 def _is_exact(found: Found) -> bool:
-    """Whether integers are widened alone, to int32 or float32; as other bytes some would be other numbers."""
+    """Return whether all casts in the pattern widen, to int32 or float32; a cast to other bytes wraps some numbers."""
     _, *inner = found.nodes.values()
     return all(node.op != "Cast" or node.outputs[0].dtype.size >= 4 for node in inner)
 
