@@ -38,7 +38,7 @@ __all__ = ["Push", "TaskWorker", "WorkerSession"]
 Push: TypeAlias = Callable[[Parcel], None]
 
 _NAMES: Final = 4096  # a cluster has fewer devices; what a peer makes up does not stay for good
-_HELD_SECONDS: Final = 2.0  # for which `abort` puts back the elements of a step that has ended
+_HELD_SECONDS: Final = 2.0  # for which the elements of a step that has ended wait for `abort`
 _MOST_HELD: Final = 64  # steps, each with what it has taken
 _owner_of: Final = lru_cache(_NAMES)(task_of)
 
@@ -163,6 +163,24 @@ class _Handle(NamedTuple):
     changes: bool
 
 
+class _Held(NamedTuple):
+    """What a step has taken that has ended, until its client says what is to become of it.
+
+    Attributes:
+        taken: How each element is put back.
+        changed: Whether the step has changed anything besides.
+        is_delivered: Whether the fetches are on their way, and the elements the client's if it says nothing.
+    """
+
+    taken: Sequence[GiveBack]
+    changed: bool
+    is_delivered: bool
+
+    def put_back(self) -> None:
+        for give_back in reversed(self.taken):
+            give_back()
+
+
 class WorkerSession:
     """What a worker is to one client (`runtime.worker.WorkerAPI`). `close` must follow.
 
@@ -182,7 +200,7 @@ class WorkerSession:
         self._peers = peers
         self._handles: dict[int, _Handle] = {}
         self._running: dict[JointStep, None] = {}
-        self._held: dict[int, tuple[list[GiveBack], bool]] = {}
+        self._held: dict[int, _Held] = {}
 
     @property
     def is_open(self) -> bool:
@@ -230,21 +248,37 @@ class WorkerSession:
             fetches = await self._worker.run(handle, feeds, step)
             failed = False
             return fetches
-        except BaseException as error:
-            await step.unwind(error)  # before the answer to `abort`, which waits for the end of the step
-            raise
         finally:
             self._leave(step, joint, failed)
 
-    def hold(self, step: Step) -> None:
-        """Hold the elements that a step has taken which has ended, while its fetches are sent to the client: `abort`
-        puts them back, if the client has given the step up.
+    def hold(self, step: Step, is_delivered: bool = True) -> None:
+        """Hold the elements that a step has taken which has ended, until `abort` says whether they are put back.
+
+        Args:
+            is_delivered: Whether the fetches are sent to the client, so that without an `abort` the elements are its.
+                Otherwise they are put back after two seconds, or when the client is gone.
         """
         if taken := step.keep():
-            self._held[step.id] = (taken, step.changed)
-            asyncio.get_running_loop().call_later(_HELD_SECONDS, self._held.pop, step.id, None)
+            self._held[step.id] = _Held(taken, step.changed, is_delivered)
+            asyncio.get_running_loop().call_later(_HELD_SECONDS, self._let_go, step.id)
             if len(self._held) > _MOST_HELD:
-                del self._held[next(iter(self._held))]
+                self._let_go(next(iter(self._held)))
+
+    def _let_go(self, step: int) -> None:
+        held = self._held.pop(step, None)
+        if held is not None and not held.is_delivered:
+            held.put_back()
+
+    async def unwind(self, step: Step, error: BaseException) -> None:
+        """Put back the elements that a step has taken which has ended with an error, as `Step.unwind`; where its
+        request was cancelled, when `abort` says why: perhaps a kernel of another worker has failed on them.
+
+        Call when `run` has raised, in the same turn of the event loop: `abort` waits for its end.
+        """
+        if isinstance(error, asyncio.CancelledError) and step.error is None:
+            self.hold(step, is_delivered=False)
+        else:
+            await step.unwind(error)
 
     def begin(
         self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
@@ -330,13 +364,13 @@ class WorkerSession:
         if joint is not None:
             await joint.ended()
             begun = joint.step is None or joint.step.changed
-        if step in self._held:
-            taken, begun = self._held.pop(step)
-            if has_failed(error):
-                return True
-            for give_back in reversed(taken):
-                give_back()
-        return begun
+        held = self._held.pop(step, None)
+        if held is None:
+            return begun
+        if has_failed(error):
+            return True
+        held.put_back()
+        return held.changed
 
     def take(self, parcel: Parcel) -> None:
         """A value for a step has come from within this process; from any thread."""
@@ -364,6 +398,8 @@ class WorkerSession:
             for joint in running:
                 await joint.ended()
         finally:
+            for step in list(self._held):
+                self._let_go(step)
             try:
                 await self._worker.background(self.number).close()
             finally:

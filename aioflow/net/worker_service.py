@@ -400,7 +400,8 @@ class _Client:
                 if seconds is not None:
                     _stop_after(seconds, step)
             values = await self._session.run(asked.handle, part.spread(request.tensors), step)
-        except OpError as error:
+        except BaseException as error:
+            await self._session.unwind(step, error)
             step.account(error)
             raise
         finally:

@@ -289,8 +289,9 @@ class Step:
 
         Args:
             error: Why. Elements on which a kernel has failed are not put back: the next step would fail on them, too.
+                Of a step that was stopped because of an error, a cancellation stands for that.
         """
-        if has_failed(error):
+        if has_failed(self.error if self.error is not None and isinstance(error, asyncio.CancelledError) else error):
             self.changed = bool(self.keep()) or self.changed
         elif isinstance(error, GeneratorExit):  # the coroutine is closed, and must not wait
             self.abandon()

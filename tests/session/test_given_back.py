@@ -21,6 +21,7 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.kernels.queues.queues import Queue
+from aioflow.net.remote_worker import RemoteWorker
 from aioflow.runtime.step import Step
 from aioflow.sync.queue import Enqueue, FIFOStore
 from aioflow.sync.waiting import tell, wake_all
@@ -264,15 +265,32 @@ async def test_late_steps_of_a_cluster_say_that_nothing_was_changed() -> None:
         assert await session.run(take) == 1.0
 
 
-async def test_what_a_kernel_of_another_worker_has_failed_on_is_not_given_back() -> None:
-    with af.device("/job:worker/task:1"):
-        source = af.FIFOQueue(9, [af.float32], [()])
+@pytest.fixture(params=[0, 50], ids=["with the cancellation", "later than that"])
+def turns_before_an_abort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers read that a part is not wanted any more, and only later why."""
+    abort = RemoteWorker.abort
+
+    async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
+        for _ in range(request.param):
+            await asyncio.sleep(0)
+        return await abort(worker, step, error)
+
+    monkeypatch.setattr(RemoteWorker, "abort", later)
+
+
+@pytest.mark.usefixtures("turns_before_an_abort")
+@pytest.mark.parametrize("still_runs", [False, True], ids=["its own part has ended", "its own part still runs"])
+@pytest.mark.parametrize("task", [0, 1], ids=["in the client's process", "elsewhere"])
+async def test_what_a_kernel_of_another_worker_has_failed_on_is_not_given_back(task: int, still_runs: bool) -> None:
+    with af.device(f"/job:worker/task:{task}"):
+        source, empty = af.FIFOQueue(9, [af.float32], [()]), af.FIFOQueue(9, [af.float32], [()])
         fill, take, size = source.enqueue_many([[np.nan, 2.0]]), source.dequeue(), source.size()
+        late = [empty.dequeue()] if still_runs else []
     with af.device("/job:worker/task:2"):
         checked = af.check_numerics(take, "an element")
     async with cluster("worker", "worker", "worker") as (server, *_), af.Session(server.target) as session:
         await session.run(fill)
-        assert await told(session, checked, InvalidArgumentError)
+        assert await told(session, [checked, *late], InvalidArgumentError)
         assert await session.run(checked) == 2.0
         assert await session.run(size) == 0
 
