@@ -22,14 +22,16 @@ from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.compiler.pack import waits_for_others
 from aioflow.compiler.sizes import by_values
 from aioflow.compiler.timeline import NodeSeconds
+from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG, BOUNDARY, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Effect
 from aioflow.kernels.registry import HOST
 from aioflow.ops.delegated import DELEGATED
 from aioflow.work.letting_go import let_go
 
-__all__ = ["Delegate", "Delegation", "Region", "Staying", "delegated", "regions", "stays"]
+__all__ = ["Delegate", "Delegation", "Region", "Staying", "delegated", "regions", "stays", "with_constants"]
 
 _CONSTANT: Final = "Const"
 
@@ -280,6 +282,7 @@ class _Cutting:
     def __init__(self, graph: ClientGraph, found: Sequence[Region], delegate: str) -> None:
         self._graph = graph
         self._delegate = delegate
+        self._unchanged = _unchanged_reads(graph)
         self._read: dict[str, dict[Edge, None]] = defaultdict(dict)  # by node, what is read of it from outside
         self._region: dict[str, Region] = {name: region for region in found for name in region.members}
         for node in graph.nodes.values():
@@ -308,6 +311,7 @@ class _Cutting:
             "Tout": tuple(graph.spec(edge).dtype for edge in outputs),
             "delegate": self._delegate,
             "seconds": region.seconds,
+            "variables": tuple(index for index, edge in enumerate(inputs) if edge.node in self._unchanged),
             BODY: _body(graph, region.members, outputs),
         }
         specs: tuple[OutputSpec, ...] = tuple(graph.spec(edge) for edge in outputs)
@@ -334,6 +338,32 @@ class _Cutting:
         return (
             node if (inputs, control) == (node.inputs, node.control) else replace(node, inputs=inputs, control=control)
         )
+
+
+def _unchanged_reads(graph: ClientGraph) -> set[str]:
+    """Return the nodes that read variables which no node of this graph changes."""
+    changed = {e.node for n in graph.nodes.values() if traits_of(n.op).effect is Effect.CHANGES for e in n.inputs}
+    return {
+        name
+        for name, node in graph.nodes.items()
+        if traits_of(node.op).effect is Effect.READS
+        and traits_of(node.op).is_resident
+        and changed.isdisjoint(edge.node for edge in node.inputs)
+    }
+
+
+def with_constants(graph: ClientGraph, values: Mapping[int, Array]) -> ClientGraph:
+    """Return a region with constants for some of its inputs.
+
+    Args:
+        values: By the index of the input.
+    """
+    nodes = dict(graph.nodes)
+    for name, node in graph.nodes.items():
+        if node.op == ARG and (value := values.get(node.attrs["index"])) is not None:
+            spec = OutputSpec(node.outputs[0].dtype, value.shape)
+            nodes[name] = replace(node, op=_CONSTANT, attrs={"dtype": spec.dtype, "value": value}, outputs=(spec,))
+    return replace(graph, nodes=nodes)
 
 
 def _ordered(nodes: Mapping[str, Node]) -> dict[str, Node]:

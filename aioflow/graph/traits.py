@@ -191,7 +191,8 @@ class Traits:
         role: What it is to the runtime, where that interprets it.
         on_host: Why it runs on the host alone, in a few words; "" where another device may have a kernel.
         is_numeric: Its work is on numbers in tensors.
-        stays_home: It needs what only the process has that built the graph: a Python function.
+        stays_home: What it does that only the process may do that built the graph, as the end of a sentence ("calls a
+            Python function of this process"); "" where any may.
         half: What becomes of it in 16 bits; None for what is usual for its kind: see `in_16_bits`.
         tells_step: Its kernel changes nothing before it has stopped waiting, and tells the step then (`StepAccount`).
         takes_away: It takes something away, and its kernel can give that back.
@@ -216,7 +217,7 @@ class Traits:
     role: Role = Role.KERNEL
     on_host: str = ""
     is_numeric: bool = True
-    stays_home: bool = False
+    stays_home: str = ""
     half: Half | None = None
     tells_step: bool = False
     takes_away: bool = False
@@ -299,7 +300,7 @@ class Answers(TypedDict, total=False):
     role: Role
     on_host: str
     is_numeric: bool
-    stays_home: bool
+    stays_home: str
     half: Half | None
     tells_step: bool
     takes_away: bool
@@ -365,7 +366,7 @@ python_function = _kind(
     "Calls a user's Python function.",
     on_host="Python functions",
     is_numeric=False,
-    stays_home=True,
+    stays_home="calls a Python function of this process",
 )
 waiting = _kind(
     "waiting",

@@ -331,9 +331,9 @@ class _Reader:
         op = self._text(op_number)
         if op not in OPS or OPS.get(op).made_by == "worker":
             raise InvalidArgumentError(f"there is no op {brief(op)}", node=name, expected="a registered op", actual=op)
-        if traits_of(op).stays_home and not self._home:
+        if (why := traits_of(op).stays_home) and not self._home:
             raise PermissionDeniedError(
-                "Python functions stay in the process that has built the graph, and are never called for others",
+                f"a node that {why} runs only in the process that has built the graph",
                 node=name,
                 op_type=op,
                 expected="a plan without them",

@@ -11,12 +11,19 @@ __all__ = ["DELEGATED"]
 
 DELEGATED: Final = "_Delegated"
 
-# The body of the node is the part. `delegate` names the engine, `seconds` says how long the part is expected to take.
+# The body of the node is the part. `delegate` names the engine, `seconds` says how long the part is expected to take,
+# and `variables` which inputs are values of variables that the step does not change.
 define_op(
     DELEGATED,
     "inputs: list:Tin",
     "outputs: list:Tout",
-    ["Tin: list(type)", "Tout: list(type) >= 1", "delegate: string", "seconds: float = 0.0"],
+    [
+        "Tin: list(type)",
+        "Tout: list(type) >= 1",
+        "delegate: string",
+        "seconds: float = 0.0",
+        "variables: list(int) = []",
+    ],
     made_by="compiler",
     traits=opaque(),
 )

@@ -15,7 +15,7 @@ define_op(
     ["dtype: type", "shape: shape", "index: int"],
     shape=lambda ctx: ctx.attrs["shape"],
     made_by="worker",
-    traits=state_change(stays_home=True),
+    traits=state_change(stays_home="belongs to a partial run of this process"),
 )
 define_op(
     PARTIAL_FETCH,
@@ -23,5 +23,5 @@ define_op(
     "",
     ["T: type", "index: int"],
     made_by="worker",
-    traits=state_change(stays_home=True),
+    traits=state_change(stays_home="belongs to a partial run of this process"),
 )

@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from aioflow.compiler.delegate import Delegate
 from aioflow.config import AUTO
@@ -18,7 +18,7 @@ from aioflow.runtime.device import declared
 from aioflow.work.forking import not_forked, renew_in_child
 from aioflow.work.slices import ask_for_long_slice
 
-__all__ = ["DELEGATES", "PREPARATIONS", "Preparations", "find_delegate"]
+__all__ = ["DELEGATES", "PREPARATIONS", "Preparations", "declared_engines", "find_delegate"]
 
 DELEGATES: Final = "aioflow.delegates"  # the group of entry points
 
@@ -35,28 +35,37 @@ def find_delegate(setting: str | None) -> Delegate | None:
     """
     if setting is None:
         return None
+    known = declared_engines()
     with not_forked():  # engines are large packages to import
-        return _found(setting)
-
-
-def _found(setting: str) -> Delegate | None:
-    known = sorted(declared(DELEGATES), key=lambda point: str(point.name))
-    if setting == AUTO:
-        for point in known:
-            with suppress(NotFoundError):
-                found: Delegate = point.load()("")
-                return found
-        return None
-    name, _, options = setting.partition(":")
-    for point in known:
-        if point.name == name:
-            chosen: Delegate = point.load()(options)
-            return chosen
+        if setting == AUTO:
+            for load in known.values():
+                with suppress(NotFoundError):
+                    return load("")
+            return None
+        name, _, options = setting.partition(":")
+        if name in known:
+            return known[name](options)
     raise NotFoundError(
         f"no engine {name!r} computes parts of steps",
-        expected=f"None, {AUTO!r}, or one of {[point.name for point in known]}",
+        expected=f"None, {AUTO!r}, or one of {[*known]}",
         actual=setting,
     )
+
+
+def declared_engines() -> Mapping[str, Callable[[str], Delegate]]:
+    """Return the engines that installed distributions declare, in the order of their names. Each is a function of its
+    options that returns the engine, and raises NotFoundError where what it needs is not installed.
+    """
+
+    def loader(point: Any) -> Callable[[str], Delegate]:
+        def load(options: str) -> Delegate:
+            found: Delegate = point.load()(options)
+            return found
+
+        return load
+
+    points = {str(point.name): loader(point) for point in declared(DELEGATES)}
+    return {name: points[name] for name in sorted(points)}
 
 
 class Preparations:

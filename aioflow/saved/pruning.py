@@ -109,7 +109,7 @@ def _cannot_travel(op: str, inside: bool = False) -> str:
     if op == PLACEHOLDER:
         return "" if inside else "it has to be fed, and is no input of the signature"
     if traits.stays_home:
-        return "it calls a Python function of this process"
+        return f"it {traits.stays_home}"
     if traits.kind == "waiting":
         return "it waits for others of this process"
     if traits.kind == "handle" and op in OPS and "shared_name" in OPS.get(op).attrs:

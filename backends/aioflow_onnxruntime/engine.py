@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 import onnxruntime
 
 from aioflow.compiler.ir import ClientGraph
-from aioflow.errors import NotFoundError
-from aioflow.graph import dtypes
-from aioflow.graph.shapes import num_elements
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims, num_elements
 from aioflow.interop.onnx.exporting.regions import refused_in
 from aioflow_onnxruntime import NAME
+from aioflow_onnxruntime.sessions import EXCHANGED, OPSET, kinds_of, model_session, provider_of
 
-__all__ = ["OPSET", "Engine", "provider_of", "version"]
-
-OPSET: Final = 20
-_DTYPES: Final = frozenset(  # of arrays that onnxruntime takes from NumPy, and gives back
-    {
-        *(dtypes.float16, dtypes.float32, dtypes.float64, dtypes.bool_),
-        *(dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64),
-        *(dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64),
-    }
-)
+__all__ = ["Engine", "version"]
 
 
 class Engine:
@@ -47,24 +37,14 @@ class Engine:
             node.name: f"onnxruntime takes no {spec.dtype.name}"
             for node in graph.nodes.values()
             for spec in (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
-            if spec.dtype not in _DTYPES
+            if spec.dtype not in EXCHANGED
         }
         empty = (n.name for n in graph.nodes.values() if any(num_elements(spec.dims) == 0 for spec in n.outputs))
         return found or dict.fromkeys(empty, "nothing to compute") or refused_in(graph, OPSET)
 
-
-def provider_of(text: str) -> str:
-    """Return an execution provider by the name that `SessionConfig.delegate` has for it.
-
-    Raises:
-        NotFoundError: the installed onnxruntime does not have it.
-    """
-    known = onnxruntime.get_available_providers()
-    chosen = text or "CPU"
-    for name in (chosen, f"{chosen}ExecutionProvider"):
-        if name in known:
-            return name
-    raise NotFoundError("onnxruntime has no such execution provider", expected=f"one of {known}", actual=text)
+    def outputs_of(self, model: bytes) -> Sequence[tuple[DType, Dims]]:
+        """Return what is known of the outputs of a model, as `OnnxEngine` says."""
+        return kinds_of(model_session(model, threads=1))
 
 
 def version() -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from aioflow.errors import NotFoundError
 from aioflow.release import install_command
+from aioflow_onnxruntime import missing, require
 
 if TYPE_CHECKING:
     from aioflow.compiler.delegate import Delegate
 
 __all__ = ["delegate", "describe", "register"]
-
-_NEEDED: Final = ("onnxruntime", "onnx")
 
 
 def delegate(options: str) -> Delegate:
@@ -25,29 +22,26 @@ def delegate(options: str) -> Delegate:
     Raises:
         NotFoundError: onnxruntime is not installed, or does not have the provider.
     """
-    missing = _missing()
-    if missing:
-        raise NotFoundError(f"{missing} is not installed", expected=install_command("onnxruntime"), actual="no package")
+    require()
     from aioflow_onnxruntime.engine import Engine
 
     return Engine(options)
 
 
 def register() -> None:
-    """Register the kernel of delegated parts, where onnxruntime is there."""
-    if not _missing():
+    """Register the kernels: that of delegated parts where onnxruntime is there, and that of nodes of ONNX models, which
+    says what to install, in any case.
+    """
+    import aioflow_onnxruntime.nodes  # importing registers it
+
+    if not missing():
         import aioflow_onnxruntime.kernels  # noqa: F401  # importing registers it
 
 
 def describe() -> dict[str, str]:
     """Return the lines of `python -m aioflow doctor`."""
-    missing = _missing()
-    if missing:
-        return {"onnxruntime": f"not used: {missing} is not installed ({install_command('onnxruntime')})"}
+    if name := missing():
+        return {"onnxruntime": f"not used: {name} is not installed ({install_command('onnxruntime')})"}
     from aioflow_onnxruntime.engine import version
 
     return {"onnxruntime": version()}
-
-
-def _missing() -> str:
-    return next((name for name in _NEEDED if find_spec(name) is None), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -12,26 +12,48 @@ import onnxruntime
 
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec
 from aioflow.compiler.sizes import telling, with_shapes
-from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
+from aioflow.graph import dtypes
 from aioflow.graph.arrays import Array
 from aioflow.graph.boundary import ARG
-from aioflow.graph.shapes import num_elements
-from aioflow.interop.onnx.exporting.regions import inexact_in, model_of
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims, num_elements
+from aioflow.interop.onnx.exporting.regions import index_of_input, inexact_in, model_of
 from aioflow.work.copying import native
 from aioflow.work.stopping import claim, current_work
-from aioflow_onnxruntime.engine import OPSET, provider_of
 
-__all__ = ["Part", "made", "options_for"]
+__all__ = [
+    "EXCHANGED",
+    "OPSET",
+    "Model",
+    "Part",
+    "kinds_of",
+    "made",
+    "model_session",
+    "options_for",
+    "provider_of",
+]
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 Given: TypeAlias = tuple[Shapes, tuple[bytes, ...]]  # the shapes of inputs, and the values of those that tell shapes
 
+OPSET: Final = 20
+EXCHANGED: Final = frozenset(  # of arrays that onnxruntime takes from NumPy, and gives back
+    {
+        *(dtypes.float16, dtypes.float32, dtypes.float64, dtypes.bool_),
+        *(dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64),
+        *(dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64),
+    }
+)
+_NAMES: Final = {"float32": "float", "float64": "double"}  # of dtypes, as onnxruntime has them
 _REMEMBERED: Final = 1024  # combinations of shapes of inputs
 _FEW: Final = 64  # integers
 _ANY: Final[Given] = ((), ())
 _INEXACT: Final = ("DoubleQDQPairsRemover",)  # optimizations of onnxruntime: this one rounds once instead of twice
 _SILENT: Final = 4  # the level of what is logged: what onnxruntime has to say comes as an exception, too
+_BY_TYPE: Final = {f"tensor({_NAMES.get(dtype.name, dtype.name)})": dtype for dtype in EXCHANGED}
 _FAILED_NODE: Final = re.compile(r"Name:'([^']*)'")
+_NO_OP: Final = re.compile("is not a registered function/op")
 _NO_MEMORY: Final = re.compile("bad_alloc|allocate memory|Failed to allocate")
 
 
@@ -40,6 +62,58 @@ class _Largest(NamedTuple):
 
     size: int  # bytes
     node: Node
+
+
+class Model:
+    """A model that is ready to run, on the host."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self._session = session
+        self.inputs = [each.name for each in session.get_inputs()]
+        self._outputs = [each.name for each in session.get_outputs()]
+
+    def run(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the outputs for these inputs, in new arrays.
+
+        Raises:
+            OpError: onnxruntime fails.
+            Stopped: the step was stopped.
+        """
+        feeds = {name: np.asarray(value) for name, value in zip(self.inputs, values, strict=True)}
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = _SILENT
+        work = current_work()
+        if work is None:
+            return self._run(feeds, options)
+
+        def stop() -> None:
+            options.terminate = True
+
+        work.watchers.append(stop)
+        try:
+            work.check()  # it may have been stopped before there was a watcher
+            return self._run(feeds, options)
+        except OpError:
+            work.check()
+            raise
+        finally:
+            work.watchers.remove(stop)
+
+    def _run(self, feeds: Mapping[str, Array], options: onnxruntime.RunOptions) -> tuple[Any, ...]:
+        try:
+            found: list[Any] = self._session.run(self._outputs, feeds, options)
+        except Exception as error:  # the classes of its errors are no part of its interface
+            raise _failure(error) from error
+        for value in found:
+            claim(value.nbytes)
+        return tuple(found)
+
+
+def _failure(error: Exception) -> OpError:
+    """Return an error of onnxruntime as one of ours."""
+    text = str(error)
+    kind = ResourceExhaustedError if _NO_MEMORY.search(text) else InvalidArgumentError
+    return kind(f"onnxruntime: {text}")
 
 
 class Part:
@@ -67,10 +141,9 @@ class Part:
             self._largest[_ANY] = found = _largest_in(graph)
             if found is None:
                 raise InvalidArgumentError("onnxruntime may give other results for values of these sizes")
-        self._session = session
+        self._model = Model(session)
+        self._read = [index_of_input(name) for name in self._model.inputs]
         self.held = held
-        self._inputs = [each.name for each in session.get_inputs()]
-        self._outputs = [each.name for each in session.get_outputs()]
 
     def admits(self, values: Sequence[Any]) -> bool:
         """Return whether onnxruntime gives what the part's own nodes give for inputs of these shapes. It does not where
@@ -106,53 +179,26 @@ class Part:
         return found
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the outputs for these inputs, in new arrays.
+        """Return the outputs for the inputs of the whole part, in new arrays.
 
         Raises:
             OpError: onnxruntime fails; with the node that it names, if that is one of the part.
             Stopped: the step was stopped.
         """
-        feeds = {name: np.asarray(value) for name, value in zip(self._inputs, values, strict=True)}
-        options = onnxruntime.RunOptions()
-        options.log_severity_level = _SILENT
-        work = current_work()
-        if work is None:
-            return self._run(feeds, options)
-
-        def stop() -> None:
-            options.terminate = True
-
-        work.watchers.append(stop)
         try:
-            work.check()  # it may have been stopped before there was a watcher
-            return self._run(feeds, options)
-        except OpError:
-            work.check()
-            raise
-        finally:
-            work.watchers.remove(stop)
+            return self._model.run([values[index] for index in self._read])
+        except OpError as error:
+            named = _FAILED_NODE.search(error.message)
+            node = None if named is None else self._node(named[1])
+            if node is None:
+                raise
+            raise error.at(node.name, node.op, node.source) from error.__cause__
 
-    def _run(self, feeds: Mapping[str, Array], options: onnxruntime.RunOptions) -> tuple[Any, ...]:
-        try:
-            found: list[Any] = self._session.run(self._outputs, feeds, options)
-        except Exception as error:  # the classes of its errors are no part of its interface
-            raise self._failure(error) from error
-        for value in found:
-            claim(value.nbytes)
-        return tuple(found)
-
-    def _failure(self, error: Exception) -> OpError:
-        text = str(error)
-        kind = ResourceExhaustedError if _NO_MEMORY.search(text) else InvalidArgumentError
-        made = kind(f"onnxruntime: {text}")
-        named = _FAILED_NODE.search(text)
-        name = "" if named is None else named[1]
-        while (
-            name and name not in self._graph.nodes
-        ):  # several nodes that come of one have its name and one of their own
+    def _node(self, name: str) -> Node | None:
+        # Several nodes of a model that come of one have its name and one of their own.
+        while name and name not in self._graph.nodes:
             name = name.rpartition("/")[0]
-        node = self._graph.nodes.get(name)
-        return made if node is None else made.at(node.name, node.op, node.source)
+        return self._graph.nodes.get(name)
 
 
 def _largest_in(graph: ClientGraph) -> _Largest | None:
@@ -193,12 +239,26 @@ def made(graph: ClientGraph, provider: str, threads: int) -> Part:
     held = {name: np.ascontiguousarray(native(array)).reshape(array.shape) for name, array in constants.items()}
     text, provider = model.SerializeToString(), provider_of(provider)
     try:
-        session = _session(text, held, provider, options_for(threads))
+        session = _session(text, provider, options_for(threads), held)
     except Exception:  # an optimization of onnxruntime fails on some models that it runs without
         plain = options_for(threads)
         plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = _session(text, held, provider, plain)
+        session = _session(text, provider, plain, held)
     return Part(graph, session, held)
+
+
+def provider_of(text: str) -> str:
+    """Return an execution provider by the name that `SessionConfig.delegate` has for it.
+
+    Raises:
+        NotFoundError: the installed onnxruntime does not have it.
+    """
+    known = onnxruntime.get_available_providers()
+    chosen = text or "CPU"
+    for name in (chosen, f"{chosen}ExecutionProvider"):
+        if name in known:
+            return name
+    raise NotFoundError("onnxruntime has no such execution provider", expected=f"one of {known}", actual=text)
 
 
 def options_for(threads: int) -> onnxruntime.SessionOptions:
@@ -212,9 +272,54 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
+def model_session(model: bytes, threads: int) -> onnxruntime.InferenceSession:
+    """Return a session of a model that is complete, on the CPU.
+
+    Raises:
+        NotFoundError: onnxruntime does not have an op of the model.
+        OpError: it refuses the model.
+    """
+    try:
+        return _session(model, provider_of(""), options_for(threads))
+    except Exception as error:  # the classes of its errors are no part of its interface
+        if _NO_OP.search(str(error)):
+            raise NotFoundError(
+                "onnxruntime has no such op", expected="an op that is registered", actual=str(error)
+            ) from error
+        raise _failure(error) from error
+
+
+def kinds_of(session: onnxruntime.InferenceSession) -> list[tuple[DType, Dims]]:
+    """Return the dtype of each output, and its shape as far as it is known.
+
+    Raises:
+        InvalidArgumentError: an output is no tensor, or has a dtype that onnxruntime does not exchange with NumPy.
+    """
+    found: list[tuple[DType, Dims]] = []
+    for each in session.get_outputs():
+        dtype = _BY_TYPE.get(each.type)
+        if dtype is None:
+            raise InvalidArgumentError(
+                f"onnxruntime gives {each.name!r} in a type that is not exchanged with it",
+                expected=f"one of {[*_BY_TYPE]}",
+                actual=each.type,
+            )
+        dims = tuple(size if isinstance(size, int) and size >= 0 else None for size in each.shape)
+        found.append((dtype, dims or None))  # it says the same of a scalar as of an unknown rank
+    return found
+
+
 def _session(
-    model: bytes, held: Mapping[str, Array], provider: str, options: onnxruntime.SessionOptions
+    model: bytes, provider: str, options: onnxruntime.SessionOptions, held: Mapping[str, Array] | None = None
 ) -> onnxruntime.InferenceSession:
+    """Return a session.
+
+    Args:
+        held: Values that are outside of the model, by their names. The session uses their memory.
+
+    Raises:
+        Exception: what onnxruntime has against the model.
+    """
     if held:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
         options.add_external_initializers(list(held), values)

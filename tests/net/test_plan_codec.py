@@ -207,7 +207,7 @@ def test_bodies_are_bounded() -> None:
 
 def test_a_python_function_in_a_body_stays_at_home() -> None:
     part, value = batched(lambda a: af.py_func(lambda rows: rows, [a], af.float32))
-    with pytest.raises(PermissionDeniedError, match="Python functions"):
+    with pytest.raises(PermissionDeniedError, match="Python function"):
         over_the_wire(part)
     assert run(decode_part(*encode_part(part, home=True)), [value])[0].shape == (2, 3)
 

@@ -85,6 +85,14 @@ async def test_the_functions_of_the_client_run_in_its_own_process() -> None:
             assert await session.run(doubled) == 4.0
 
 
+async def test_no_engine_computes_a_node_of_a_model_for_others() -> None:
+    """Wrong inputs may crash the engine, and the process with it."""
+    async with stranger() as (server, channel):
+        error = await refusal(channel, part("OnnxNode", Tin=(), Tout=(af.float32,), output_shapes=(None,)))
+        assert isinstance(error, PermissionDeniedError)
+        assert (await server.worker.state()).registered == 0
+
+
 # -- ops --------------------------------------------------------------------------------------------------------------
 
 

@@ -162,3 +162,9 @@ def _graph_mode(request: pytest.FixtureRequest) -> Iterator[None]:
 def parity(tf: Any) -> Parity:
     """Compare one builder in both systems."""
     return Parity(tf)
+
+
+@pytest.fixture
+def without_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine computes nodes of ONNX models that have no translation."""
+    monkeypatch.setattr("aioflow.interop.onnx.engine_nodes.declared_engines", dict)

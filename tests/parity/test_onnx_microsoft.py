@@ -172,6 +172,7 @@ def refused(op: str, inputs: dict[str, Any], why: str, **attributes: Any) -> Non
         onnx.load(make_model(op, inputs, **attributes))
 
 
+@pytest.mark.usefixtures("without_engines")
 def test_refuses_what_it_does_not_know() -> None:
     inputs = quantized("x", whole(np.uint8, (2, 3)), 0.02, 1) | result(0.03, 7, np.uint8)
     refused("QLinearSigmoid", inputs, "attribute 'beta'", beta=1.0)

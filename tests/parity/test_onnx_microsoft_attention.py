@@ -180,6 +180,7 @@ async def test_grouped_queries_with_a_bias_of_scores() -> None:
     await same_grouped(inputs | {"scores": normal(BATCH, 4, 1, 7)})
 
 
+@pytest.mark.usefixtures("without_engines")
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -195,6 +196,7 @@ def test_refused_variants_of_grouped_queries(how: dict[str, Any], why: str) -> N
         onnx.load(make_model("GroupQueryAttention", grouped(1, 6, [4, 7]), num_heads=4, kv_num_heads=2, **how))
 
 
+@pytest.mark.usefixtures("without_engines")
 @pytest.mark.parametrize(
     ("op", "how", "why"),
     [
@@ -212,11 +214,13 @@ def test_refusals(op: str, how: dict[str, Any], why: str) -> None:
         onnx.load(make_model(op, inputs, **how))
 
 
+@pytest.mark.usefixtures("without_engines")
 def test_refuses_keys_and_values_within_the_queries() -> None:
     with pytest.raises(UnsupportedError, match="in one tensor"):
         onnx.load(make_model("MultiHeadAttention", {"q": normal(2, 5, 3, 3, 8)}, num_heads=3))
 
 
+@pytest.mark.usefixtures("without_engines")
 def test_refuses_a_mask_of_starts_and_ends() -> None:
     inputs: dict[str, Any] = {name: normal(2, 5, 24) for name in "qkv"}
     inputs |= {"bias": None, "mask": np.array([5, 4, 0, 1], np.int32)}

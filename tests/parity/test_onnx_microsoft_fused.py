@@ -213,6 +213,7 @@ async def test_dynamic_quantize_lstm(dtype: Any, direction: str, columns: bool, 
     await same_floats("DynamicQuantizeLSTM", inputs, ("y", "last_h", "last_c"), atol=1e-5, constant=constant, **how)
 
 
+@pytest.mark.usefixtures("without_engines")
 def test_refuses_sequences_of_different_lengths() -> None:
     inputs = lstm(np.uint8, 1, False, "") | {"lengths": np.array([3, 6], np.int32)}
     with pytest.raises(UnsupportedError, match="different lengths"):
@@ -258,6 +259,7 @@ async def test_matmul_n_bits(bits: int, columns: int, zeros: str) -> None:
     await same_floats("MatMulNBits", inputs, weights=weights, rtol=1e-4, atol=1e-4, **how)
 
 
+@pytest.mark.usefixtures("without_engines")
 def test_refuses_weights_in_another_order() -> None:
     inputs: dict[str, Any] = {"a": normal(2, 32), "b": whole(np.uint8, (6, 2, 8)), "scales": normal(6, 2)}
     how: dict[str, Any] = {"K": 32, "N": 6, "block_size": 16}
@@ -269,6 +271,7 @@ def test_refuses_weights_in_another_order() -> None:
         onnx.load(make_model("MatMulNBits", inputs, weight_prepacked=1, **how))
 
 
+@pytest.mark.usefixtures("without_engines")
 @pytest.mark.parametrize(
     ("op", "inputs", "how", "why"),
     [
@@ -289,6 +292,7 @@ def test_refusals(op: str, inputs: dict[str, Any], how: dict[str, Any], why: str
         onnx.load(make_model(op, inputs, **how))
 
 
+@pytest.mark.usefixtures("without_engines")
 def test_refuses_the_mean_of_a_skip_layer_normalization() -> None:
     inputs = {"x": normal(2, 5, 8), "skip": normal(2, 5, 8), "gamma": normal(8)}
     with pytest.raises(UnsupportedError, match="mean"):

@@ -40,8 +40,8 @@ def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster
             continue
         if homebound is not None and cluster.home is not None and name not in cluster.home:
             reasons.append(
-                f"  {name}: node {homebound.name!r} calls a Python function, and that task is in another process than "
-                f"the function{_line(homebound)}"
+                f"  {name}: node {homebound.name!r} {traits_of(homebound.op).stays_home}, and that task is in another "
+                f"process{_line(homebound)}"
             )
             continue
         device_type = spec.device_type or ""

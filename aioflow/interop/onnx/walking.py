@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -14,13 +14,15 @@ from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceEx
 from aioflow.graph.graph import Graph
 from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.engine_nodes import node_by_engine
 from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.implied_ranks import implied_ranks
 from aioflow.interop.onnx.names import check_text, node_name
 from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, kind_of_type, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
-from aioflow.interop.onnx.translating import Node, Refused, Value, check_attributes, find_translation
+from aioflow.interop.onnx.translating import Node, Refused, Translation, Value, check_attributes, find_translation
+from aioflow.interop.onnx.types import dims_of_type
 from aioflow.interop.onnx.weights import Weights
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.ops.apply import constant
@@ -221,9 +223,11 @@ class Walk:
         proto = node.proto
         local = self._functions.get((proto.domain, proto.op_type, proto.overload))
         translate = None if local else find_translation(domain, proto.op_type, node.version)
-        if not local and not translate and not has_function(domain, proto.op_type, node.version):
-            node.refuse("no such op")
-        if any(each is _MISSING for each in inputs):
+        is_function = bool(local) or has_function(domain, proto.op_type, node.version)
+        is_missing = any(each is _MISSING for each in inputs)
+        if not is_function and not translate and (domain in NEWEST or is_missing):
+            node.refuse("no such op")  # an engine that may have it would have to know what it is given
+        if is_missing:
             raise _Known
         if any(isinstance(each, LabelledTensor) for each in inputs):
             node.refuse("an input that is a list of dictionaries")
@@ -231,14 +235,40 @@ class Walk:
             first = self.graph.version
             with _mapped_errors(node, inputs):
                 if translate:
-                    check_attributes(node, domain)
-                    found = translate(node, *_ranked(node, domain, inputs, scope))
-                    outputs = list(found) if isinstance(found, tuple) else [found]
-                    _check_outputs(node, outputs)
-                else:
+                    outputs = self._translated(translate, node, domain, inputs, scope)
+                elif is_function:
                     outputs = self._called(local or _body(node, domain, inputs), node, inputs, scope)
+                else:
+                    outputs = self._by_engine(node, domain, inputs, scope)
         self._name(outputs, first, prefix)
         return outputs
+
+    def _translated(
+        self, translate: Translation, node: Node, domain: str, inputs: list[Value], scope: Scope
+    ) -> Sequence[Value]:
+        try:
+            check_attributes(node, domain)
+            found = translate(node, *_ranked(node, domain, inputs, scope))
+            outputs = list(found) if isinstance(found, tuple) else [found]
+            _check_outputs(node, outputs)
+        except Refused:
+            if domain in NEWEST:
+                raise
+            with suppress(Refused):
+                return self._by_engine(node, domain, inputs, scope)
+            raise  # what the translation refuses says more
+        return outputs
+
+    def _by_engine(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value]:
+        outputs = node_by_engine(node, domain, scope.opsets, inputs)
+        if scope.depth:
+            return outputs
+        graph = self._model.graph
+        told = {each.name: dims_of_type(each.type.tensor_type) for each in (*graph.value_info, *graph.output)}
+        return [
+            value if value is None or told.get(name) is None else ensure_shape(value, told[name])
+            for name, value in zip(node.outputs, outputs, strict=True)
+        ]
 
     def _name(self, outputs: Sequence[Value], first: int, prefix: str) -> None:
         """Let the node that was made last have the model's name, if it gives what the model's node gives."""

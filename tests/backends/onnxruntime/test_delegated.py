@@ -301,7 +301,7 @@ async def test_reproducible_results_are_those_of_our_kernels(parts: list[Delegat
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "find_spec", lambda name: None)
+    monkeypatch.setattr("aioflow_onnxruntime.find_spec", lambda name: None)
     with pytest.raises(af.errors.NotFoundError, match="onnxruntime is not installed") as raised:
         af.Session(config=af.SessionConfig(delegate="onnxruntime"))
     assert "pip install 'aioflow-engine[onnxruntime]'" in str(raised.value)

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aioflow as af
 from aioflow.interop.onnx.exporting.regions import model_of
-from aioflow_onnxruntime.engine import OPSET
 from aioflow_onnxruntime.kernels import Delegated
+from aioflow_onnxruntime.sessions import OPSET
 from tests.backends.onnxruntime.steps import BY_ONNXRUNTIME, GENERATOR, floats
 from tests.interop.onnx_out.running import same
 

@@ -201,7 +201,7 @@ async def test_all_that_has_no_translation_is_listed_with_why() -> None:
     listed = {each.node: (each.op, each.why) for each in caught.value.unsupported}
     assert listed["noise/RandomStandardNormal"] == ("RandomStandardNormal", "random numbers would be others")
     assert listed["inverse"] == ("MatrixInverse", "no translation")
-    assert listed["mine"] == ("PyFunc", "Python functions stay here")
+    assert listed["mine"] == ("PyFunc", "it calls a Python function of this process")
     assert any(op == "AssignAddVariableOp" for op, _ in listed.values())
     assert len(listed) == 4
 

@@ -19,8 +19,9 @@ from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.interop.unsupported import UnsupportedError
 
-__all__ = ["inexact_in", "model_of", "refused_in"]
+__all__ = ["index_of_input", "inexact_in", "model_of", "refused_in"]
 
+_INPUT: Final = "input_"
 _OTHER: Final = "its translation gives other results than its kernel for some values"
 
 
@@ -62,9 +63,14 @@ def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, A
     return model, outside
 
 
+def index_of_input(name: str) -> int:
+    """Return which input of the part an input of its model is."""
+    return int(name.removeprefix(_INPUT))
+
+
 def _walked(graph: ClientGraph, opset: int) -> tuple[Scope, list[Value]]:
     graph = fused(graph, opset)
-    feeds = {Edge(n.name, 0): f"input_{n.attrs['index']}" for n in graph.nodes.values() if n.op == ARG}
+    feeds = {Edge(n.name, 0): f"{_INPUT}{n.attrs['index']}" for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}
     wanted = [results[index] for index in range(graph.fetches)]
     return walk(graph, wanted, feeds, opset, reserved=[f"output_{index}" for index in range(graph.fetches)])

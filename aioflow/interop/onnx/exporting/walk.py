@@ -252,7 +252,7 @@ def _why(node: GraphNode) -> str:
     if traits.kind == "random":
         return "random numbers would be others"
     if traits.stays_home:
-        return "Python functions stay here"
+        return f"it {traits.stays_home}"
     if traits.effect in (Effect.CHANGES, Effect.READS, Effect.KEEPS):
         return "it has a state, or changes one"
     return "no translation"

@@ -1,0 +1,130 @@
+"""Nodes of other domains that have no translation: an installed engine for ONNX models computes each as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from aioflow.errors import InvalidArgumentError, NotFoundError, OpError
+from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import Dims
+from aioflow.graph.tensor import Tensor
+from aioflow.interop.onnx.schemas import NEWEST
+from aioflow.interop.onnx.sequences import kind_of, type_of
+from aioflow.interop.onnx.translating import Node
+from aioflow.ops.apply import make_op
+from aioflow.ops.onnx_node import ONNX_NODE
+from aioflow.runtime.delegates import declared_engines
+
+__all__ = ["OnnxEngine", "model_of_node", "node_by_engine"]
+
+_IR: Final = 9  # of the format: older engines read it, too
+
+
+@runtime_checkable
+class OnnxEngine(Protocol):
+    """An engine (`aioflow.delegates`) that has a kernel for the op `OnnxNode`."""
+
+    def outputs_of(self, model: bytes) -> Sequence[tuple[DType, Dims]]:
+        """Return the dtype of each output of a model, and its shape as far as it is known.
+
+        Raises:
+            NotFoundError: the engine does not have the op.
+            OpError: it refuses the node.
+        """
+
+
+def node_by_engine(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[object]) -> list[Tensor | None]:
+    """Return the outputs of a node that the engine computes; None for those that are not wanted. Refuses a node that no
+    installed engine has, and one with an input that is no tensor.
+    """
+    given = [each for each in inputs if each is not None]
+    if not all(isinstance(each, Tensor) for each in given):
+        node.refuse("an engine takes tensors only")
+    model = _model(node, domain, opsets, inputs).SerializeToString()
+    outputs = _outputs(node, model)
+    made = iter(
+        make_op(
+            ONNX_NODE,
+            given,
+            Tout=[dtype for dtype, _ in outputs],
+            model=np.frombuffer(model, np.uint8),
+            output_shapes=[dims for _, dims in outputs],
+        ).outputs
+    )
+    return [next(made) if name else None for name in node.outputs]
+
+
+def model_of_node(data: bytes) -> ModelProto:
+    """Return the model of an `OnnxNode`, which may have come from elsewhere.
+
+    Raises:
+        InvalidArgumentError: it is none, or some of its values are in other files: an engine would read these.
+    """
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise InvalidArgumentError("the model of the node cannot be read", expected="a ModelProto") from error
+    for tensor in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+            raise InvalidArgumentError(
+                "the model of the node has values in other files", expected="values in the model", actual=tensor.name
+            )
+    return model
+
+
+def _model(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[object]) -> ModelProto:
+    proto = NodeProto(op_type=node.proto.op_type, domain=domain, name=node.name)
+    for name, attribute in node.attributes.items():
+        proto.attribute.add().CopyFrom(attribute)
+        proto.attribute[-1].name, proto.attribute[-1].ref_attr_name = name, ""
+    graph = GraphProto(name="node")
+    for index, value in enumerate(inputs):
+        proto.input.append("" if value is None else f"input_{index}")
+        if value is not None:
+            graph.input.append(ValueInfoProto(name=proto.input[-1], type=type_of(kind_of(value))))
+    for index, name in enumerate(node.outputs):
+        proto.output.append(f"output_{index}")  # all have names: some of onnxruntime's kernels crash where one has none
+        if name:
+            graph.output.append(ValueInfoProto(name=proto.output[-1]))  # the engine says of which type it is
+    graph.node.append(proto)
+    versions = {"": min(NEWEST[""], opsets.get("", NEWEST[""])), domain: opsets.get(domain, 1)}
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*each) for each in versions.items()])
+    model.ir_version = _IR
+    return model_of_node(model.SerializeToString())
+
+
+def _outputs(node: Node, model: bytes) -> Sequence[tuple[DType, Dims]]:
+    reasons: list[str] = []
+    for load in declared_engines().values():
+        try:
+            engine = load("")
+        except NotFoundError as error:  # with the command that installs it
+            reasons.append(f"an engine may have it: {error.expected}")
+            continue
+        if isinstance(engine, OnnxEngine):
+            try:
+                return engine.outputs_of(model)
+            except NotFoundError:
+                continue
+            except OpError as error:
+                reasons.append(error.message)
+    return node.refuse("; ".join(["no such op", *reasons]))
+
+
+def _tensors(message: Message) -> Iterator[TensorProto]:
+    """Yield the tensors of a model, those of graphs among the attributes and of sparse tensors too."""
+    waiting: list[Message] = [message]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, TensorProto):
+            yield each
+            continue
+        for field, value in each.ListFields():
+            if field.message_type is not None:
+                waiting.extend([value] if isinstance(value, Message) else value)

@@ -1,0 +1,40 @@
+"""The op that stands for a node of an ONNX model that no op of ours computes: an engine that runs ONNX models does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aioflow.errors import InvalidArgumentError
+from aioflow.graph.opdef import ShapeContext, define_op
+from aioflow.graph.shapes import Dims
+from aioflow.graph.traits import Effect, opaque
+
+__all__ = ["ONNX_NODE"]
+
+ONNX_NODE: Final = "OnnxNode"
+
+
+def _stated(ctx: ShapeContext) -> list[Dims]:
+    shapes: list[Dims] = [*ctx.attrs["output_shapes"]]
+    if len(shapes) != len(ctx.attrs["Tout"]):
+        raise InvalidArgumentError(
+            "an OnnxNode has a shape for each output", expected=len(ctx.attrs["Tout"]), actual=len(shapes)
+        )
+    return shapes
+
+
+# `model` has the bytes (uint8 [n]) of a ModelProto of that node alone, with an input for each of the op's, and outputs.
+# Nothing is known of what it computes, so that nodes are neither merged nor folded: it may draw numbers.
+define_op(
+    ONNX_NODE,
+    "inputs: list:Tin",
+    "outputs: list:Tout",
+    ["Tin: list(type)", "Tout: list(type) >= 1", "model: tensor", "output_shapes: list(shape)"],
+    shape=_stated,
+    traits=opaque(
+        effect=Effect.KEEPS,
+        on_host="an engine for ONNX models computes it there",
+        stays_home="is computed by an engine that wrong inputs may crash",
+    ),
+    published=False,
+)

@@ -1,0 +1,171 @@
+"""Variables that are still: their values are constants of the model, until somebody changes them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow_onnxruntime.kernels import Delegated
+from tests.backends.onnxruntime.steps import BY_ONNXRUNTIME, floats
+from tests.interop.onnx_out.running import same
+
+ROWS = floats(4, 64)
+RUNS = 20  # more than a variable must be still for after its first change
+
+
+class Net:
+    """Two layers of which one has variables, with an update of them."""
+
+    def __init__(self, rate: float = 0.01) -> None:
+        self.x = af.placeholder("float32", [None, 64])
+        self.weights, self.bias = af.Variable(floats(64, 32)), af.Variable(floats(32))
+        self.y = af.tanh(af.matmul(self.x, self.weights) + self.bias) * 2.0
+        self.init = af.global_variables_initializer()
+        self.add = self.weights.assign_add(af.fill([64, 32], rate))
+
+    async def run(self, session: af.Session) -> Any:
+        return await session.run(self.y, {self.x: ROWS})
+
+    async def settled(self, session: af.Session) -> Any:
+        """The result when all that a run has begun is there."""
+        await self.run(session)
+        await session.prepared()
+        return await self.run(session)
+
+
+def models_of(part: Delegated) -> set[str]:
+    """Which models there are: with the values of variables, or with inputs for them."""
+    return {name for name, model in (("general", part.part), ("fixed", part.fixed)) if model is not None}
+
+
+async def same_as_ours(net: Net, session: af.Session, found: Any) -> None:
+    """Compare a result with that of our kernels, for the values that the variables have now."""
+    weights, bias = await session.run([net.weights, net.bias])
+    same(np.tanh(ROWS @ weights + bias) * np.float32(2), found, 1e-5)
+
+
+async def test_they_are_constants_until_one_is_changed(parts: list[Delegated]) -> None:
+    net = Net()
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await session.run(net.init)
+        found = await net.settled(session)
+        (part,) = (each for each in parts if each.fixed is not None)
+        assert models_of(part) == {"fixed"}
+        await same_as_ours(net, session, found)
+        await session.run(net.add)
+        await same_as_ours(net, session, await net.run(session))
+        assert "fixed" not in models_of(part)
+        await same_as_ours(net, session, await net.settled(session))
+        assert models_of(part) == {"general"}
+        for _ in range(RUNS):
+            await net.run(session)
+        await same_as_ours(net, session, await net.settled(session))
+        assert models_of(part) == {"general", "fixed"}, "they have been still for a while again"
+
+
+async def test_every_run_sees_the_values_of_its_moment(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a change is made in place or not, and while models are made of values that change meanwhile."""
+    monkeypatch.setattr("aioflow_onnxruntime.kernels._STILLEST", 3)
+    net, chance, fixed = Net(), np.random.default_rng(1), 0
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await session.run(net.init)
+        for number in range(300):
+            if chance.random() < (0.5 if number < 60 else 0.03):
+                await session.run(net.add)
+            if chance.random() < 0.1:
+                await session.prepared()
+            await same_as_ours(net, session, await net.run(session))
+            fixed += any(each.fixed for each in parts)
+        assert any(each.part for each in parts)
+        assert 20 < fixed < 280
+
+
+async def test_runs_at_the_same_time_see_values_that_were_there(parts: list[Delegated]) -> None:
+    net = Net(rate=1.0)
+    with af.control_dependencies([net.weights.assign(af.fill([64, 32], 0.0)), net.bias.assign(af.fill([32], 0.0))]):
+        zero = af.no_op()
+    count = af.reduce_mean(af.matmul(net.x, net.weights) + net.bias)
+    ones = np.ones((1, 64), np.float32)
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await session.run([net.init])
+        await session.run(zero)
+
+        async def update() -> None:
+            for _ in range(100):
+                await session.run(net.add)
+
+        async def read() -> list[float]:
+            return [float(await session.run(count, {net.x: ones})) for _ in range(200)]
+
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(read()) for _ in range(3)]
+            group.create_task(update())
+        for reader in readers:
+            found = reader.result()
+            assert found == sorted(found), "a later run has not seen an earlier value"
+            assert set(found) <= {64.0 * number for number in range(101)}
+        assert float(await session.run(count, {net.x: ones})) == 6400.0
+
+
+async def test_a_step_that_changes_them_reads_them_as_inputs(parts: list[Delegated]) -> None:
+    x = af.placeholder("float32", [None, 64])
+    weights = af.Variable(floats(64, 8))
+    loss = af.reduce_mean(af.square(af.tanh(af.matmul(x, weights))))
+    step = af.train.GradientDescentOptimizer(0.1).minimize(loss)
+    async with af.Session(config=BY_ONNXRUNTIME) as session, af.Session() as ours:
+        for each in (session, ours):
+            await each.run(weights.initializer)
+        for _ in range(3):
+            for each in (session, ours):
+                await each.run(step, {x: ROWS})
+            await session.prepared()
+        assert any(each.part for each in parts)
+        assert not any(each.fixed for each in parts)
+        same(await ours.run(weights), await session.run(weights), 1e-5)
+
+
+async def test_the_model_has_their_memory_until_the_session_ends(parts: list[Delegated]) -> None:
+    net = Net()
+
+    async def work() -> weakref.ref[Any]:
+        async with af.Session(config=BY_ONNXRUNTIME) as session:
+            await session.run(net.init)
+            await session.run(net.add)  # from now on the array is not that of the graph's constant
+            await net.settled(session)
+            (fixed,) = (each.fixed for each in parts if each.fixed is not None)
+            (weights,) = (value for value in fixed.values.values() if value.shape == (64, 32))
+            assert any(np.shares_memory(array, weights) for array in fixed.part.held.values())
+            return weakref.ref(weights)
+
+    weights = await work()
+    parts.clear()
+    gc.collect()
+    assert weights() is None
+
+
+async def test_a_model_that_refuses_the_values_takes_them_as_inputs(
+    parts: list[Delegated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aioflow_onnxruntime import sessions
+
+    made = sessions.made
+
+    def picky(graph: Any, *how: Any) -> Any:
+        if sum(node.op == "Const" and node.outputs[0].dims == (64, 32) for node in graph.nodes.values()):
+            raise ValueError("no")
+        return made(graph, *how)
+
+    monkeypatch.setattr(sessions, "made", picky)
+    net = Net()
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        await session.run(net.init)
+        await net.settled(session)
+        await same_as_ours(net, session, await net.settled(session))
+        assert [each.part is not None for each in parts if each.graph.feeds == 3] == [True]
+        assert not any(each.fixed for each in parts)
