@@ -158,6 +158,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run failing tests again; the run fails if more than so many pass then",
     )
     parser.addoption(
+        "--delegated",
+        action="store_true",
+        help="let onnxruntime compute what it can in every session, from the first run on",
+    )
+    parser.addoption(
         "--shake",
         action="store_true",
         help="collect garbage and switch threads as often as possible: a test that depends on when that happens fails",
@@ -170,6 +175,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_COMPILER] = os.environ.get(SETTING, "")
     if (limit := config.getoption("--flaky-limit")) is not None:
         config.pluginmanager.register(Retries(limit))
+    if config.getoption("--delegated"):
+        importlib.import_module("tests.delegating").delegate_all()
     OPS.load()
     KERNELS.load()
     importlib.import_module("aioflow_numpy.backend")

@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping
 from math import inf, prod
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
+from aioflow.graph.shapes import num_elements
 
 __all__ = ["is_equivalent"]
 
@@ -149,6 +152,12 @@ def _of_known_places(graph: ClientGraph, node: Node) -> bool:
     return size is not None and bool(((indices >= 0) & (indices < size)).all())
 
 
+def _that_can_be_counted(graph: ClientGraph, node: Node) -> bool:
+    """Require no more elements than the dtype of the result can say, as far as their number is known."""
+    count = num_elements(graph.spec(node.inputs[0]).dims)
+    return count is None or count <= np.iinfo(node.outputs[0].dtype.np_dtype).max
+
+
 _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Identity", "PreventGradient", "StopGradient"), _always),
     **dict.fromkeys(
@@ -162,8 +171,6 @@ _RULES: Final[Mapping[str, _Rule]] = {
             "Pad",
             "PadV2",
             "Reshape",
-            "Shape",
-            "Size",
         ),
         _always,
     ),
@@ -183,6 +190,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Mean", "Sum"), _of_few),
     **dict.fromkeys(("Max", "Min"), _of_some),
     **dict.fromkeys(("BlockLSTM", "BlockLSTMV2"), _of_whole_sequences),
+    **dict.fromkeys(("Shape", "Size"), _that_can_be_counted),
     "Cast": _within_range,
     "GatherV2": _of_known_places,
 }
