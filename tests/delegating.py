@@ -6,7 +6,7 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 from aioflow.compiler.delegate import Delegate
-from aioflow.runtime.delegates import Preparations, find_delegate
+from aioflow.runtime.delegates import PREPARATIONS, find_delegate
 from aioflow.session import planner
 from aioflow_onnxruntime.engine import Engine
 
@@ -19,10 +19,10 @@ def delegate_all() -> None:
     def chosen(setting: str | None) -> Delegate | None:
         return find_delegate(setting or "onnxruntime")
 
-    def begin(preparations: Preparations, prepare: Callable[[], None]) -> bool:
-        prepare()
+    def begin(job: Callable[[], None]) -> bool:
+        job()
         return True
 
     patch.object(Engine, "call_seconds", 0.0).start()  # for the whole run
     patch.object(planner, "find_delegate", chosen).start()
-    patch.object(Preparations, "begin", begin).start()
+    patch.object(PREPARATIONS, "begin", begin).start()

@@ -55,10 +55,10 @@ def no_other_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     until(lambda: blas_threads() == count(), LIMIT)
     jobs: list[Callable[[], None]] = []
     with monkeypatch.context() as patch:
-        patch.setattr(BACKGROUND, "ask", jobs.append)
+        patch.setattr(BACKGROUND, "begin", jobs.append)
         yield
     for job in jobs:
-        BACKGROUND.ask(job)
+        BACKGROUND.begin(job)
 
 
 @pytest.fixture(autouse=True)

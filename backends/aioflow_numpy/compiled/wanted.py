@@ -52,10 +52,10 @@ class Wanted:
         if amount >= worth:
             if self._asked_in != generation():
                 self._asked_in = generation()
-                BACKGROUND.ask(prepare)
+                BACKGROUND.begin(prepare)
         elif amount * _EARLIER >= worth and self._looked_in != generation():
             self._looked_in = generation()
-            BACKGROUND.ask(partial(_take_what_is_kept, prepare, text))
+            BACKGROUND.begin(partial(_take_what_is_kept, prepare, text))
 
 
 def _take_what_is_kept(prepare: Callable[[], None], text: Callable[[], str | None]) -> None:

@@ -131,7 +131,7 @@ def test_it_ends_with_the_process_and_leaves_nothing(script: Callable[[str], Pat
         "from pathlib import Path\n"
         "from aioflow_numpy.compiled.background import BACKGROUND\n"
         "from aioflow_numpy.compiled.code import Programs\n"
-        "BACKGROUND.ask(lambda: Programs().functions('', []))\n"
+        "BACKGROUND.begin(lambda: Programs().functions('', []))\n"
         "while not Path(sys.argv[1]).exists(): time.sleep(0.01)\n"
         "if sys.argv[2]: os.kill(os.getpid(), signal.Signals[sys.argv[2]])\n"
     )

@@ -118,7 +118,7 @@ def test_the_gradient_of_the_image_has_the_same_bits() -> None:
 
 def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
-    monkeypatch.setattr(BACKGROUND, "ask", asked.append)
+    monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     g, image, taps = _case(CASES[0], np.float32)
     monkeypatch.setattr(module, "_WORTH", 3 * g.rows * g.c * 9)
     for count in (0, 0, 1, 1):

@@ -119,7 +119,7 @@ def test_convolutions_have_the_same_bits_before_and_after(case: Any, monkeypatch
 
 def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
-    monkeypatch.setattr(BACKGROUND, "ask", asked.append)
+    monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     shape, *geometry = CASES[0]
     g, x = windows(shape, *geometry), np.ones(shape, np.float32)
     patches = CompiledPatches()

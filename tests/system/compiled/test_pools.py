@@ -92,7 +92,7 @@ def test_empty_images() -> None:
 
 def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
-    monkeypatch.setattr(BACKGROUND, "ask", asked.append)
+    monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     shape, *geometry = CASES[0]
     g, x, pool = windows(shape, *geometry), np.ones(CASES[0][0], np.float32), _pool("max")
     out = np.empty((g.n, g.oh, g.ow, g.c), np.float32)

@@ -215,7 +215,7 @@ def test_what_does_not_lie_well_stays_with_numpy(which: str) -> None:
 
 def test_it_is_asked_for_when_numpy_has_worked_as_long_as_compiling_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Callable[[], None]] = []
-    monkeypatch.setattr(BACKGROUND, "ask", asked.append)
+    monkeypatch.setattr(BACKGROUND, "begin", asked.append)
     rule = RULES["Momentum"]
     _, h, gradient, values = _momentum()
     update = CompiledUpdate(rule, 2, h, np.dtype(np.float32))
