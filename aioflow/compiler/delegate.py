@@ -123,22 +123,28 @@ def regions(
     staying |= dict.fromkeys(by_values(graph), "its size follows from values") | stays(graph)
     waiting = {name for name, node in graph.nodes.items() if waits_for_others(node, _kind(device))}
     taken: dict[tuple[str, ...], bool] = {}  # regions of which the engine has said that it computes them all
+    readers: dict[Edge, list[str]] = defaultdict(list)
+    for name, node in graph.nodes.items():
+        for edge in node.inputs:
+            readers[edge].append(name)
     while True:
         found = _together(graph, staying, waiting, seconds)
         for region in found:
             if region.seconds <= delegate.call_seconds:
                 staying |= dict.fromkeys(region.members, "a call of the engine would take longer")
             elif region.members not in taken:
-                refused = _refused(graph, region, delegate)
+                refused = _refused(graph, region, delegate, readers)
                 staying |= refused
                 taken[region.members] = not refused
         if all(taken.get(region.members) for region in found):
             return found, staying
 
 
-def _refused(graph: ClientGraph, region: Region, delegate: Delegate) -> Mapping[str, str]:
+def _refused(
+    graph: ClientGraph, region: Region, delegate: Delegate, readers: Mapping[Edge, Collection[str]]
+) -> Mapping[str, str]:
     """Return the members of a region that the engine does not compute, each with the reason."""
-    alone = _alone(graph, region.members)
+    alone = _alone(graph, region.members, readers)
     refused = delegate.refused(alone)
     inside = set(region.members)
     found: dict[str, str] = {}
@@ -239,11 +245,12 @@ def _outermost(frame: LoopFrame | None) -> LoopFrame | None:
     return frame
 
 
-def _alone(graph: ClientGraph, members: Sequence[str]) -> ClientGraph:
-    """Return the step that a region is, with all that its own nodes do not read as fetches."""
-    read = set(_edges(graph, members))
+def _alone(graph: ClientGraph, members: Sequence[str], readers: Mapping[Edge, Collection[str]]) -> ClientGraph:
+    """Return the step that a region is, with all that others read as fetches."""
+    inside = set(members)
     made = (Edge(name, port) for name in members for port in range(len(graph.nodes[name].outputs)))
-    return _body(graph, members, [edge for edge in made if edge not in read])
+    read = [edge for edge in made if not inside.issuperset(readers.get(edge, ()))]
+    return _body(graph, members, read or [Edge(members[-1], 0)])
 
 
 def _edges(graph: ClientGraph, names: Iterable[str]) -> Iterator[Edge]:

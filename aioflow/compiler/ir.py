@@ -106,6 +106,13 @@ class ClientGraph:
         """Dtype and static shape of an output."""
         return self.nodes[edge.node].outputs[edge.port]
 
+    def read_outputs(self) -> dict[str, list[OutputSpec]]:
+        """Return for each node the outputs that a node reads, each once."""
+        found: dict[str, list[OutputSpec]] = {name: [] for name in self.nodes}
+        for edge in dict.fromkeys(edge for node in self.nodes.values() for edge in node.inputs):
+            found[edge.node].append(self.spec(edge))
+        return found
+
     def consumers(self) -> dict[str, list[Node]]:
         """For each node the nodes that read it or wait for it, in order, each once."""
         found: dict[str, list[Node]] = {name: [] for name in self.nodes}

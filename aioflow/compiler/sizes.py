@@ -66,8 +66,8 @@ def by_values(graph: ClientGraph) -> list[str]:
     likely = assuming_sizes(graph)
     return [
         name
-        for name, node in likely.nodes.items()
-        if not _are_known(node.outputs) and _are_known(map(likely.spec, node.inputs))
+        for name, read in likely.read_outputs().items()
+        if not _are_known(read) and _are_known(map(likely.spec, likely.nodes[name].inputs))
     ]
 
 

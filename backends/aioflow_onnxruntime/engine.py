@@ -33,13 +33,14 @@ class Engine:
         """Return the nodes that onnxruntime does not compute, as `Delegate` says: those with dtypes that it does not
         exchange, with empty values, or without a translation.
         """
+        given = graph.read_outputs()
         found = {
             node.name: f"onnxruntime takes no {spec.dtype.name}"
             for node in graph.nodes.values()
-            for spec in (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
+            for spec in (*given[node.name], *(graph.spec(edge) for edge in node.inputs))
             if spec.dtype not in EXCHANGED
         }
-        empty = (n.name for n in graph.nodes.values() if any(num_elements(spec.dims) == 0 for spec in n.outputs))
+        empty = (name for name, read in given.items() if any(num_elements(spec.dims) == 0 for spec in read))
         return found or dict.fromkeys(empty, "nothing to compute") or refused_in(graph, OPSET)
 
     def outputs_of(self, model: bytes) -> Sequence[tuple[DType, Dims]]:

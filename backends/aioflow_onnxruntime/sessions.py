@@ -133,7 +133,7 @@ class Part:
 
     def __init__(self, graph: ClientGraph, session: onnxruntime.InferenceSession, held: Mapping[str, Array]) -> None:
         self._graph = graph
-        specs = [spec for node in graph.nodes.values() for spec in node.outputs]
+        specs = [spec for read in graph.read_outputs().values() for spec in read]
         self.admits_all = all(num_elements(spec.dims) is not None for spec in specs)
         self._telling = sorted(telling(graph))
         self._largest: dict[Given, _Largest | None] = {}
@@ -211,10 +211,11 @@ def _largest_in(graph: ClientGraph) -> _Largest | None:
     if inexact_in(graph):
         return None
     found = _Largest(0, next(iter(graph.nodes.values())))
-    for node in graph.nodes.values():
-        if not all(num_elements(spec.dims) for spec in node.outputs):
+    for name, read in graph.read_outputs().items():
+        node = graph.nodes[name]
+        if not all(num_elements(spec.dims) for spec in read):
             return None
-        made = max(map(_size, node.outputs), default=0)
+        made = max(map(_size, read), default=0)
         if node.op not in (ARG, "Const") and made > sum(_size(graph.spec(edge)) for edge in set(node.inputs)):
             found = max(found, _Largest(made, node), key=attrgetter("size"))
     return found

@@ -66,6 +66,25 @@ async def test_a_net_with_open_rows_and_steps_is_one_part(
         same(await ours.run(y, feeds), await session.run(y, feeds), 1e-5)
 
 
+async def test_outputs_that_nobody_reads_keep_no_node_out(parts: list[Delegated]) -> None:
+    """Such as those of a normalization, one of which has no shape before it is there."""
+    x = images = af.placeholder("float32", [None, 8, 8, 4])
+    means, variances = floats(8), np.ones(8, np.float32)
+    for channels in (4, 8):
+        images = af.nn.conv2d(images, af.constant(floats(3, 3, channels, 8) / 6), [1, 1, 1, 1], "SAME")
+        normal = af.raw_ops.FusedBatchNormV3(
+            x=images, scale=floats(8), offset=floats(8), mean=means, variance=variances, is_training=False
+        )
+        images = af.nn.relu(normal.y)
+    halves = af.split(images, [3, 5], axis=3)
+    async with af.Session(config=BY_ONNXRUNTIME) as session:
+        for rows in (2, 5):
+            before, found = await run_twice(session, parts, halves[1], {x: floats(rows, 8, 8, 4)})
+            same(before, found, 1e-5)
+            assert len(parts) == 1
+            assert len([node for node in parts[0].graph.nodes.values() if node.op == "FusedBatchNormV3"]) == 2
+
+
 async def test_what_grows_is_refused_where_it_grows(parts: list[Delegated]) -> None:
     rows, columns = af.placeholder("float32", [None, 1]), af.placeholder("float32", [1, None])
     table = af.multiply(af.tanh(rows), columns, name="table")

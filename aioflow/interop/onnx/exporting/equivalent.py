@@ -16,7 +16,6 @@ import numpy as np
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.graph.shapes import num_elements
 
 __all__ = ["is_equivalent"]
 
@@ -152,10 +151,17 @@ def _of_known_places(graph: ClientGraph, node: Node) -> bool:
     return size is not None and bool(((indices >= 0) & (indices < size)).all())
 
 
+def _of_known_sizes(graph: ClientGraph, node: Node) -> bool:
+    """Require that all inputs but the first are constants."""
+    return all(graph.nodes[edge.node].op == "Const" for edge in node.inputs[1:])
+
+
 def _that_can_be_counted(graph: ClientGraph, node: Node) -> bool:
-    """Require no more elements than the dtype of the result can say, as far as their number is known."""
-    count = num_elements(graph.spec(node.inputs[0]).dims)
-    return count is None or count <= np.iinfo(node.outputs[0].dtype.np_dtype).max
+    """Require sizes that the dtype of the result can say, as far as they are known. (Of more elements than it can say,
+    each of their array would have to be in memory.)
+    """
+    sizes = graph.spec(node.inputs[0]).dims or ()
+    return max((size for size in sizes if size is not None), default=0) <= np.iinfo(node.outputs[0].dtype.np_dtype).max
 
 
 _RULES: Final[Mapping[str, _Rule]] = {
@@ -191,6 +197,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Max", "Min"), _of_some),
     **dict.fromkeys(("BlockLSTM", "BlockLSTMV2"), _of_whole_sequences),
     **dict.fromkeys(("Shape", "Size"), _that_can_be_counted),
+    "SplitV": _of_known_sizes,
     "Cast": _within_range,
     "GatherV2": _of_known_places,
 }
