@@ -11,9 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from typing import Any, Final
 
 __all__ = ["SECONDS", "end", "program", "program_on_loop", "start"]
@@ -22,13 +21,22 @@ SECONDS: Final = 120.0  # that a program may take to end when it should: generou
 _POSIX: Final = os.name == "posix"
 
 
-def _own_group(ignores_interrupts: bool) -> dict[str, Any]:
+def _own_group() -> dict[str, Any]:
     """The options of a process that can be ended together with its children."""
+    return {"start_new_session": True} if _POSIX else {}
+
+
+def _prepared(*command: str, ignores_interrupts: bool = False) -> list[str]:
+    """The command behind a program that sets what SIGINT does, and becomes it. Python can do so in the child before it
+    is a program (`preexec_fn`), but then fork handlers of libraries run there: gRPC's abort it at times.
+    """
     if not _POSIX:
-        return {}
-    disposition = signal.SIG_IGN if ignores_interrupts else signal.SIG_DFL
-    prepare: Callable[[], object] = partial(signal.signal, signal.SIGINT, disposition)
-    return {"start_new_session": True, "preexec_fn": prepare}
+        return list(command)
+    disposition = "SIG_IGN" if ignores_interrupts else "SIG_DFL"
+    set_and_become = (
+        f"import os, signal, sys; signal.signal(2, signal.{disposition}); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    return [sys.executable, "-I", "-S", "-c", set_and_become, *command]
 
 
 def _kill(process: subprocess.Popen[Any] | asyncio.subprocess.Process) -> None:
@@ -42,7 +50,8 @@ def _kill(process: subprocess.Popen[Any] | asyncio.subprocess.Process) -> None:
 
 def start(*command: str, ignores_interrupts: bool = False, **options: Any) -> subprocess.Popen[Any]:
     """A Python program (`-m aioflow …`), for whoever sees to it that `end` is called."""
-    return subprocess.Popen([sys.executable, *command], **_own_group(ignores_interrupts), **options)
+    prepared = _prepared(sys.executable, *command, ignores_interrupts=ignores_interrupts)
+    return subprocess.Popen(prepared, **_own_group(), **options)
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -83,7 +92,8 @@ async def process_on_loop(
     command: str, *arguments: str, stdout: int = asyncio.subprocess.PIPE, **options: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The same for programs that are not written in Python."""
-    process = await asyncio.create_subprocess_exec(command, *arguments, stdout=stdout, **_own_group(False), **options)
+    first, *rest = _prepared(command, *arguments)
+    process = await asyncio.create_subprocess_exec(first, *rest, stdout=stdout, **_own_group(), **options)
     try:
         yield process
     finally:

@@ -62,7 +62,7 @@ from aioflow.runtime.spans import Spans
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerState
-from aioflow.work.threads import in_thread
+from aioflow.work.threads import in_thread, to_its_end
 
 __all__ = ["RemoteWorker"]
 
@@ -221,7 +221,7 @@ class RemoteWorker:
                 self._not_begun(step)
             raise
         except asyncio.CancelledError:  # the wait stays in the step, so that a timeout names it
-            await self._stop(step)
+            await to_its_end(self._stop(step))  # or what the step has taken would be lost
             raise
         finally:
             self._wanted.pop(step.id, None)
@@ -298,7 +298,7 @@ class RemoteWorker:
                 return await self._channel.calls.ask(document, tensors, step.id)
         except OpError:
             if waiting.stopped:
-                await self._stop(step)
+                await to_its_end(self._stop(step))
             raise
 
     async def _fetches(self, reply: Reply, trace: TraceProbe | None) -> list[Any]:

@@ -201,6 +201,7 @@ class WorkerSession:
         self._handles: dict[int, _Handle] = {}
         self._running: dict[JointStep, None] = {}
         self._held: dict[int, _Held] = {}
+        self._aborted: set[int] = set()  # of the steps that run, those whose client has said why they end
 
     @property
     def is_open(self) -> bool:
@@ -269,14 +270,22 @@ class WorkerSession:
         if held is not None and not held.is_delivered:
             held.put_back()
 
-    async def unwind(self, step: Step, error: BaseException) -> None:
-        """Put back the elements that a step has taken which has ended with an error, as `Step.unwind`; where its
-        request was cancelled, when `abort` says why: perhaps a kernel of another worker has failed on them.
+    async def unwind(self, step: Step, error: BaseException, answered: bool) -> None:
+        """Put back the elements that a step has taken which has ended with an error, as `Step.unwind`. Hold them where
+        this end cannot know what became of the rest of the step: `abort` says so.
 
         Call when `run` has raised, in the same turn of the event loop: `abort` waits for its end.
+
+        Args:
+            answered: Whether the client waits for the part. Otherwise the step may have ended well, in spite of a time
+                limit or of the end of the connection, when the part had sent what others need of it.
         """
-        if isinstance(error, asyncio.CancelledError) and step.error is None:
-            self.hold(step, is_delivered=False)
+        is_known = step.id in self._aborted or has_failed(error)
+        self._aborted.discard(step.id)
+        if not (is_known or answered) and step.rendezvous is not None and step.rendezvous.has_sent:
+            self.hold(step)
+        elif not is_known and isinstance(error, asyncio.CancelledError) and step.error is None:
+            self.hold(step, is_delivered=False)  # its request was cancelled: perhaps another worker has failed on them
         else:
             await step.unwind(error)
 
@@ -362,7 +371,9 @@ class WorkerSession:
         begun = self._owner.steps.has_begun(step)
         joint = self._owner.steps.abort(step, error, self.number)
         if joint is not None:
+            self._aborted.add(step)
             await joint.ended()
+            self._aborted.discard(step)
             begun = joint.step is None or joint.step.changed
         held = self._held.pop(step, None)
         if held is None:

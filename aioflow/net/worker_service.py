@@ -401,7 +401,7 @@ class _Client:
                     _stop_after(seconds, step)
             values = await self._session.run(asked.handle, part.spread(request.tensors), step)
         except BaseException as error:
-            await self._session.unwind(step, error)
+            await self._session.unwind(step, error, asked.answered)
             step.account(error)
             raise
         finally:

@@ -14,6 +14,7 @@ from aioflow.compiler.ir import Part
 from aioflow.errors import OpError
 from aioflow.runtime.step import Step
 from aioflow.runtime.worker import Begun, WorkerAPI
+from aioflow.work.threads import to_its_end
 
 __all__ = ["StepOfParts"]
 
@@ -162,14 +163,17 @@ class _Volley:
             self._step.halt()
 
     async def stop(self) -> None:
-        """Have those stopped that have not ended, and wait for that as far as they can be reached."""
-        left = [begun for begun in self._begun if not begun.done()]
-        if len(left) == 1:
+        """Have those stopped that have not ended, and wait for that as far as they can be reached, even if the caller
+        is cancelled meanwhile: what the step has taken would be lost.
+        """
+        if left := [begun for begun in self._begun if not begun.done()]:
+            await to_its_end(self._stop(left))
+
+    async def _stop(self, left: Sequence[Begun]) -> None:
+        async with asyncio.TaskGroup() as stop_group:  # whose tasks raise nothing
+            for begun in left[1:]:
+                stop_group.create_task(begun.stop())
             await left[0].stop()
-        elif left:
-            async with asyncio.TaskGroup() as stop_group:  # whose tasks raise nothing
-                for begun in left:
-                    stop_group.create_task(begun.stop())
 
     def close(self) -> None:
         """Nobody waits any more."""

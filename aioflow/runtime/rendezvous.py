@@ -50,9 +50,12 @@ class Rendezvous:
         loop: The step's event loop.
         here: The devices of this worker.
         push: Sends a value to the worker of another device.
+
+    Attributes:
+        has_sent: Whether it has sent a value to another worker.
     """
 
-    __slots__ = ("_context", "_error", "_here", "_home", "_lock", "_loop", "_push", "_values", "_waiting")
+    __slots__ = ("_context", "_error", "_here", "_home", "_lock", "_loop", "_push", "_values", "_waiting", "has_sent")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, here: frozenset[str], push: Push | None = None) -> None:
         self._loop = loop
@@ -64,6 +67,7 @@ class Rendezvous:
         self._waiting: dict[_Key, Callable[[Any], None]] = {}
         self._context = copy_context()
         self._error: OpError | None = None
+        self.has_sent = False
 
     def send(self, name: str, tag: str, value: Any, to: str) -> None:
         """Hand a value to whoever receives it on device `to`, now or later."""
@@ -72,6 +76,7 @@ class Rendezvous:
         elif self._push is None:
             raise InternalError(f"nothing leads from here to {to}", expected=sorted(self._here), actual=to)
         else:
+            self.has_sent = True
             self._push(name, tag, value, to)
 
     def deliver(self, name: str, tag: str, value: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,8 +21,11 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.kernels.queues.queues import Queue
+from aioflow.net import worker_service
 from aioflow.net.remote_worker import RemoteWorker
+from aioflow.net.task_worker import WorkerSession
 from aioflow.runtime.step import Step
+from aioflow.runtime.worker import Worker
 from aioflow.sync.queue import Enqueue, FIFOStore
 from aioflow.sync.waiting import tell, wake_all
 from tests.cancelling import LOOPS, run_on
@@ -321,6 +324,68 @@ async def test_a_second_cancellation_loses_nothing() -> None:
             await asyncio.wait([task])
             assert task.cancelled()
             await eventually(lambda: are(session, sizes, [3, 3]))
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_a_second_cancellation_in_the_next_turn_loses_nothing(tcp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker whose part has just ended is told all the same."""
+    monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", SECONDS)  # however slow the machine is
+    with af.device("/job:worker/task:1"):
+        source = af.FIFOQueue(COUNT, [af.int64], [()])
+        fill, take, size = source.enqueue_many([numbers()]), source.dequeue(), source.size()
+    chance, found = random.Random(0), list[int]()
+    async with cluster("worker", "worker", tcp=tcp) as (server, _), af.Session(server.target) as session:
+        await session.run(fill)
+        for _ in range(60):
+            task = asyncio.get_running_loop().create_task(session.run(take, timeout=SECONDS))
+            for _ in range(chance.randrange(60)):
+                await asyncio.sleep(0)
+            for _ in range(2):
+                task.cancel()
+                await asyncio.sleep(0)
+            await asyncio.wait([task])
+            if not task.cancelled():
+                found.append(int(task.result()))
+        found += [int(await session.run(take)) for _ in range(int(await session.run(size)))]
+    assert sorted(found) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("how", ["its time limit passes", "its client goes"])
+async def test_what_was_given_is_not_given_back_by_a_part_that_ends_late(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue's part does not answer, and has sent its element on: the step has ended well without it."""
+    run, ends, late, stop_after = Worker.run, asyncio.Event(), asyncio.Event(), worker_service._stop_after
+
+    async def slowly(worker: Worker, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+        results = await run(worker, handle, feeds, step)
+        if any("task:1" in device for device in worker.devices) and not ends.is_set():
+            try:
+                async with step.stoppable():
+                    await ends.wait()
+            finally:
+                late.set()
+        return results
+
+    with af.device("/job:worker/task:1"):
+        source = af.FIFOQueue(9, [af.int64], [()], shared_name="a queue")
+        fill, size, taken = source.enqueue_many([[1, 2, 3]]), source.size(), source.dequeue()
+    with af.device("/job:worker/task:2"):
+        copied = taken * 1
+    async with cluster("worker", "worker", "worker", tcp=True) as (server, *_), af.Session(server.target) as other:
+        await other.run(fill)
+        async with af.Session(server.target) as session:
+            assert await session.run(copied) == 1  # the parts are registered then
+            monkeypatch.setattr(Worker, "run", slowly)
+            monkeypatch.setattr(WorkerSession, "run_brief", lambda *_: None)
+            if how == "its time limit passes":  # at the queue's worker, and not at the client
+                monkeypatch.setattr(worker_service, "_stop_after", lambda _, step: stop_after(0.2, step))
+            assert await session.run(copied, timeout=SECONDS) == 2
+            if how == "its time limit passes":
+                await late.wait()
+        await late.wait()
+        ends.set()
+        assert await other.run(size) == 1
 
 
 async def test_an_element_that_is_in_when_its_step_is_cancelled_is_told_of() -> None:
