@@ -22,10 +22,12 @@ class _End(NamedTuple):
     Attributes:
         error: What whoever begins it late is told; None where it has simply ended.
         whom: Whose beginning of it is refused; None for everybody's.
+        changed: Whether it has changed anything for good.
     """
 
     error: OpError | None
     whom: Any
+    changed: bool
 
 
 class EndedSteps:
@@ -57,19 +59,20 @@ class EndedSteps:
         end = self._ends.get(id)
         return None if end is None else end.error
 
-    def has_run(self, id: int) -> bool:
-        """Whether it has been there."""
+    def has_changed(self, id: int) -> bool:
+        """Whether it has been there, and has changed anything for good."""
         end = self._ends.get(id)
-        return end is not None and end.error is None
+        return end is not None and end.changed
 
-    def add(self, id: int, error: OpError | None, client: Any, whom: Any = None) -> None:
+    def add(self, id: int, error: OpError | None, client: Any, whom: Any = None, changed: bool = False) -> None:
         """A step has ended, or will not begin.
 
         Args:
             client: By whom that is so.
             whom: Who cannot begin it any more; nobody can for None.
+            changed: Whether it has changed anything for good.
         """
-        self._ends[id] = _End(error, whom)
+        self._ends[id] = _End(error, whom, changed)
         self._orders.setdefault(client, deque()).append(id)
         self._count += 1
         if self._count > self._most:

@@ -140,7 +140,7 @@ class StepTable:
         self._values.remove(joint.id)
         if joint.rendezvous is not None:
             joint.rendezvous.abort(CancelledError("the step has ended"))
-        self._ended.add(joint.id, None, joint.client)
+        self._ended.add(joint.id, None, joint.client, changed=joint.step is not None and joint.step.changed)
         joint.end()
 
     def deliver(self, id: int, edge: str, tag: str, value: Any, source: Any = None) -> None:
@@ -199,9 +199,9 @@ class StepTable:
             self._give_up(id, AbortedError("values for the step came by a connection that has gone since", actual=id))
         self._ended.lose(source)
 
-    def has_begun(self, id: int) -> bool:
-        """Whether the step is running here, or has run."""
-        return id in self._steps or self._ended.has_run(id)
+    def has_changed(self, id: int) -> bool:
+        """Whether the step has ended here, and has changed anything for good."""
+        return self._ended.has_changed(id)
 
     def abort(self, id: int, error: OpError, client: Any = None) -> JointStep | None:
         """Stop a step of a client; one that has not begun will not. Returns it if it is running."""

@@ -227,8 +227,12 @@ class WorkerSession:
             del self._handles[handle]
             await self._worker.deregister(handle)
 
-    async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
+    async def run(self, handle: int, feeds: Sequence[Any], step: Step, answered: bool | None = None) -> list[Any]:
         """Run a registered part once and return its fetches.
+
+        Args:
+            answered: Whether the client, which is elsewhere, waits for the part. None for one in this process, which
+                puts back itself what the step has taken.
 
         Raises:
             NotFoundError: this client has registered no such part.
@@ -249,6 +253,10 @@ class WorkerSession:
             fetches = await self._worker.run(handle, feeds, step)
             failed = False
             return fetches
+        except BaseException as error:
+            if answered is not None:
+                await self._unwind(step, error, answered)  # before the answer to `abort`, which waits for the end
+            raise
         finally:
             self._leave(step, joint, failed)
 
@@ -270,15 +278,11 @@ class WorkerSession:
         if held is not None and not held.is_delivered:
             held.put_back()
 
-    async def unwind(self, step: Step, error: BaseException, answered: bool) -> None:
-        """Put back the elements that a step has taken which has ended with an error, as `Step.unwind`. Hold them where
-        this end cannot know what became of the rest of the step: `abort` says so.
-
-        Call when `run` has raised, in the same turn of the event loop: `abort` waits for its end.
-
-        Args:
-            answered: Whether the client waits for the part. Otherwise the step may have ended well, in spite of a time
-                limit or of the end of the connection, when the part had sent what others need of it.
+    async def _unwind(self, step: Step, error: BaseException, answered: bool) -> None:
+        """Put back the elements that a step has taken which ends with an error, as `Step.unwind`. Hold them where this
+        end cannot know what became of the rest of the step: `abort` says so. It may have ended well, in spite of a time
+        limit or of the end of the connection, if the client does not wait for this part, and the part had sent what
+        others need of it.
         """
         is_known = step.id in self._aborted or has_failed(error)
         self._aborted.discard(step.id)
@@ -368,7 +372,7 @@ class WorkerSession:
         """Stop a step of this client, because of an error somewhere else; returns when nothing of it is running here
         any more, and whether it may have changed anything. What one that has just ended has only taken is given back.
         """
-        begun = self._owner.steps.has_begun(step)
+        begun = self._owner.steps.has_changed(step)
         joint = self._owner.steps.abort(step, error, self.number)
         if joint is not None:
             self._aborted.add(step)

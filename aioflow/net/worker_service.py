@@ -399,9 +399,8 @@ class _Client:
             for seconds in (asked.seconds, self._limits.step_seconds):
                 if seconds is not None:
                     _stop_after(seconds, step)
-            values = await self._session.run(asked.handle, part.spread(request.tensors), step)
-        except BaseException as error:
-            await self._session.unwind(step, error, asked.answered)
+            values = await self._session.run(asked.handle, part.spread(request.tensors), step, asked.answered)
+        except OpError as error:
             step.account(error)
             raise
         finally:

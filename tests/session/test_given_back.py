@@ -253,6 +253,20 @@ async def test_a_step_in_a_cluster_gives_back_what_it_has_taken(there: str, tcp:
     assert sorted(found) == [number + 1.0 for number in range(50)]
 
 
+@pytest.fixture(params=[0, 50], ids=["with the cancellation", "later than that"])
+def turns_before_an_abort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers read that a part is not wanted any more, and only later why."""
+    abort = RemoteWorker.abort
+
+    async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
+        for _ in range(request.param):
+            await asyncio.sleep(0)
+        return await abort(worker, step, error)
+
+    monkeypatch.setattr(RemoteWorker, "abort", later)
+
+
+@pytest.mark.usefixtures("turns_before_an_abort")
 async def test_late_steps_of_a_cluster_say_that_nothing_was_changed() -> None:
     with af.device("/job:worker/task:1"):
         source = af.FIFOQueue(1, [af.float32], [()])
@@ -266,19 +280,6 @@ async def test_late_steps_of_a_cluster_say_that_nothing_was_changed() -> None:
         await session.run(put)
         assert not await told(session, put, DeadlineExceededError, timeout=0.1)
         assert await session.run(take) == 1.0
-
-
-@pytest.fixture(params=[0, 50], ids=["with the cancellation", "later than that"])
-def turns_before_an_abort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers read that a part is not wanted any more, and only later why."""
-    abort = RemoteWorker.abort
-
-    async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
-        for _ in range(request.param):
-            await asyncio.sleep(0)
-        return await abort(worker, step, error)
-
-    monkeypatch.setattr(RemoteWorker, "abort", later)
 
 
 @pytest.mark.usefixtures("turns_before_an_abort")
