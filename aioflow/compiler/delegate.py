@@ -289,7 +289,7 @@ class _Cutting:
     def __init__(self, graph: ClientGraph, found: Sequence[Region], delegate: str) -> None:
         self._graph = graph
         self._delegate = delegate
-        self._unchanged = _unchanged_reads(graph)
+        self._variables, self._unchanged = _variables(graph)
         self._read: dict[str, dict[Edge, None]] = defaultdict(dict)  # by node, what is read of it from outside
         self._region: dict[str, Region] = {name: region for region in found for name in region.members}
         for node in graph.nodes.values():
@@ -318,7 +318,8 @@ class _Cutting:
             "Tout": tuple(graph.spec(edge).dtype for edge in outputs),
             "delegate": self._delegate,
             "seconds": region.seconds,
-            "variables": tuple(index for index, edge in enumerate(inputs) if edge.node in self._unchanged),
+            "variables": tuple(self._variables.get(edge.node, "") for edge in inputs),
+            "still": tuple(index for index, edge in enumerate(inputs) if edge.node in self._unchanged),
             BODY: _body(graph, region.members, outputs),
         }
         specs: tuple[OutputSpec, ...] = tuple(graph.spec(edge) for edge in outputs)
@@ -347,16 +348,18 @@ class _Cutting:
         )
 
 
-def _unchanged_reads(graph: ClientGraph) -> set[str]:
-    """Return the nodes that read variables which no node of this graph changes."""
+def _variables(graph: ClientGraph) -> tuple[Mapping[str, str], set[str]]:
+    """Return the nodes that read variables, each with the variable's name, and those whose variables no node of this
+    graph changes.
+    """
     changed = {e.node for n in graph.nodes.values() if traits_of(n.op).effect is Effect.CHANGES for e in n.inputs}
-    return {
-        name
-        for name, node in graph.nodes.items()
-        if traits_of(node.op).effect is Effect.READS
-        and traits_of(node.op).is_resident
-        and changed.isdisjoint(edge.node for edge in node.inputs)
-    }
+    names: dict[str, str] = {}
+    for name, node in graph.nodes.items():
+        traits = traits_of(node.op)
+        if traits.effect is Effect.READS and traits.is_resident:
+            handle = graph.nodes[node.inputs[0].node]
+            names[name] = f"{handle.attrs.get('container', '')}/{handle.attrs.get('shared_name') or handle.name}"
+    return names, {name for name in names if graph.nodes[name].inputs[0].node not in changed}
 
 
 def with_constants(graph: ClientGraph, values: Mapping[int, Array]) -> ClientGraph:

@@ -11,8 +11,9 @@ __all__ = ["DELEGATED"]
 
 DELEGATED: Final = "_Delegated"
 
-# The body of the node is the part. `delegate` names the engine, `seconds` says how long the part is expected to take,
-# and `variables` which inputs are values of variables that the step does not change.
+# The body of the node is the part. `delegate` names the engine, and `seconds` says how long the part is expected to
+# take. `variables` has for each input the name of the variable whose value it is, or "", and `still` the indices of
+# those that the step does not change.
 define_op(
     DELEGATED,
     "inputs: list:Tin",
@@ -22,7 +23,8 @@ define_op(
         "Tout: list(type) >= 1",
         "delegate: string",
         "seconds: float = 0.0",
-        "variables: list(int) = []",
+        "variables: list(string) = []",
+        "still: list(int) = []",
     ],
     made_by="compiler",
     traits=opaque(),

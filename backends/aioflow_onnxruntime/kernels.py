@@ -50,8 +50,9 @@ class Delegated:
     until onnxruntime's session is ready, and for inputs of shapes that it does not admit (`sessions.Part.admits`).
 
     Variables that the step does not change are constants of the model: onnxruntime lays constants out and folds them
-    ahead. Their arrays are held meanwhile, so that who changes a variable makes a new array of it. When a run finds
-    one, the model is dropped, and another one serves that reads all variables, until they have not changed for a while.
+    ahead. Their arrays are held meanwhile, so that who changes a variable makes a new array of it. When a run of any
+    part finds one, the model is dropped, and another one serves that reads all variables, until they have not changed
+    for a while.
 
     Args:
         binding: Of the node that stands for it.
@@ -59,6 +60,7 @@ class Delegated:
 
     Attributes:
         graph: The part, as the compiler has cut it.
+        names: Of the variables among its inputs, each with its index.
         part: What onnxruntime computes for any values of variables; None as long as that is not ready, and where
             onnxruntime refuses the model.
         fixed: What it computes for the values that variables have now, or None.
@@ -75,7 +77,10 @@ class Delegated:
         self._begun = threading.Lock()  # taken by the run that begins to make `part`, and kept
         self._fixing = threading.Lock()  # held while `fixed` is made; kept where there is nothing to fix
         given = range(len(binding.input_dims))
-        self._variables = _Variables([index for index in binding.attrs.get("variables", ()) if index in given])
+        self._variables = _Variables([index for index in binding.attrs.get("still", ()) if index in given])
+        names = zip(binding.attrs.get("variables", ()), given, strict=False)  # a client may have sent fewer, or more
+        self.names = {name: index for name, index in names if name}
+        self._models = _MODELS.setdefault(binding.resources, _FixedModels())
         if not self._variables:
             self._fixing.acquire()
 
@@ -95,6 +100,7 @@ class Delegated:
             if fixed.are_in(inputs):
                 return fixed.part
             self.fixed = None
+        self._models.drop_others({name: inputs[index] for name, index in self.names.items()})
         if self._variables and self._variables.are_still(inputs):
             if self._fixing.acquire(blocking=False):
                 values = {index: inputs[index] for index in self._variables.indices}
@@ -115,6 +121,7 @@ class Delegated:
     def _fix(self, values: Mapping[int, Any]) -> None:
         try:
             self.fixed = _Fixed(values, self._made(with_constants(self.graph, values)))
+            self._models.add(self)
             self._fixing.release()
         except Exception as error:  # then onnxruntime may take the values as inputs
             self._variables = _Variables(())
@@ -124,6 +131,37 @@ class Delegated:
         with not_forked():
             from aioflow_onnxruntime.sessions import made
         return made(graph, self._provider, 1 if self._is_small else thread_count())
+
+
+class _FixedModels:
+    """The parts of a device that have models with values of variables in them, by the names of the variables. A model
+    with an old value goes when any part reads a new one: its own part may not be run again.
+    """
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._parts: dict[str, weakref.WeakSet[Delegated]] = {}
+
+    def add(self, part: Delegated) -> None:
+        with self._changing:
+            for name in part.names:
+                self._parts.setdefault(name, weakref.WeakSet()).add(part)
+
+    def drop_others(self, values: Mapping[str, Any]) -> None:
+        """Drop the models in which one of these variables has another value."""
+        if not self._parts:
+            return
+        with self._changing:
+            for name, value in values.items():
+                for part in list(self._parts.get(name, ())):
+                    fixed = part.fixed
+                    if fixed is None:
+                        self._parts[name].discard(part)
+                    elif fixed.values.get(part.names[name], value) is not value:
+                        part.fixed = None
+
+
+_MODELS: Final[weakref.WeakKeyDictionary[Any, _FixedModels]] = weakref.WeakKeyDictionary()  # by the resource manager
 
 
 class _Fixed(NamedTuple):

@@ -47,6 +47,8 @@ EXCHANGED: Final = frozenset(  # of arrays that onnxruntime takes from NumPy, an
 )
 _NAMES: Final = {"float32": "float", "float64": "double"}  # of dtypes, as onnxruntime has them
 _REMEMBERED: Final = 1024  # combinations of shapes of inputs
+_FOLDED: Final = 1 << 20  # bytes that a constant may take which is made of others, or
+_WIDER: Final = 16  # times as many as these: quantized weights become floats
 _FEW: Final = 64  # integers
 _ANY: Final[Given] = ((), ())
 _INEXACT: Final = ("DoubleQDQPairsRemover",)  # optimizations of onnxruntime: this one rounds once instead of twice
@@ -234,8 +236,10 @@ def made(graph: ClientGraph, provider: str, threads: int) -> Part:
 
     Raises:
         UnsupportedError: the part has no translation.
+        ResourceExhaustedError: constants in it would be folded into much larger ones.
         Exception: what onnxruntime has against the model.
     """
+    _check_folding(graph)
     model, constants = model_of(graph, OPSET)
     held = {name: np.ascontiguousarray(native(array)).reshape(array.shape) for name, array in constants.items()}
     text, provider = model.SerializeToString(), provider_of(provider)
@@ -271,6 +275,28 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # or activations become bytes
     return options
+
+
+def _check_folding(graph: ClientGraph) -> None:
+    """Raise ResourceExhaustedError where values follow from constants alone, and are much larger: onnxruntime folds
+    them when it makes the session, whatever they take.
+    """
+    constant: set[str] = set()
+    for name, read in graph.read_outputs().items():
+        node = graph.nodes[name]
+        if node.op == "Const":
+            constant.add(name)
+        elif node.inputs and constant.issuperset(edge.node for edge in node.inputs):
+            constant.add(name)
+            size, most = sum(map(_size, read)), _FOLDED + _WIDER * sum(_size(graph.spec(edge)) for edge in node.inputs)
+            if size > most:
+                raise ResourceExhaustedError(
+                    "constants would be folded",
+                    node=name,
+                    op_type=node.op,
+                    expected=f"at most {most} bytes",
+                    actual=size,
+                )
 
 
 def model_session(model: bytes, threads: int) -> onnxruntime.InferenceSession:

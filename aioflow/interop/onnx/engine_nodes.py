@@ -42,6 +42,8 @@ def node_by_engine(node: Node, domain: str, opsets: Mapping[str, int], inputs: S
     """Return the outputs of a node that the engine computes; None for those that are not wanted. Refuses a node that no
     installed engine has, and one with an input that is no tensor.
     """
+    if not any(node.outputs):
+        return [None for _ in node.outputs]
     given = [each for each in inputs if each is not None]
     if not all(isinstance(each, Tensor) for each in given):
         node.refuse("an engine takes tensors only")

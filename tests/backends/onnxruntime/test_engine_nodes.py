@@ -91,6 +91,11 @@ async def test_what_a_translation_refuses_is_computed_by_onnxruntime() -> None:
     np.testing.assert_allclose(found, np.concatenate([one * cos - other * sin, other * cos + one * sin], -1), atol=1e-5)
 
 
+def test_a_node_of_which_no_output_is_wanted_is_passed_over() -> None:
+    model = onnx.load(model_of(node("Inverse", ["x"], [""]), helper.make_node("Relu", ["x"], ["y"])))
+    assert "OnnxNode" not in {operation.type for operation in model.graph.get_operations()}
+
+
 def test_refusals_say_why() -> None:
     with pytest.raises(UnsupportedError, match=r"com.microsoft:Nope: no such op \("):
         onnx.load(model_of(node("Nope", ["x"], ["y"])))
