@@ -272,6 +272,7 @@ def options_for(threads: int) -> onnxruntime.SessionOptions:
     options.log_severity_level = _SILENT
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # one block for each set of shapes, which is kept, and saves no time
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # or activations become bytes
     return options
