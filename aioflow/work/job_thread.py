@@ -44,12 +44,11 @@ class JobThread:
         """Have a job done; return False where no thread can be started now. May be called from any thread, and never
         waits for a job.
         """
-        thread = threading.Thread(target=self._serve, name=self._name, daemon=self._daemon)
         with self._changing:
             self._jobs.append(job)
             if self._thread is not None:
                 return True
-            self._thread = thread
+            self._thread = thread = threading.Thread(target=self._serve, name=self._name, daemon=self._daemon)
         try:
             thread.start()
         except RuntimeError:  # there may be no more threads, or the interpreter is ending

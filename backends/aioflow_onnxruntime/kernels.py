@@ -100,7 +100,7 @@ class Delegated:
             if fixed.are_in(inputs):
                 return fixed.part
             self.fixed = None
-        self._models.drop_others({name: inputs[index] for name, index in self.names.items()})
+        self._models.drop_others(self.names, inputs)
         if self._variables and self._variables.are_still(inputs):
             if self._fixing.acquire(blocking=False):
                 values = {index: inputs[index] for index in self._variables.indices}
@@ -147,17 +147,21 @@ class _FixedModels:
             for name in part.names:
                 self._parts.setdefault(name, weakref.WeakSet()).add(part)
 
-    def drop_others(self, values: Mapping[str, Any]) -> None:
-        """Drop the models in which one of these variables has another value."""
+    def drop_others(self, names: Mapping[str, int], inputs: Sequence[Any]) -> None:
+        """Drop the models in which one of the variables among these inputs has another value.
+
+        Args:
+            names: Of the variables, each with the index of its input.
+        """
         if not self._parts:
             return
         with self._changing:
-            for name, value in values.items():
+            for name, index in names.items():
                 for part in list(self._parts.get(name, ())):
                     fixed = part.fixed
                     if fixed is None:
                         self._parts[name].discard(part)
-                    elif fixed.values.get(part.names[name], value) is not value:
+                    elif fixed.values.get(part.names[name], inputs[index]) is not inputs[index]:
                         part.fixed = None
 
 
