@@ -18,12 +18,14 @@ from aioflow.cli.arguments import add_delegate, add_imports, output_file, positi
 from aioflow.cli.estimates import node_flops
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
+from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import OpError
 from aioflow.formats.files import file_errors
 from aioflow.graph.boundary import BOUNDARY
 from aioflow.interop.model import Model, Signature
 from aioflow.observe import chrome_trace
+from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.stats import NodeStats, RunMetadata
 
 __all__ = ["add_parser"]
@@ -82,9 +84,10 @@ async def _profile(arguments: argparse.Namespace) -> int:
     signature = model.signature(arguments.signature)
     values = all_inputs(signature, arguments)
     feeds = {signature.all_inputs[name]: value for name, value in values.items()}
-    traced, seconds = await _traced(model, signature, feeds, arguments.steps, arguments.delegate)
-    nodes = [node for step in traced for device in step.step_stats for node in device.nodes]
+    traced, seconds, found = await _traced(model, signature, feeds, arguments.steps, arguments.delegate)
     flops = _flops(model, signature, values)
+    nodes = [node for step in traced for device in step.step_stats for node in device.nodes]
+    nodes, flops = _with_parts(nodes, flops, found)
     by_op, by_node = (_rows(nodes, flops, len(traced), key) for key in (lambda n: n.op, lambda n: n.node))
     if arguments.trace is not None:
         with file_errors(arguments.trace):
@@ -94,7 +97,7 @@ async def _profile(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_document(arguments, seconds, by_op, by_node), indent=2))
         return 0
-    for line in _report(model, seconds, by_op, by_node):
+    for line in _report(model, seconds, by_op, by_node, found.engine if found.parts else None):
         print(line)
     if arguments.trace is not None:
         print(f"\nthe last step: written to {arguments.trace}")
@@ -103,8 +106,8 @@ async def _profile(arguments: argparse.Namespace) -> int:
 
 async def _traced(
     model: Model, signature: Signature, feeds: Mapping[Any, Any], steps: int, delegate: str | None
-) -> tuple[list[RunMetadata], list[float]]:
-    """What the steps have recorded, and how long each took."""
+) -> tuple[list[RunMetadata], list[float], Delegation]:
+    """Return what the steps have recorded, how long each took, and the nodes that an engine computes."""
     fetches, options = dict(signature.outputs), af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
     found, seconds = [], []
     async with af.Session(graph=model.graph, config=af.SessionConfig(delegate=delegate)) as session:
@@ -120,7 +123,7 @@ async def _traced(
                     seconds.append(perf_counter() - started)
                     found.append(metadata)
                 shown.advance()
-    return found, seconds
+        return found, seconds, session.delegation(fetches, list(feeds))
 
 
 def _flops(model: Model, signature: Signature, values: Mapping[str, Any]) -> Mapping[str, float]:
@@ -129,6 +132,22 @@ def _flops(model: Model, signature: Signature, values: Mapping[str, Any]) -> Map
         return node_flops(model, signature, shapes)
     except OpError:  # there are shapes that only a run tells: the rest is told all the same
         return {}
+
+
+def _with_parts(
+    nodes: Sequence[NodeStats], flops: Mapping[str, float], found: Delegation
+) -> tuple[list[NodeStats], Mapping[str, float]]:
+    """Return the nodes and their work with each part under the name of its engine, and what it is made of."""
+    parts = {name: part for part in found.parts for name in part}
+    shown, work = [], dict(flops)
+    for node in nodes:
+        part = parts.get(node.node) if node.op == DELEGATED else None
+        if part is not None:
+            name = f"{tables.plural(len(part), 'node')}, {part[0]} … {node.node}"
+            work[name] = sum(flops.get(each, 0.0) for each in part)
+            node = dataclasses.replace(node, op=str(found.engine), node=name)
+        shown.append(node)
+    return shown, work
 
 
 def _rows(
@@ -151,7 +170,9 @@ def _rows(
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _report(model: Model, seconds: Sequence[float], by_op: Sequence[_Row], by_node: Sequence[_Row]) -> Iterator[str]:
+def _report(
+    model: Model, seconds: Sequence[float], by_op: Sequence[_Row], by_node: Sequence[_Row], engine: str | None
+) -> Iterator[str]:
     yield model.source
     busy, middle = sum(row.seconds for row in by_op), median(seconds)
     steps = tables.plural(len(seconds), "traced step")
@@ -163,6 +184,8 @@ def _report(model: Model, seconds: Sequence[float], by_op: Sequence[_Row], by_no
     yield f"the {len(some)} slowest of {tables.plural(len(by_node), 'node')}"
     table = [(*_HEADS, "op", "node"), *((*_cells(row), row.op, row.name) for row in some)]
     yield from tables.rows(table, right=range(5))
+    if engine is not None:
+        yield f"\n{engine} computes its nodes as one: --delegate none has the time of each"
 
 
 _HEADS: Final = ("count", "total", "mean", "share", "GFLOP/s")

@@ -18,6 +18,7 @@ import numpy as np
 import aioflow as af
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import add_delegate, add_imports, output_file, positive, stored_file
+from aioflow.cli.delegation import as_lines
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
 from aioflow.compiler.place.timeline_svg import time_text
@@ -96,8 +97,11 @@ async def _call(arguments: argparse.Namespace) -> int:
             if arguments.delegate != AUTO:  # its results are asked for
                 outputs = await session.run(fetches, feeds)
         times = _Times(opened - started, first - opened, await _repeated(session, fetches, feeds, arguments.repeat))
+        engine = next(as_lines(session.delegation(fetches, list(feeds))), "")
     for line in _report(model, signature, values, outputs, times):
         print(line)
+    if engine:
+        print(engine.strip())
     for path in _written(arguments, signature, outputs):
         print(f"written to {path}")
     return 0

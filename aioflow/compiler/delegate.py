@@ -29,6 +29,7 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect
 from aioflow.kernels.registry import HOST
 from aioflow.ops.delegated import DELEGATED
+from aioflow.ops.onnx_node import ONNX_NODE
 from aioflow.work.letting_go import let_go
 
 __all__ = ["Delegate", "Delegation", "Region", "Staying", "delegated", "regions", "stays", "with_constants"]
@@ -199,6 +200,13 @@ def _reason(graph: ClientGraph, node: Node) -> str:
         return "a transfer between devices"
     if traits_of(node.op).steers:
         return "control flow"
+    if node.op == ONNX_NODE:
+        return "an engine computes it by itself"
+    traits = traits_of(node.op)
+    if traits.effect is Effect.READS and traits.is_resident:
+        return "a variable, whose value goes along"
+    if traits.effect is Effect.FAILS:
+        return "a check, which fails where it has to"
     if not is_pure_op(node.op):
         return "an effect, or state"
     if node.body is not None or not node.outputs or (node.op == _CONSTANT and node.control):

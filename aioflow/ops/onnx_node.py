@@ -34,7 +34,7 @@ define_op(
     traits=opaque(
         effect=Effect.KEEPS,
         on_host="an engine for ONNX models computes it there",
-        stays_home="is computed by an engine that wrong inputs may crash",
+        stays_home="runs in an engine for ONNX models, which wrong inputs may crash",
     ),
     published=False,
 )

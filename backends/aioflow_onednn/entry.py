@@ -25,7 +25,7 @@ def describe() -> dict[str, str]:
     try:
         found = library()
     except (NotFoundError, FailedPreconditionError) as error:
-        return {"oneDNN": f"not used: {error.message}"}
+        return {"oneDNN": f"not used: {error.message} ({error.expected})"}
     counts = ", ".join(f"{count} by {name}" for name, count in CHOICES.counts().items())
     return {
         "oneDNN": f"{found.version} ({found.path})",

@@ -138,7 +138,8 @@ def test_each_node_that_stays_has_its_reason() -> None:
     assert stays["texts"] == "values that are not numbers"
     assert stays["filled"] == "its size follows from values"
     assert stays["square"] == "no translation"
-    assert {stays[name] for name, node in graph.nodes.items() if node.op == "ReadVariableOp"} == {"an effect, or state"}
+    reads = {name for name, node in graph.nodes.items() if node.op == "ReadVariableOp"}
+    assert {stays[name] for name in reads} == {"a variable, whose value goes along"}
 
 
 def test_what_is_in_one_branch_is_a_part_of_its_own() -> None:

@@ -69,9 +69,23 @@ def test_run_uses_it_where_there_is_time(
     folder: Path, parts: list[Delegated], capsys: pytest.CaptureFixture[str], options: list[str], delegated: bool
 ) -> None:
     assert main(["run", str(folder), "--fill", "ones", "--shape", "x=4,32", *options]) == 0
-    assert "out  y" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "out  y" in shown
+    assert ("onnxruntime computes" in shown) is delegated
     assert bool(parts) is delegated
     assert all(part.part is not None for part in parts)
+
+
+def test_profile_shows_parts_under_the_name_of_the_engine(
+    folder: Path, parts: list[Delegated], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", str(folder), "--fill", "ones", "--shape", "x=4,32"]) == 0
+    shown = capsys.readouterr().out
+    assert "_Delegated" not in shown
+    assert any(line.strip().startswith("onnxruntime") for line in shown.splitlines())
+    assert "--delegate none has the time of each" in shown
+    assert main(["profile", str(folder), "--fill", "ones", "--shape", "x=4,32", "--delegate", "none"]) == 0
+    assert "onnxruntime" not in capsys.readouterr().out
 
 
 def test_an_engine_that_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

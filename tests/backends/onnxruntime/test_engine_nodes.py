@@ -144,7 +144,7 @@ async def test_in_a_cluster_the_client_computes_them() -> None:
 async def test_they_are_not_saved(tmp_path: Path) -> None:
     model = onnx.load(model_of(INVERSE, DISTANCES))
     async with af.Session(graph=model.graph) as session:
-        with pytest.raises(UnsupportedError, match="an engine that wrong inputs may crash"):
+        with pytest.raises(UnsupportedError, match="an engine for ONNX models, which wrong inputs may crash"):
             await saved.save(session, tmp_path / "model", model.signatures)
 
 
