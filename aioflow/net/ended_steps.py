@@ -60,7 +60,7 @@ class EndedSteps:
         return None if end is None else end.error
 
     def has_changed(self, id: int) -> bool:
-        """Whether it has been there, and has changed anything for good."""
+        """Return whether the step has run and has changed anything for good."""
         end = self._ends.get(id)
         return end is not None and end.changed
 

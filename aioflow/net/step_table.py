@@ -200,7 +200,7 @@ class StepTable:
         self._ended.lose(source)
 
     def has_changed(self, id: int) -> bool:
-        """Whether the step has ended here, and has changed anything for good."""
+        """Return whether the step has run here, has ended, and has changed anything for good."""
         return self._ended.has_changed(id)
 
     def abort(self, id: int, error: OpError, client: Any = None) -> JointStep | None:

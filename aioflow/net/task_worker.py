@@ -164,7 +164,7 @@ class _Handle(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What a step has taken that has ended, until its client says what is to become of it.
+    """The elements that a step has taken which has ended, until its client says whether they are put back.
 
     Attributes:
         taken: How each element is put back.
@@ -177,6 +177,7 @@ class _Held(NamedTuple):
     is_delivered: bool
 
     def put_back(self) -> None:
+        """Put back the elements, the last first."""
         for give_back in reversed(self.taken):
             give_back()
 

@@ -65,7 +65,7 @@ def model_of_node(data: bytes) -> ModelProto:
     """Return the model of an `OnnxNode`, which may have come from elsewhere.
 
     Raises:
-        InvalidArgumentError: it is none, or some of its values are in other files: an engine would read these.
+        InvalidArgumentError: it cannot be read, or has values in other files, which an engine would read.
     """
     model = ModelProto()
     try:

@@ -1,4 +1,4 @@
-"""Variables that are still: their values are constants of the model, until somebody changes them."""
+"""Values of variables that do not change are constants of the model, until another step changes them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Net:
 
 
 def models_of(part: Delegated) -> set[str]:
-    """Which models there are: with the values of variables, or with inputs for them."""
+    """Return the models that are ready: with the values of variables, or with inputs for them."""
     return {name for name, model in (("general", part.part), ("fixed", part.fixed)) if model is not None}
 
 
@@ -71,7 +71,7 @@ async def test_they_are_constants_until_one_is_changed(parts: list[Delegated]) -
 
 
 async def test_every_run_sees_the_values_of_its_moment(parts: list[Delegated], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a change is made in place or not, and while models are made of values that change meanwhile."""
+    """In-place changes and new arrays alike, also while a model is made of values that change meanwhile."""
     monkeypatch.setattr("aioflow_onnxruntime.kernels._STILLEST", 3)
     net, chance, fixed = Net(), np.random.default_rng(1), 0
     async with af.Session(config=BY_ONNXRUNTIME) as session:
