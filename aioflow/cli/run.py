@@ -97,7 +97,7 @@ async def _call(arguments: argparse.Namespace) -> int:
             if arguments.delegate != AUTO:  # its results are asked for
                 outputs = await session.run(fetches, feeds)
         times = _Times(opened - started, first - opened, await _repeated(session, fetches, feeds, arguments.repeat))
-        engine = next(as_lines(session.delegation(fetches, list(feeds))), "")
+        engine = next(as_lines(session.delegation(fetches, list(feeds))), "") if config.delegate is not None else ""
     for line in _report(model, signature, values, outputs, times):
         print(line)
     if engine:
