@@ -64,6 +64,12 @@ class EndedSteps:
         end = self._ends.get(id)
         return end is not None and end.changed
 
+    def set_changed(self, id: int) -> None:
+        """Note that the step has changed something for good after all."""
+        end = self._ends.get(id)
+        if end is not None:
+            self._ends[id] = end._replace(changed=True)
+
     def add(self, id: int, error: OpError | None, client: Any, whom: Any = None, changed: bool = False) -> None:
         """A step has ended, or will not begin.
 

@@ -203,6 +203,10 @@ class StepTable:
         """Return whether the step has run here, has ended, and has changed anything for good."""
         return self._ended.has_changed(id)
 
+    def set_changed(self, id: int) -> None:
+        """Note that a step that has ended here has changed something for good after all."""
+        self._ended.set_changed(id)
+
     def abort(self, id: int, error: OpError, client: Any = None) -> JointStep | None:
         """Stop a step of a client; one that has not begun will not. Returns it if it is running."""
         joint = self._steps.get(id)

@@ -276,7 +276,11 @@ class WorkerSession:
 
     def _let_go(self, step: int) -> None:
         held = self._held.pop(step, None)
-        if held is not None and not held.is_delivered:
+        if held is None:
+            return
+        if held.is_delivered:
+            self._owner.steps.set_changed(step)  # the elements are gone, which a later abort has to say
+        else:
             held.put_back()
 
     async def _unwind(self, step: Step, error: BaseException, answered: bool) -> None:

@@ -299,6 +299,28 @@ async def test_what_a_kernel_of_another_worker_has_failed_on_is_not_given_back(t
         assert await session.run(size) == 0
 
 
+async def test_an_abort_that_comes_too_late_to_give_back_says_that_elements_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine so busy that two seconds pass before it comes."""
+    abort = RemoteWorker.abort
+
+    async def later(worker: RemoteWorker, step: int, error: OpError) -> bool:
+        await asyncio.sleep(0.05)
+        return await abort(worker, step, error)
+
+    monkeypatch.setattr(RemoteWorker, "abort", later)
+    monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", 0.0)
+    with af.device("/job:worker/task:1"):
+        source = af.FIFOQueue(9, [af.float32], [()])
+        fill, take = source.enqueue_many([[np.nan, 2.0]]), source.dequeue()
+    with af.device("/job:worker/task:2"):
+        checked = af.check_numerics(take, "an element")
+    async with cluster("worker", "worker", "worker") as (server, *_), af.Session(server.target) as session:
+        await session.run(fill)
+        assert await told(session, checked, InvalidArgumentError)
+
+
 async def are(session: af.Session, fetches: Any, wanted: list[int]) -> bool:
     return [int(value) for value in await session.run(fetches)] == wanted
 
