@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -47,6 +49,7 @@ EXCHANGED: Final = frozenset(  # of arrays that onnxruntime takes from NumPy, an
 )
 _NAMES: Final = {"float32": "float", "float64": "double"}  # of dtypes, as onnxruntime has them
 _REMEMBERED: Final = 1024  # combinations of shapes of inputs
+_MUCH: Final = 1 << 24  # bytes of constants
 _FOLDED: Final = 1 << 20  # bytes that a constant may take which is made of others, or
 _WIDER: Final = 16  # times as many as these: quantized weights become floats
 _FEW: Final = 64  # integers
@@ -249,7 +252,19 @@ def made(graph: ClientGraph, provider: str, threads: int) -> Part:
         plain = options_for(threads)
         plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = _session(text, provider, plain, held)
+    if sum(array.nbytes for array in held.values()) >= _MUCH:
+        _return_free_memory()
     return Part(graph, session, held)
+
+
+def _return_free_memory() -> None:
+    """Have glibc return free memory to the system. Otherwise it keeps what onnxruntime has needed to make a session:
+    once to twice the size of the weights.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        if trim is not None:
+            trim(0)
 
 
 def provider_of(text: str) -> str:
@@ -350,7 +365,9 @@ def _session(
     """
     if held:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
-        options.add_external_initializers(list(held), values)
+        options.add_external_initializers(list(held), values)  # for its optimizations; this alone copies them
+        for name, value in zip(held, values, strict=True):
+            options.add_initializer(name, value)  # for its kernels
     return onnxruntime.InferenceSession(
         model, options, providers=[provider], enable_fallback=0, disabled_optimizers=list(_INEXACT)
     )

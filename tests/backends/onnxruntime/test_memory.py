@@ -45,3 +45,17 @@ async def test_memory_after_many_models_is_as_after_a_few(parts: list[Delegated]
     for _ in range(MANY - FIRST):
         await use_a_model(parts, variable)
     assert resident() - before < 100e6
+
+
+@pytest.mark.soak
+async def test_a_model_takes_at_most_one_copy_of_its_weights(parts: list[Delegated]) -> None:
+    weights = [floats(2048, 2048) for _ in range(8)]
+    with af.Graph().as_default() as graph:
+        x = y = af.placeholder(af.float32, [8, 2048])
+        for each in weights:
+            y = af.nn.relu(af.matmul(y, af.constant(each)) + af.constant(each[:8]))
+    before = resident()
+    async with af.Session(graph=graph, config=BY_ONNXRUNTIME) as session:
+        await run_twice(session, parts, y, {x: np.ones((8, 2048), np.float32)})
+        taken = psutil.Process().memory_info().rss - before  # with what the C library keeps
+    assert taken < 1.5 * sum(each.nbytes for each in weights)
