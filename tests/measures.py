@@ -1,0 +1,118 @@
+"""`python -m tests.measures`: the size and style of the source, as one table.
+
+Each row has a definition that a reader can check by hand; none of them is a limit. Limits are in
+`tests/test_architecture.py` and in the linter's configuration.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.wording import findings
+
+ROOT: Final = Path(__file__).parent.parent
+_OWN: Final = ("self", "cls", "super", "mcs")
+
+
+def sources(*folders: str) -> dict[Path, str]:
+    """Return the text of each Python file in these folders."""
+    return {path: path.read_text("utf-8") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))}
+
+
+def lines_of(files: Mapping[Path, str]) -> int:
+    """Return the number of lines."""
+    return sum(text.count("\n") for text in files.values())
+
+
+def comments(files: Mapping[Path, str]) -> int:
+    """Return the number of comments, without those that direct a tool."""
+    directives = ("# noqa", "# type:", "# ruff:", "# pragma", "# mypy:")
+    found = 0
+    for text in files.values():
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            found += token.type == tokenize.COMMENT and not token.string.startswith(directives)
+    return found
+
+
+def uses_of_any(trees: Mapping[str, ast.Module]) -> int:
+    """Return how often the name `Any` stands in the code, imports aside."""
+    return sum(isinstance(node, ast.Name) and node.id == "Any" for tree in trees.values() for node in ast.walk(tree))
+
+
+def private_accesses(trees: Mapping[str, ast.Module]) -> int:
+    """Return how often code reads or writes a private attribute of something other than `self`, `cls` or `super()`."""
+    found = 0
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
+                continue
+            owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+            found += not (isinstance(owner, ast.Name) and owner.id in _OWN)
+    return found
+
+
+def imports_of(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Return the modules that each module imports, those for type checkers included."""
+    found: dict[str, set[str]] = {name: set() for name in trees}
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found[name].update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                found[name].update(each if each in trees else node.module for each in inner)
+        found[name] = (found[name] & trees.keys()) - {name}
+    return found
+
+
+def largest_cycle(edges: Mapping[str, set[str]]) -> int:
+    """Return the size of the largest set of modules that all import one another, directly or not; 0 without any."""
+    reached = {name: set(_reached(edges, name)) for name in edges}
+    return max((sum(name in reached[other] for other in reached[name]) for name in edges), default=0)
+
+
+def _reached(edges: Mapping[str, set[str]], start: str) -> Iterator[str]:
+    waiting, seen = [start], set[str]()
+    while waiting:
+        for target in edges[waiting.pop()] - seen:
+            seen.add(target)
+            waiting.append(target)
+            yield target
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a file of aioflow or of a backend."""
+    base = ROOT / "backends" if path.is_relative_to(ROOT / "backends") else ROOT
+    return ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
+
+
+def measured() -> dict[str, str]:
+    """Return the rows of the table."""
+    source, tests = sources("aioflow", "backends"), sources("tests")
+    trees = {module_name(path): ast.parse(text) for path, text in source.items()}
+    edges = imports_of(trees)
+    importers = [sum(name in targets for targets in edges.values()) for name in trees]
+    lines = lines_of(source)
+    return {
+        "phrases that `tests/wording.py` finds: source, tests": " / ".join(
+            str(sum(1 for text in files.values() for _ in findings(text))) for files in (source, tests)
+        ),
+        "comments, % of lines": f"{100 * comments(source) / lines:.1f}",
+        "`Any` per 1,000 lines": f"{1000 * uses_of_any(trees) / lines:.1f}",
+        "largest import cycle, with imports for type checkers": str(largest_cycle(edges)),
+        "entries at the top of `aioflow/`": str(sum(1 for each in (ROOT / "aioflow").iterdir() if each.name[1] != "_")),
+        "accesses to private attributes of other objects": str(private_accesses(trees)),
+        "lines: source / tests": f"{lines:,} / {lines_of(tests):,}",
+        "files; with exactly one importer": f"{len(source)}; {importers.count(1)}",
+    }
+
+
+if __name__ == "__main__":
+    print("| measure | value |\n|---|---|")
+    for row, value in measured().items():
+        print(f"| {row} | {value} |")
