@@ -1,8 +1,8 @@
-"""Which values may be dead at run time: those on a branch, as `Switch` and `Merge` define it (whitepaper, 4.4).
+"""Analysis of the values that may be dead at run time: those on a branch (whitepaper, 4.4).
 
-A node's guard is the set of predicates, each with the side that it must take, under which it is alive. What a loop
-makes is as alive as what enters it. Where the graph has another form than `cond` gives it, a value counts as one that
-may be dead.
+The guard of a node is the set of predicates, each with the side that it must take, under which the node is alive.
+Values of a loop are as alive as the values that enter it. If the graph has another form than `cond` makes, a value
+counts as possibly dead.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["Guard", "guards", "may_be_dead"]
 
 Guard: TypeAlias = frozenset[tuple[Edge, bool]]
 _ALIVE: Final[Guard] = frozenset()
-_UNKNOWN: Final[Guard] = frozenset({(Edge("", 0), True)})  # no Merge takes it away
+_UNKNOWN: Final[Guard] = frozenset({(Edge("", 0), True)})  # no Merge removes it
 
 
 def may_be_dead(graph: ClientGraph) -> frozenset[Edge]:
-    """The outputs that are dead in some steps; inside loops, only on account of branches around the loop."""
+    """Return the outputs that are dead in some steps; inside loops, only because of branches around the loop."""
     walk = _Walk(graph)
     for node in graph.nodes.values():
         walk.visit(node)
@@ -29,8 +29,9 @@ def may_be_dead(graph: ClientGraph) -> frozenset[Edge]:
 
 
 def guards(graph: ClientGraph) -> dict[str, Guard]:
-    """Return the guard of each node of which it is known: nodes of equal guards run in the same steps. Inside loops it
-    tells only of branches around the loop.
+    """Return the guards of the nodes whose guard is known. Nodes with equal guards run in the same steps.
+
+    Inside loops, a guard covers only branches around the loop.
     """
     walk = _Walk(graph)
     for node in graph.nodes.values():
@@ -46,15 +47,15 @@ class _Walk:
         self._sides: dict[Edge, Guard] = {}
 
     def guard(self, edge: Edge) -> Guard:
-        """The guard of an output."""
+        """Return the guard of an output."""
         return self._sides.get(edge, self._nodes.get(edge.node, _ALIVE))
 
     def guard_of(self, name: str) -> Guard:
-        """The guard of a node itself."""
+        """Return the guard of a node itself."""
         return self._nodes[name]
 
     def visit(self, node: Node) -> None:
-        """Work out the guard of a node from those before it; a back edge adds nothing."""
+        """Determine the guard of a node from the nodes before it, ignoring back edges."""
         if node.op == "Merge":
             self._nodes[node.name] = self._merge(node)
             return
@@ -76,6 +77,7 @@ class _Walk:
         if len(guards) > 2:
             return _UNKNOWN
         first, second = guards
+        # A Merge ends a branch if its inputs differ in one predicate, on opposite sides.
         differing = first - second
         if len(differing) == 1:
             ((predicate, side),) = differing
@@ -89,7 +91,7 @@ def _joined(guards: Iterable[Guard]) -> Guard:
 
 
 def _predicate(graph: ClientGraph, node: Node) -> Edge:
-    """The predicate of a Switch or LoopCond, behind the nodes that only hand it on."""
+    """Return the predicate of a Switch or LoopCond, without the nodes that only pass it on."""
     edge = node.inputs[-1] if node.op == "Switch" else Edge(node.name, 0)
     while graph.nodes[edge.node].op in ("Identity", "LoopCond"):
         edge = graph.nodes[edge.node].inputs[0]

@@ -1,10 +1,10 @@
-"""Parts of a step that another engine computes as a whole: which nodes go together, and the node that stands for them.
+"""Delegation of parts of a step to another engine: the choice of regions, and the nodes that replace them.
 
-A region is a set of nodes of one device between which no other node lies, so that the step may compute it at once. Two
-numbers of each node decide: which nodes that wait for others come before it, and at which *level* it is. A level ends
-with each node that the engine does not compute, so that no way leads out of a level and back. Neither number falls
-along an edge; so what lies between two nodes of equal numbers has these numbers, too, and no cycle comes of it. In
-branches, nodes go together that run in the same steps; the way from one branch to another leads through a node that the
+A region is a set of nodes of one device with no other node on a path between them, so that it can be computed at once.
+Two numbers of each node determine its region: the set of waiting nodes before it, and its *level*. A level ends at each
+node that the engine does not compute, so no path leaves a level and returns. Neither number decreases along an edge.
+So the nodes on a path between two nodes of equal numbers also have these numbers, and no cycle results. In branches,
+a region contains only nodes that run in the same steps. A path from one branch to another contains a node that the
 engine does not compute.
 """
 
@@ -42,14 +42,14 @@ class Delegate(Protocol):
 
     Attributes:
         name: The name by which `SessionConfig.delegate` chooses it, with its options.
-        call_seconds: What a call of it costs, whatever it computes.
+        call_seconds: Fixed cost of a call.
     """
 
     name: str
     call_seconds: float
 
     def refused(self, graph: ClientGraph) -> Mapping[str, str]:
-        """Return the nodes that the engine does not compute, each with the reason in a few words."""
+        """Return the nodes that the engine does not compute, each with a short reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Region:
 
     Attributes:
         members: Their names, in topological order.
-        seconds: How long they are expected to take here.
+        seconds: Their expected duration without the engine.
     """
 
     members: tuple[str, ...]
@@ -88,11 +88,11 @@ class Delegation:
 
 
 class _Place(NamedTuple):
-    """Where a node is.
+    """The position of a node, which determines its region.
 
     Attributes:
-        waits: The nodes that wait for others and come before it, or are it, as bits.
-        level: As above.
+        waits: Bit mask of the waiting nodes that come before the node, including the node itself.
+        level: The level; see the module's docstring.
     """
 
     waits: int
@@ -100,10 +100,13 @@ class _Place(NamedTuple):
 
 
 def delegated(device: str, graph: ClientGraph, delegate: Delegate, seconds: NodeSeconds) -> ClientGraph:
-    """Return the graph of a device in which one node stands for each region.
+    """Return the graph of a device in which one node replaces each region.
 
     Args:
-        seconds: How long a node is expected to take here.
+        device: The device.
+        graph: Its graph.
+        delegate: The engine.
+        seconds: Returns the expected duration of a node without the engine.
     """
     found, _ = regions(device, graph, delegate, seconds)
     if not found:
@@ -117,17 +120,18 @@ def delegated(device: str, graph: ClientGraph, delegate: Delegate, seconds: Node
 def regions(
     device: str, graph: ClientGraph, delegate: Delegate, seconds: NodeSeconds
 ) -> tuple[list[Region], Mapping[str, str]]:
-    """Return the regions of a device's graph, and for each other node that computes why it stays."""
+    """Return the regions of a device's graph, and the reasons for which its other computing nodes stay."""
     read = {edge.node for node in graph.nodes.values() for edge in node.inputs}
     computing = (name for name, node in graph.nodes.items() if node.op not in BOUNDARY)
     staying = {name: "nothing reads what it gives" for name in computing if name not in read}
     staying |= dict.fromkeys(by_values(graph), "its size follows from values") | stays(graph)
     waiting = {name for name, node in graph.nodes.items() if waits_for_others(node, _kind(device))}
-    taken: dict[tuple[str, ...], bool] = {}  # regions of which the engine has said that it computes them all
+    taken: dict[tuple[str, ...], bool] = {}  # regions, with whether the engine computes all of their nodes
     readers: dict[Edge, list[str]] = defaultdict(list)
     for name, node in graph.nodes.items():
         for edge in node.inputs:
             readers[edge].append(name)
+    # Each refusal splits regions, so repeat until the engine accepts all that are left.
     while True:
         found = _together(graph, staying, waiting, seconds)
         for region in found:
@@ -160,7 +164,7 @@ def _refused(
 def _together(
     graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[str], seconds: NodeSeconds
 ) -> list[Region]:
-    """Return the regions that there are if the engine computes all nodes but those that stay."""
+    """Return the regions that result if the engine computes all nodes except `staying`."""
     members: dict[tuple[_Place, Guard], list[str]] = defaultdict(list)
     places, guard = _places(graph, staying, waiting), guards(graph)
     for name, node in graph.nodes.items():
@@ -170,8 +174,9 @@ def _together(
 
 
 def stays(graph: ClientGraph) -> dict[str, str]:
-    """Return the nodes that are in no region whatever the engine computes and whatever sizes they have, each with the
-    reason. Empty for the graph of a region, so a worker can check one that a client has sent.
+    """Return the nodes that are in no region whatever the engine computes and whatever their sizes, with the reasons.
+
+    Empty for the graph of a region, so a worker can validate a region that a client has sent.
     """
     conditional = _conditional(graph)
     reasons = {
@@ -183,9 +188,9 @@ def stays(graph: ClientGraph) -> dict[str, str]:
 
 
 def _conditional(graph: ClientGraph) -> dict[str, str]:
-    """Return the nodes that may run more than once in a step, or of which it is unknown with which others they run."""
+    """Return the nodes that may run more than once in a step, and those in unusual branches, each with the reason."""
     frames, known = frames_behind(graph), guards(graph)
-    received: set[str] = set()  # what follows from values of other devices that may be dead
+    received: set[str] = set()  # nodes that depend on possibly dead values of other devices
     for name, node in graph.nodes.items():
         is_received = node.op == RECV and node.attrs["maybe_dead"]
         if is_received or not received.isdisjoint(node.predecessors()):
@@ -195,7 +200,7 @@ def _conditional(graph: ClientGraph) -> dict[str, str]:
 
 
 def _reason(graph: ClientGraph, node: Node) -> str:
-    """Return why a node of that kind stays; "" where the engine is asked."""
+    """Return the reason why a node of that kind stays, or "" if the engine decides."""
     if node.op in (SEND, RECV):
         return "a transfer between devices"
     if traits_of(node.op).steers:
@@ -222,9 +227,11 @@ def _kind(device: str) -> str:
 
 
 def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[str]) -> dict[str, _Place]:
-    """Return the two numbers of each node. Those of a loop, which begins with the last of its inputs, have the same.
+    """Return the place of each node. All nodes of a loop have the same one, after the last of the loop's inputs.
 
     Args:
+        graph: The graph.
+        staying: The nodes that the engine does not compute.
         waiting: The nodes that wait for others.
     """
     bits = {name: 1 << number for number, name in enumerate(name for name in graph.nodes if name in waiting)}
@@ -232,7 +239,7 @@ def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[
     of_loops: dict[LoopFrame, _Place] = defaultdict(lambda: _Place(0, 0))
     found: dict[str, _Place] = {}
     before: dict[str, _Place] | None = None
-    while found != before:  # until nothing comes of the edges that close loops
+    while found != before:  # until the back edges of loops have no further effect
         before = dict(found)
         for name, node in graph.nodes.items():
             is_ours, loop = name in staying or node.op in BOUNDARY, loops[name]
@@ -254,7 +261,7 @@ def _outermost(frame: LoopFrame | None) -> LoopFrame | None:
 
 
 def _alone(graph: ClientGraph, members: Sequence[str], readers: Mapping[Edge, Collection[str]]) -> ClientGraph:
-    """Return the step that a region is, with all that others read as fetches."""
+    """Return a region as a separate step, whose fetches are the values that other nodes read."""
     inside = set(members)
     made = (Edge(name, port) for name in members for port in range(len(graph.nodes[name].outputs)))
     read = [edge for edge in made if not inside.issuperset(readers.get(edge, ()))]
@@ -266,14 +273,14 @@ def _edges(graph: ClientGraph, names: Iterable[str]) -> Iterator[Edge]:
 
 
 def _inputs(graph: ClientGraph, members: Sequence[str]) -> list[Edge]:
-    """Return what a region reads from outside, but for constants, which go along with it."""
+    """Return the values that a region reads from outside, except constants, which are copied into it."""
     inside = set(members)
     read = dict.fromkeys(_edges(graph, members))
     return [edge for edge in read if edge.node not in inside and graph.nodes[edge.node].op != _CONSTANT]
 
 
 def _body(graph: ClientGraph, members: Sequence[str], outputs: Sequence[Edge]) -> ClientGraph:
-    """Return a region, with the constants that it reads, as a step of its own with these fetches."""
+    """Return a region, with the constants that it reads, as a separate step with these fetches."""
     fed: dict[Edge, Edge] = {}
     nodes: dict[str, Node] = {}
     for index, edge in enumerate(_inputs(graph, members)):
@@ -292,13 +299,13 @@ def _body(graph: ClientGraph, members: Sequence[str], outputs: Sequence[Edge]) -
 
 
 class _Cutting:
-    """A graph while its regions are replaced."""
+    """Replacement of the regions of a graph."""
 
     def __init__(self, graph: ClientGraph, found: Sequence[Region], delegate: str) -> None:
         self._graph = graph
         self._delegate = delegate
         self._variables, self._unchanged = _variables(graph)
-        self._read: dict[str, dict[Edge, None]] = defaultdict(dict)  # by node, what is read of it from outside
+        self._read: dict[str, dict[Edge, None]] = defaultdict(dict)  # by node, the outputs read outside of its region
         self._region: dict[str, Region] = {name: region for region in found for name in region.members}
         for node in graph.nodes.values():
             for edge in node.inputs:
@@ -306,7 +313,7 @@ class _Cutting:
                 if source is not None and self._region.get(node.name) is not source:
                     self._read[edge.node][edge] = None
         self._moved: dict[Edge, Edge] = {}
-        self._stands: dict[str, str] = {}  # for each member the node that stands for it
+        self._stands: dict[str, str] = {}  # for each member, the node that replaces its region
         self._made: dict[int, Node] = {}
         for region in found:
             self._replace(region)
@@ -315,7 +322,7 @@ class _Cutting:
         graph = self._graph
         inputs = _inputs(graph, region.members)
         outputs = [edge for name in region.members for edge in sorted(self._read[name])]
-        if not outputs:  # only waited for
+        if not outputs:  # no value is read; other nodes only wait for the region
             outputs = [Edge(region.members[-1], 0)]
         last, inside = graph.nodes[outputs[-1].node], set(region.members)
         constants = {edge.node for edge in _edges(graph, region.members) if graph.nodes[edge.node].op == _CONSTANT}
@@ -337,7 +344,7 @@ class _Cutting:
         self._stands.update(dict.fromkeys(region.members, node.name))
 
     def graph(self) -> ClientGraph:
-        """Return the graph as it is then."""
+        """Return the graph after the replacement."""
         nodes: dict[str, Node] = {}
         for name, node in self._graph.nodes.items():
             region = self._region.get(name)
@@ -357,8 +364,9 @@ class _Cutting:
 
 
 def _variables(graph: ClientGraph) -> tuple[Mapping[str, str], set[str]]:
-    """Return the nodes that read variables, each with the variable's name, and those whose variables no node of this
-    graph changes.
+    """Return the nodes that read variables, each with the variable's name, and those whose variables stay unchanged.
+
+    A variable is unchanged if no node of this graph changes it.
     """
     changed = {e.node for n in graph.nodes.values() if traits_of(n.op).effect is Effect.CHANGES for e in n.inputs}
     names: dict[str, str] = {}
@@ -374,7 +382,8 @@ def with_constants(graph: ClientGraph, values: Mapping[int, Array]) -> ClientGra
     """Return a region with constants for some of its inputs.
 
     Args:
-        values: By the index of the input.
+        graph: The region.
+        values: The values by the index of the input.
     """
     nodes = dict(graph.nodes)
     for name, node in graph.nodes.items():
@@ -385,7 +394,7 @@ def with_constants(graph: ClientGraph, values: Mapping[int, Array]) -> ClientGra
 
 
 def _ordered(nodes: Mapping[str, Node]) -> dict[str, Node]:
-    """Return the nodes with each after what it reads, but for the edge that closes a loop; else in their order."""
+    """Return the nodes in topological order, ignoring back edges of loops, otherwise in their given order."""
     found: dict[str, Node] = {}
     for first in nodes:
         waiting = [first]

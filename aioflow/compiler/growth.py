@@ -1,4 +1,4 @@
-"""Tests of static shapes for elementwise nodes whose result may be larger than their inputs, as [n, 1] + [1, n] is."""
+"""Static-shape tests for elementwise nodes whose result may be larger than their inputs, as [n, 1] + [1, n] is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def grows(node: Node, kernel: KernelDef, graph: ClientGraph) -> bool:
 def may_grow(shapes: Sequence[Dims]) -> bool:
     """Return whether values of these shapes may broadcast to more elements than each of them has.
 
-    They do where each is stretched, and not all along the same dimension.
+    They do if each is stretched, and not all along the same dimension.
     """
     several = [dims for dims in shapes if dims != ()]
     known = [dims for dims in several if dims is not None]

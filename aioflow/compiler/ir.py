@@ -1,7 +1,6 @@
-"""The compiler's own graph: immutable nodes in topological order, plain data that could cross a wire.
+"""The compiler's intermediate representation: immutable nodes in topological order, plain data that can be serialized.
 
-Feeds appear as `_Arg` nodes and fetches as `_Retval` nodes, each with its index, so that a subgraph is complete in
-itself.
+Feeds are `_Arg` nodes and fetches are `_Retval` nodes, each with its index, so that a subgraph is self-contained.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from aioflow.graph.traits import Effect, Role
 
 __all__ = ["BODY", "ClientGraph", "Edge", "Node", "OutputSpec", "Part", "Plan", "worth_a_thread"]
 
-BODY: Final = "_body"  # the attribute with what a node calls by itself, of the function that it names
-_MANY: Final = 32  # nodes, which take some 0.2 ms each
+BODY: Final = "_body"  # the attribute that holds the function that a node calls
+_MANY: Final = 32  # nodes; each takes about 0.2 ms
 
 
 class Edge(NamedTuple):
@@ -32,7 +31,7 @@ class Edge(NamedTuple):
 
 
 class OutputSpec(NamedTuple):
-    """What is known of one output before the step runs."""
+    """The static properties of one output."""
 
     dtype: DType
     dims: Dims
@@ -40,7 +39,7 @@ class OutputSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: its op, where its inputs come from, what it waits for, and who made it."""
+    """One node: its op, its inputs, its control inputs, and the source line that made it."""
 
     name: str
     op: str
@@ -53,15 +52,16 @@ class Node:
 
     @property
     def body(self) -> ClientGraph | None:
-        """The function that the kernel calls, as steps of its own; None for nearly every node. Its feeds are the
-        node's inputs, its fetches the node's outputs.
+        """The function that the kernel calls, each call as a separate step; None for nearly every node.
+
+        Its feeds are the node's inputs, its fetches the node's outputs.
         """
         found = self.attrs.get(BODY)
         return found if isinstance(found, ClientGraph) else None
 
     @property
     def changes(self) -> bool:
-        """Whether it changes state that other steps see: itself, or by the function that it calls."""
+        """True if it changes state that other steps see, either itself or by the function that it calls."""
         body = self.body if BODY in self.attrs else None
         if body is not None:
             return body.changes
@@ -69,7 +69,7 @@ class Node:
         return traits.effect is Effect.CHANGES and traits.role is Role.KERNEL
 
     def predecessors(self) -> Iterator[str]:
-        """Names of the nodes that must finish first; a name may occur twice."""
+        """Yield the names of the nodes that must finish first; a name may occur twice."""
         for edge in self.inputs:
             yield edge.node
         yield from self.control
@@ -80,10 +80,11 @@ class ClientGraph:
     """The part of a graph that one kind of step needs.
 
     Attributes:
-        nodes: By name, in topological order.
-        feeds, fetches: How many `_Arg` and `_Retval` nodes there are in the whole step.
-        targets: Nodes that must run besides those that the fetches need. A pass that drops or merges nodes keeps what
-            the `_Retval` nodes and these need, and only that.
+        nodes: The nodes by name, in topological order.
+        feeds: Number of `_Arg` nodes in the whole step.
+        fetches: Number of `_Retval` nodes in the whole step.
+        targets: Nodes that must run besides those that the fetches need. A pass that drops or merges nodes keeps
+            exactly the nodes that the `_Retval` nodes and the targets need.
     """
 
     nodes: Mapping[str, Node]
@@ -93,28 +94,28 @@ class ClientGraph:
 
     @property
     def size(self) -> int:
-        """How many nodes it has, those of bodies among them."""
-        bodies = [node.body for node in self.nodes.values() if BODY in node.attrs]  # of thousands nearly none has one
+        """The number of nodes, including those of bodies."""
+        bodies = [node.body for node in self.nodes.values() if BODY in node.attrs]  # nearly no node has a body
         return len(self.nodes) + sum(body.size for body in bodies if body is not None)
 
     @property
     def changes(self) -> bool:
-        """Whether anything in it changes what other steps see."""
+        """True if any node changes state that other steps see."""
         return any(node.changes for node in self.nodes.values())
 
     def spec(self, edge: Edge) -> OutputSpec:
-        """Dtype and static shape of an output."""
+        """Return dtype and static shape of an output."""
         return self.nodes[edge.node].outputs[edge.port]
 
     def read_outputs(self) -> dict[str, list[OutputSpec]]:
-        """Return for each node the outputs that a node reads, each once."""
+        """Return for each node its outputs that are read, each once."""
         found: dict[str, list[OutputSpec]] = {name: [] for name in self.nodes}
         for edge in dict.fromkeys(edge for node in self.nodes.values() for edge in node.inputs):
             found[edge.node].append(self.spec(edge))
         return found
 
     def consumers(self) -> dict[str, list[Node]]:
-        """For each node the nodes that read it or wait for it, in order, each once."""
+        """Return for each node the nodes that read it or wait for it, in order, each once."""
         found: dict[str, list[Node]] = {name: [] for name in self.nodes}
         for node in self.nodes.values():
             for source in dict.fromkeys(node.predecessors()):
@@ -124,56 +125,56 @@ class ClientGraph:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task runs: a subgraph for each of its devices."""
+    """The part of one cluster task: a subgraph for each of its devices."""
 
     task: str
     subgraphs: Mapping[str, ClientGraph]
 
     @property
     def feeds(self) -> tuple[int, ...]:
-        """The indices of the step's feeds that it takes, in order."""
+        """The indices of the step's feeds that it receives, in order."""
         return self._indices(ARG)
 
     @property
     def fetches(self) -> tuple[int, ...]:
-        """The indices of the step's fetches that it gives, in order."""
+        """The indices of the step's fetches that it returns, in order."""
         return self._indices(RETVAL)
 
     @property
     def feed_specs(self) -> tuple[OutputSpec, ...]:
-        """What is known of each of `feeds`."""
+        """The static properties of each of `feeds`."""
         found = {int(node.attrs["index"]): node.outputs[0] for node in self.nodes() if node.op == ARG}
         return tuple(found[index] for index in self.feeds)
 
     @property
     def changes(self) -> bool:
-        """Whether anything in it changes what other steps see."""
+        """True if any node changes state that other steps see."""
         return any(graph.changes for graph in self.subgraphs.values())
 
     @property
     def gives_back(self) -> bool:
-        """Whether it takes elements away that are put back if the fetches of the step are not delivered."""
+        """True if it takes elements that are put back if the fetches of the step are not delivered."""
         return any(GIVES_BACK in node.attrs for node in self.nodes())
 
     @property
     def destinations(self) -> frozenset[str]:
-        """The tasks that it sends to."""
+        """The cluster tasks to which it sends values."""
         sent = (task_of(node.attrs["recv_device"]) for node in self.nodes() if node.op == SEND)
         return frozenset(sent) - {self.task}
 
     @property
     def size(self) -> int:
-        """How many nodes it has, those of bodies among them."""
+        """The number of nodes, including those of bodies."""
         return sum(graph.size for graph in self.subgraphs.values())
 
     def nodes(self) -> Iterator[Node]:
-        """The nodes on all of its devices."""
+        """Yield the nodes on all of its devices."""
         for graph in self.subgraphs.values():
             yield from graph.nodes.values()
 
     @property
     def all_feeds(self) -> int:
-        """How many feeds the whole step has."""
+        """The number of feeds of the whole step."""
         return max((graph.feeds for graph in self.subgraphs.values()), default=0)
 
     def _indices(self, op: str) -> tuple[int, ...]:
@@ -182,10 +183,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole step, cut up: one part per task.
+    """A whole step, partitioned into one part per cluster task.
 
     Attributes:
-        predicted_seconds: How long the simulator expects a step to take; None where there was nothing to choose.
+        parts: The parts by cluster task.
+        feeds: Number of feeds of the step.
+        fetches: Number of fetches of the step.
+        predicted_seconds: Duration of a step as predicted by the simulator; None if there was only one placement.
     """
 
     parts: Mapping[str, Part]
@@ -194,23 +198,23 @@ class Plan:
     predicted_seconds: float | None = None
 
     def by_device(self) -> Iterator[tuple[str, ClientGraph]]:
-        """Each device of all tasks with its subgraph."""
+        """Yield each device of all cluster tasks with its subgraph."""
         for part in self.parts.values():
             yield from part.subgraphs.items()
 
     def nodes(self) -> Iterator[Node]:
-        """The nodes on all devices of all tasks."""
+        """Yield the nodes on all devices of all cluster tasks."""
         for part in self.parts.values():
             yield from part.nodes()
 
     def placed_nodes(self) -> Iterator[tuple[str, Node]]:
-        """The nodes on all devices of all tasks, each with its device."""
+        """Yield the nodes on all devices of all cluster tasks, each with its device."""
         for device, graph in self.by_device():
             for node in graph.nodes.values():
                 yield device, node
 
     def changed(self, change: Callable[[str, ClientGraph], ClientGraph]) -> Plan:
-        """The plan with what `change` makes of each device and its subgraph in the place of that."""
+        """Return the plan with each subgraph replaced by the result of `change` for its device and subgraph."""
         parts = {
             task: replace(part, subgraphs={d: change(d, graph) for d, graph in part.subgraphs.items()})
             for task, part in self.parts.items()
@@ -219,5 +223,5 @@ class Plan:
 
 
 def worth_a_thread(nodes: int) -> bool:
-    """Whether compiling, binding or encoding so many nodes would hold up an event loop, so that a thread does it."""
+    """Return whether compiling, binding or encoding so many nodes would block an event loop and needs a thread."""
     return nodes > _MANY

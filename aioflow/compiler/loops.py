@@ -1,4 +1,4 @@
-"""The frames of a graph in primitive form: which nodes are in which loop, and what closes it."""
+"""The frames of a graph in primitive form: the loop of each node, and the condition of each loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class LoopFrame:
 
     Attributes:
         name: The `frame_name` of its Enters.
-        parent: The loop around it, or None.
-        condition: The name of its LoopCond; "" where it has none.
+        parent: The surrounding loop, or None.
+        parallel_iterations: Number of iterations that may run at once.
+        condition: The name of its LoopCond; "" if it has no LoopCond.
     """
 
     name: str
@@ -31,7 +32,7 @@ class LoopFrame:
 
 
 def frames_behind(graph: ClientGraph) -> dict[str, LoopFrame | None]:
-    """For each node the loop in which its outputs are; None outside all loops."""
+    """Return for each node the loop in which its outputs are; None outside all loops."""
     known: dict[tuple[LoopFrame | None, str], LoopFrame] = {}
     behind: dict[str, LoopFrame | None] = {}
     for name, node in graph.nodes.items():
@@ -50,10 +51,12 @@ def frames_behind(graph: ClientGraph) -> dict[str, LoopFrame | None]:
 
 
 def check_frames(graph: ClientGraph) -> None:
-    """Check that each value is read in the loop in which it is: what optimizes, cuts up and runs loops relies on it.
+    """Check that each value is read in the loop in which it is computed.
+
+    The passes, the partition and the executors of loops rely on it.
 
     Raises:
-        InvalidArgumentError: a node has inputs from different loops, an Exit is in none, or a fetch is in one.
+        InvalidArgumentError: a node has inputs from different loops, an Exit is outside of loops, or a fetch is in one.
     """
     if not any(traits_of(node.op).role in (Role.ENTER, Role.EXIT) for node in graph.nodes.values()):
         return
@@ -83,11 +86,11 @@ def _shown(frame: LoopFrame | None) -> str:
 
 
 def settled(graph: ClientGraph) -> ClientGraph:
-    """The placed graph with the nodes of loops where the rules of loops need them.
+    """Return the placed graph with the control-flow nodes of loops moved to the devices where they must be.
 
-    A loop variable's Enter, Merge and NextIteration are on one device, since a value crosses between devices once in
-    every iteration or never. A Switch stands with the data that it steers and an Exit with its Switch, which saves
-    sending what is dead.
+    A loop variable's Enter, Merge and NextIteration are on one device, because an edge between devices carries a value
+    either in every iteration or never. A Switch is on the device of its data and an Exit on that of its Switch, which
+    avoids sending dead values.
     """
     devices = {name: node.device for name, node in graph.nodes.items()}
     for node in graph.nodes.values():
@@ -95,6 +98,7 @@ def settled(graph: ClientGraph) -> ClientGraph:
             _settle_variable(graph, node, devices)
         elif node.op in ("Switch", "Exit") and not is_everywhere(graph.nodes[node.inputs[0].node]):
             devices[node.name] = devices[node.inputs[0].node]
+    # A second pass, because the sources of fetches may just have been moved.
     for node in graph.nodes.values():
         if node.op == RETVAL:
             devices[node.name] = devices[node.inputs[0].node]

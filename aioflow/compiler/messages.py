@@ -1,4 +1,4 @@
-"""Which messages a step takes: a request to each worker, the values between them, and the answers that are needed."""
+"""The messages of a step: a request to each worker, the values between workers, and the necessary answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ __all__ = ["Messages", "messages", "unanswered"]
 
 
 class Messages(NamedTuple):
-    """How many messages a step takes.
+    """The numbers of messages of a step.
 
     Attributes:
-        requests, answers: To the workers of other tasks, and from them.
-        values: From task to task.
+        requests: Requests to the workers of other cluster tasks.
+        values: Values from cluster task to cluster task.
+        answers: Answers from the workers of other cluster tasks.
     """
 
     requests: int
@@ -26,15 +27,16 @@ class Messages(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all messages."""
         return sum(self)
 
 
 def messages(plan: Plan, home: str = "") -> Messages:
-    """The messages of a step of a plan, if the small ones are the only ones.
+    """Return the numbers of messages of one step of a plan. Each value counts as one message.
 
     Args:
-        home: The task that the client is itself; "" where it is none of the plan's.
+        plan: The plan.
+        home: The client's own cluster task; "" if it has no part in the plan.
     """
     tasks = set(plan.parts) - {home}
     values = sum(1 for part in plan.parts.values() for task in _sent(part) if task != part.task)
@@ -42,15 +44,16 @@ def messages(plan: Plan, home: str = "") -> Messages:
 
 
 def unanswered(plan: Plan) -> frozenset[str]:
-    """The tasks whose parts need not say that they have ended: all that is done there leads to values for other parts,
-    and these have not ended before they have got them.
+    """Return the cluster tasks whose parts need not report their end.
+
+    All their work leads to values for other parts, which cannot end before they have received these values.
     """
     quiet = {task for task, part in plan.parts.items() if _only_sends(part)}
     return frozenset(task for task in quiet if _goes_to(plan.parts[task], plan, quiet))
 
 
 def _only_sends(part: Part) -> bool:
-    """Whether all nodes of a part lead to values for other tasks, and none can be left out."""
+    """Return whether all nodes of a part lead to values for other cluster tasks, and none may be dead."""
     if len(part.subgraphs) != 1 or _may_be_dead(part):
         return False
     (graph,) = part.subgraphs.values()
@@ -65,7 +68,7 @@ def _may_be_dead(part: Part) -> bool:
 
 
 def _goes_to(part: Part, plan: Plan, quiet: set[str]) -> bool:
-    """Whether it only sends to parts that answer, and that take every value."""
+    """Return whether a part sends only to parts that answer and that receive every value."""
     goals = [plan.parts.get(task) for task in part.destinations]
     return all(goal is not None and goal.task not in quiet and not _may_be_dead(goal) for goal in goals)
 

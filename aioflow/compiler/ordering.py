@@ -1,4 +1,4 @@
-"""Topological order for graphs whose only edges backwards are those that close loops."""
+"""Topological order for graphs whose only back edges close loops."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ __all__ = ["in_order"]
 
 
 def in_order(nodes: Mapping[str, Node], followers: Mapping[str, Sequence[str]] | None = None) -> dict[str, Node]:
-    """The nodes in topological order, as near as may be to the order that they are in; back edges do not count.
+    """Return the nodes in topological order, as close as possible to the given order; back edges are ignored.
 
     Args:
-        followers: For some nodes those that come right behind them.
+        nodes: The nodes by name.
+        followers: Maps a node to the nodes that come directly after it.
     """
     behind = followers or {}
     order: dict[str, Node] = {}
     visited: set[str] = set()
     for root in nodes:
+        # A stack instead of recursion: graphs may be deeper than Python's recursion limit.
         stack = [(root, False)]
         while stack:
             name, ready = stack.pop()

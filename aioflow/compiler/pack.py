@@ -1,8 +1,8 @@
-"""Stage 5b: small values that go from one task to another at the same time share a message.
+"""Stage 5b: pack small values that go from one task to another at the same time into one message.
 
-A message costs both tasks some 50 µs of Python, as much as copying a megabyte; a model's biases, counters and the like
-are a few hundred bytes each. So the values are joined into one before a Send and cut apart behind its Recv, by ordinary
-nodes. What read a value finds it under the name that its Recv had.
+A message costs both tasks some 50 µs of Python, as much as copying a megabyte. A model's biases, counters and the like
+are a few hundred bytes each. So ordinary nodes join the values before one Send and split them after its Recv. Readers
+find each value under the name of its former Recv.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["PackOptions", "pack_sends", "waits_for_others"]
 
 _OPAQUE: Final = ("string", "resource", "variant")
 
-_Key: TypeAlias = tuple[str, str, int]  # where values go, their dtype, and what they wait for
+_Key: TypeAlias = tuple[str, str, int]  # destination device, dtype, and the set of nodes waited for
 
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """What shares a message.
+    """The limits for packing.
 
     Attributes:
-        most_bytes: Larger values have one of their own.
-        most_seconds: How long the first value of a message may be kept back for the last to be made.
+        most_bytes: Larger values are sent by themselves.
+        most_seconds: How long the first value of a message may be held back until the last one is computed.
     """
 
     most_bytes: int = 1 << 15
@@ -45,7 +45,7 @@ class PackOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """The Sends that become one."""
+    """The Sends that are packed into one."""
 
     name: str
     sends: tuple[Node, ...]
@@ -53,28 +53,30 @@ class _Pack:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """How many elements each value has."""
+        """The number of elements of each value."""
         return tuple(num_elements(spec.dims) or 0 for spec in self.specs)
 
 
 def pack_sends(plan: Plan, seconds: NodeSeconds, options: PackOptions | None = None) -> Plan:
-    """The plan in which small values that are made together on one task, for another, go together.
+    """Return the plan with small values packed that one task computes for another at about the same time.
 
-    No two values share a message unless the same Recvs, and the same nodes that may wait for what others do, come
-    before both. So none is kept back for one that depends on what its own reader does: whatever comes before one value
-    of a message comes before the others in the plan as it was, and a circle of messages would have been one of nodes.
-    Left alone are values within loops and those that may be dead, and those whose size is not known.
+    Values within loops, values that may be dead and values of unknown size are not packed.
 
     Args:
-        seconds: How long a node takes.
+        plan: The partitioned step.
+        seconds: Returns how long a node takes.
+        options: The limits; None for the defaults.
     """
     if len(plan.parts) < 2:
         return plan
     chosen = options or PackOptions()
+    # Two values share a message only if the same Recvs, and the same other nodes that may wait for other tasks, come
+    # before both. Otherwise a value could be held back for one that depends on what its own reader does. A cycle of
+    # messages would then be a cycle of nodes in the original plan, so packing cannot deadlock.
     packs = [p for device, graph in plan.by_device() for p in _packs(device, graph, seconds, chosen)]
     if not packs:
         return plan
-    leaves: dict[str, dict[str, list[Node]]] = defaultdict(dict)  # what comes in the place of a node, by device
+    leaves: dict[str, dict[str, list[Node]]] = defaultdict(dict)  # by device: the nodes that replace a node
     for pack in packs:
         here, there = (pack.sends[0].attrs[end] for end in ("send_device", "recv_device"))
         leaves[here].update({send.name: [] for send in pack.sends[:-1]})
@@ -83,7 +85,7 @@ def pack_sends(plan: Plan, seconds: NodeSeconds, options: PackOptions | None = N
     return plan.changed(lambda device, graph: _rewritten(graph, leaves[device]))
 
 
-# -- which ----------------------------------------------------------------------------------------------------------
+# -- selection --------------------------------------------------------------------------------------------------------
 
 
 def _packs(device: str, graph: ClientGraph, seconds: NodeSeconds, options: PackOptions) -> Iterator[_Pack]:
@@ -108,14 +110,14 @@ def _packs(device: str, graph: ClientGraph, seconds: NodeSeconds, options: PackO
 
 
 def _leaves(send: Node) -> bool:
-    """Whether it is for another task."""
+    """Return whether the Send goes to another task."""
     return task_of(send.attrs["send_device"]) != task_of(send.attrs["recv_device"])
 
 
 def _near(
     found: Sequence[tuple[float, Node, OutputSpec]], most_seconds: float
 ) -> Iterator[list[tuple[float, Node, OutputSpec]]]:
-    """Runs of values, each of which is made soon after the first of its run."""
+    """Split values into runs whose members are all computed soon after the first of the run."""
     run = [found[0]]
     for item in found[1:]:
         if item[0] - run[0][0] > most_seconds:
@@ -126,19 +128,19 @@ def _near(
 
 
 def _waits(device: str, graph: ClientGraph) -> dict[str, int]:
-    """For each node which nodes that wait for others come before it, as bits."""
+    """Return for each node a bit set of the waiting nodes that come before it."""
     kind = DeviceSpec.from_string(device).device_type or "CPU"
     found: dict[str, int] = {}
     for number, node in enumerate(graph.nodes.values()):
         bits = 1 << number if waits_for_others(node, kind) else 0
         for source in node.predecessors():
-            bits |= found.get(source, 0)  # but for the edge that closes a loop
+            bits |= found.get(source, 0)  # absent for the edge that closes a loop
         found[node.name] = bits
     return found
 
 
 def waits_for_others(node: Node, kind: str) -> bool:
-    """Return whether the node waits for what others do, on that kind of device."""
+    """Return whether the node waits for other tasks or clients, on a device of that kind."""
     if node.op in (SEND, *BOUNDARY) or traits_of(node.op).steers:
         return False
     if node.op == RECV:
@@ -147,14 +149,15 @@ def waits_for_others(node: Node, kind: str) -> bool:
     return kernel is not None and kernel.is_async
 
 
-# -- writing it into the plan -----------------------------------------------------------------------------------------
+# -- rewriting the plan ------------------------------------------------------------------------------------------------
 
 
 def _joining(pack: _Pack) -> Iterator[Node]:
-    """What sends the values as one."""
+    """Yield the nodes that send the values as one."""
     device, dtype = pack.sends[0].attrs["send_device"], pack.specs[0].dtype
     flat = []
     for number, (send, spec) in enumerate(zip(pack.sends, pack.specs, strict=True)):
+        # ConcatV2 needs vectors, so values of any other rank are reshaped first.
         flat.append(send.inputs[0])
         if len(spec.dims or ()) != 1:
             name = f"{pack.name}/flat_{number}"
@@ -171,7 +174,7 @@ def _joining(pack: _Pack) -> Iterator[Node]:
 
 
 def _parting(pack: _Pack, graph: ClientGraph) -> dict[str, list[Node]]:
-    """What comes in the place of each Recv: the first brings what all are cut from."""
+    """Return the nodes that replace each Recv; those of the first include the packed Recv and its split."""
     device, dtype = pack.sends[0].attrs["recv_device"], pack.specs[0].dtype
     names = {send.attrs["tensor_name"]: number for number, send in enumerate(pack.sends)}
     recvs = {
@@ -192,6 +195,7 @@ def _parting(pack: _Pack, graph: ClientGraph) -> dict[str, list[Node]]:
     found = {}
     for number, node in recvs.items():
         found[node.name] = list(_reshaped(node.name, Edge(parted.name, number), node.outputs[0], device, node))
+    # The first former Recv in the graph's order has to be preceded by the packed Recv and its split.
     found[first.name][:0] = (recv, sizes, axis, parted)
     return found
 

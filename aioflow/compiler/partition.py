@@ -1,10 +1,12 @@
-"""Stage 5: cut the placed graph into one subgraph per device, grouped by the task that owns it (whitepaper, 3.2.2).
+"""Stage 5: partition the placed graph into one subgraph per device, grouped by owning task (whitepaper, 3.2.2).
 
 An edge between devices becomes a Send and a Recv, one pair for each value and destination. A control edge becomes a
-pair that carries an empty tensor, unless a value of the same node goes that way too. Feeds, constants and loop
-invariants are not sent but are on every device that reads them. A loop with nodes on several devices gets a control
-loop on each device that receives in it: a counter without a count, which runs as long as the loop's own condition holds
-and lets every Recv run once in each iteration (whitepaper, 4.4).
+pair that carries an empty tensor, unless a value of the same node crosses to that device too. Feeds, constants and loop
+invariants are not sent but exist on every device that reads them.
+
+A loop with nodes on several devices gets a control loop on each device that receives in it. The control loop has no
+count of its own: it runs as long as the original loop's condition holds, and runs every Recv once per iteration
+(whitepaper, 4.4).
 """
 
 from __future__ import annotations
@@ -29,25 +31,26 @@ from aioflow.ops.transfer import COMPRESSIONS
 
 __all__ = ["edge_of", "partition"]
 
-# Says whether a node, with its inputs, is computed on the second device, too, rather than sent there from the first.
+# Returns whether a node and its inputs are also computed on the second device instead of being sent there.
 Recompute: TypeAlias = Callable[[ClientGraph, Node, str], bool]
 
 
 def edge_of(node: str) -> str:
-    """The edge that the Send or Recv of that name belongs to."""
+    """Return the edge that the Send or Recv with this name belongs to."""
     return node.rpartition("/")[0]
 
 
 def partition(
     graph: ClientGraph, compression: str = "", recompute: Recompute | None = None, asked: frozenset[str] = frozenset()
 ) -> Plan:
-    """The plan for a placed graph.
+    """Return the plan for a placed graph.
 
     Args:
-        compression: How float32 values cross between devices; "" for as they are.
+        graph: The placed graph.
+        compression: How float32 values cross between devices; "" for unchanged.
         recompute: Whether a stateless node whose inputs are feeds, constants and such nodes is computed on a device
-            that reads it rather than sent there; by default everything is sent.
-        asked: Nodes that the user wants on a certain device: they are on that one only.
+            that reads it instead of being sent there; by default everything is sent.
+        asked: Nodes for which the user requested a device: they exist on that device only.
 
     Raises:
         InvalidArgumentError: a loop on several devices has no condition.
@@ -64,7 +67,7 @@ def partition(
 
 
 class _Cut:
-    """The work of cutting one graph."""
+    """The state of partitioning one graph."""
 
     def __init__(
         self, graph: ClientGraph, compression: str, recompute: Recompute | None, asked: frozenset[str]
@@ -77,10 +80,10 @@ class _Cut:
         self._dead = may_be_dead(graph)
         self._nodes: dict[str, dict[str, Node]] = {}  # of each device, by name
         self._received: dict[tuple[Edge, str], str] = {}  # the Recv of a value on a device
-        self._signalled: dict[tuple[str, str], str] = {}  # what stands for a node of another device, for control edges
+        self._signalled: dict[tuple[str, str], str] = {}  # the local node that stands for a remote one in control edges
         self._edges = 0
-        # A value that a device reads from a node of another one; none of a Switch, which is alive where a value of its
-        # own is dead.
+        # A value of each node that crosses to a device, which can then stand for a control edge. Outputs of a Switch
+        # cannot: the Switch itself is alive where one of its outputs is dead.
         self._crossing = {
             (edge.node, node.device): edge
             for node in graph.nodes.values()
@@ -108,14 +111,14 @@ class _Cut:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _put(self, node: Node) -> None:
-        """Put a node on its device, with what brings its inputs there."""
+        """Put a node on its device, together with the nodes that bring its inputs there."""
         device = node.device
         inputs = tuple(self._read(edge, device) for edge in node.inputs)
         control = dict.fromkeys(name for c in node.control for name in self._wait(c, device))
         self._nodes.setdefault(device, {})[node.name] = replace(node, inputs=inputs, control=tuple(control))
 
     def _read(self, edge: Edge, device: str) -> Edge:
-        """What a node on `device` reads for an output of the whole graph."""
+        """Return the edge that a node on `device` reads for an output of the whole graph."""
         source = self._graph.nodes[edge.node]
         if is_everywhere(source):
             if source.name not in self._nodes.setdefault(device, {}):
@@ -124,7 +127,7 @@ class _Cut:
         if source.device == device:
             return edge
         if source.name in self._nodes.get(device, {}):
-            return edge  # a copy
+            return edge  # a copy made for an earlier reader
         again = self._recompute
         if again is not None and source.name in self._repeatable and again(self._graph, source, device):
             self._put(replace(source, device=device))
@@ -132,10 +135,10 @@ class _Cut:
         return Edge(self._receive(edge, device), 0)
 
     def _wait(self, name: str, device: str) -> tuple[str, ...]:
-        """What a node on `device` waits for in the place of a node of the whole graph."""
+        """Return the nodes that a node on `device` waits for in place of a node of the whole graph."""
         source = self._graph.nodes[name]
         if is_everywhere(source):
-            # A loop invariant is there when the loop begins, anything else from the start.
+            # A loop invariant exists when the loop begins, everything else from the start of the step.
             return (self._read(Edge(name, 0), device).node,) if source.op == "Enter" else ()
         if source.device == device:
             return (name,)
@@ -146,7 +149,7 @@ class _Cut:
     # -- edges between devices ---------------------------------------------------------------------------------------
 
     def _signal(self, source: Node, device: str) -> str:
-        """A node on `device` that finishes when `source`, on another device, has."""
+        """Return a node on `device` that finishes after `source` on another device has finished."""
         if (source.name, device) in self._crossing:
             return self._receive(self._crossing[source.name, device], device)
         empty = np.zeros((0,), np.float32)
@@ -162,6 +165,7 @@ class _Cut:
             source.device,
             source.source,
         )
+        # A Switch that runs is alive itself, even if one of its outputs is dead.
         dead = Edge(source.name, 0) in self._dead and source.op != "Switch"
         edge = Edge(token, 0)
         return self._transfer(self._new_edge(edge), edge, spec, source, device, dead)
@@ -170,7 +174,8 @@ class _Cut:
         key = (edge, device)
         if key not in self._received:
             name = self._new_edge(edge)
-            # Known before it is made: a loop's condition is received by means of the control loop that it drives.
+            # Registered before the transfer is made: a loop's condition is received inside the control loop that it
+            # drives.
             self._received[key] = f"{name}/_recv"
             source = self._graph.nodes[edge.node]
             self._transfer(name, edge, self._graph.spec(edge), source, device, edge in self._dead)
@@ -181,7 +186,7 @@ class _Cut:
         return f"edge_{self._edges}_{edge.node}:{edge.port}"
 
     def _transfer(self, name: str, edge: Edge, spec: OutputSpec, source: Node, device: str, dead: bool) -> str:
-        """A Send of `edge`, which `source` makes, and its Recv on `device`; returns the name of what has the value."""
+        """Add a Send of `edge`, which `source` makes, and its Recv on `device`; return the received node's name."""
         frame = self._behind[source.name]
         common: dict[str, Any] = {
             "tensor_name": name,
@@ -189,6 +194,7 @@ class _Cut:
             "recv_device": device,
             "maybe_dead": dead or frame is not None,
         }
+        # A control token is not a value of `source`, so it is never compressed.
         compression = source.attrs.get("_compression", self._compression) if edge.node == source.name else ""
         wire = spec
         if compression and spec.dtype is float32:
@@ -197,6 +203,7 @@ class _Cut:
             edge = self._cast(f"{name}/_compress", edge, spec, wire, source.device, truncates)
         send = Node(f"{name}/_send", SEND, (edge,), (), {"T": wire.dtype, **common}, (), source.device, source.source)
         attrs = {"tensor_type": wire.dtype, "shape": spec.dims, **common}
+        # Within a loop, the local control loop triggers the Recv once per iteration.
         clock = () if frame is None else (self._clock(frame, device),)
         arrives = f"{name}/_recv" if wire is spec else f"{name}/_wire"
         recv = Node(arrives, RECV, (), clock, attrs, (wire,), device, source.source)
@@ -216,7 +223,7 @@ class _Cut:
     # -- loops on several devices ------------------------------------------------------------------------------------
 
     def _clock(self, frame: LoopFrame, device: str) -> str:
-        """The Merge of the control loop for a frame on a device: it runs once in every iteration there."""
+        """Return the Merge of a frame's control loop on a device, which runs once per iteration there."""
         key = (frame, device)
         if key not in self._clocks:
             self._clocks[key] = f"_clock_{len(self._clocks)}/merge"
@@ -256,7 +263,7 @@ class _Cut:
 
 
 def _repeatable(graph: ClientGraph) -> frozenset[str]:
-    """Nodes that give the same wherever and however often they run: of feeds and constants alone, and no effects."""
+    """Return the names of nodes without effects that depend on feeds and constants alone, so that copies are equal."""
     found: set[str] = set()
     for node in graph.nodes.values():
         traits = traits_of(node.op)
@@ -268,7 +275,7 @@ def _repeatable(graph: ClientGraph) -> frozenset[str]:
 
 
 def _followers(nodes: Mapping[str, Node]) -> dict[str, list[str]]:
-    """For each node the Sends of its values, which go off as soon as these are there."""
+    """Return for each node the Sends of its values, which come directly behind it to start as early as possible."""
     sends: dict[str, list[str]] = {}
     for node in nodes.values():
         if node.op == SEND:

@@ -1,4 +1,4 @@
-"""THE list of stages from a user's graph to a plan, once and for every kind of session."""
+"""The stages from a user's graph to a plan, the same for every kind of session."""
 
 from __future__ import annotations
 
@@ -40,20 +40,21 @@ def _never(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """How a step is compiled.
+    """The settings of compilation.
 
     Attributes:
-        verify: Check the graph after every stage.
-        optimizations: As `SessionConfig.optimizations`.
+        verify: Whether to check the graph after every stage.
+        optimizations: See `SessionConfig.optimizations`.
         evaluate: Computes nodes for the passes that fold constants; by default nothing is folded.
-        compression: How float32 values go between devices; "" for as they are.
-        choose: Gives nodes that may be on several devices one of them.
-        recompute: As of `partition`.
-        meeting: Makes of feeds and fetches, before they are placed, nodes that meet the caller while the step runs.
-        times: From a placed graph what `pack_sends` and `schedule_receives` need; without it, each value is sent by
-            itself as soon as it is made.
-        delegate: From the graph of a device that in which one node stands for each part that another engine computes;
-            without it, there are none.
+        compression: How float32 values cross between devices; "" for unchanged.
+        choose: Chooses a device for each node that may be on several.
+        recompute: See `partition`.
+        meeting: Replaces feeds and fetches, before placement, by nodes that exchange values with the caller during the
+            step.
+        times: Returns for a placed graph the times that `pack_sends` and `schedule_receives` need; without it, each
+            value is sent by itself as soon as it is computed.
+        delegate: Replaces each part of a device's graph that another engine computes by one node; without it, nothing
+            is delegated.
     """
 
     verify: bool = False
@@ -68,20 +69,26 @@ class CompileOptions:
 
 
 def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOptions | None = None) -> Plan:
-    """prune → optimize → place → partition → pack → schedule → delegate → order.
+    """Compile a step: prune → optimize → place → partition → pack → schedule → delegate → order.
+
+    Args:
+        request: The graph with its feeds, fetches and targets.
+        cluster: The devices that the plan may use.
+        options: The settings; None for the defaults.
 
     Raises:
-        InvalidArgumentError: a device request cannot be met, or an optimization is switched that does not exist.
-        UnimplementedError: no kernel for a node.
+        InvalidArgumentError: a device request cannot be met, or a switch does not name an optimization.
+        UnimplementedError: a node has no kernel.
     """
     chosen = options or CompileOptions()
     check: Callable[..., ClientGraph] = verify if chosen.verify else _trust
     passes = chosen_passes(chosen.optimizations)
     first, later = (passes, ()) if chosen.delegate is None else around_delegation(passes)
     graph = _optimized(check(prune(request)), first, chosen.evaluate, check)
+    # The user's own device requests: nodes placed on request must not be recomputed elsewhere.
     if chosen.meeting is None:
         graph = mark_takes(graph)
-    else:  # a partial run, which is given out bit by bit
+    else:  # a partial run: feeds and fetches are exchanged during the step
         graph = check(chosen.meeting(graph))
     asked = frozenset(name for name, node in graph.nodes.items() if node.device)
     before = list(graph.nodes.values())
@@ -104,7 +111,7 @@ def compile_step(request: StepRequest, cluster: ClusterView, options: CompileOpt
 def _optimized(
     graph: ClientGraph, passes: Sequence[Pass], evaluate: Evaluate, check: Callable[[ClientGraph], ClientGraph]
 ) -> ClientGraph:
-    """The graph, and the bodies in it, after these passes."""
+    """Return the graph, with the bodies in it, after these passes."""
     for optimization in passes:
         before = list(graph.nodes.values())
         graph = check(optimization.run(graph, evaluate))
@@ -123,7 +130,7 @@ def _optimized(
 
 
 def _pinned(graph: ClientGraph, pins: Mapping[str, str]) -> ClientGraph:
-    """The graph in which nodes that have been placed before ask for the device that they got."""
+    """Return the graph in which nodes that were placed by an earlier step request the same device."""
     moved = {name: replace(graph.nodes[name], device=pins[name]) for name in graph.nodes.keys() & pins.keys()}
     return replace(graph, nodes={name: moved.get(name, node) for name, node in graph.nodes.items()}) if moved else graph
 

@@ -1,13 +1,12 @@
-"""Stage 2: keep what the fetches and targets need, with feeds and fetches as nodes of their own (TensorFlow
-whitepaper, 4.2).
+"""Stage 2: prune the graph to the nodes that fetches and targets need (TensorFlow whitepaper, 4.2).
 
-A fed tensor is replaced by an `_Arg` node, so nothing upstream of it is needed on its account; the other outputs of
-its node, and control edges from it, still need the node. A placeholder has nothing to do besides being fed, so control
-edges from a fed placeholder go too.
+Feeds and fetches become nodes. A fed tensor is replaced by an `_Arg` node, so it needs nothing upstream; the other
+outputs of its node, and control edges from it, still need the node. A placeholder does nothing but be fed, so control
+edges from a fed placeholder are removed too.
 
-This is where the graph is read, and so where calls of functions are seen through: an edge from an output of a call is
-one from the tensor that the output stands for, and who waits for a call waits for what it expands to. A function that
-is not called here, but by a kernel when it likes, is pruned by itself and goes along with its node (`Node.body`).
+This stage reads the user's graph, so it also resolves function calls: an edge from an output of a call becomes an edge
+from the tensor that the output stands for, and a node that waits for a call waits for the nodes of its expansion. A
+function that is called by a kernel instead is pruned by itself and attached to the kernel's node (`Node.body`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["StepRequest", "prune"]
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """What a step is asked for: tensors that are fed, tensors that are fetched, nodes that must run."""
+    """The request for a step: tensors that are fed, tensors that are fetched, and nodes that must run."""
 
     feeds: tuple[Tensor, ...]
     fetches: tuple[Tensor, ...]
@@ -35,10 +34,10 @@ class StepRequest:
 
 
 def prune(request: StepRequest) -> ClientGraph:
-    """The nodes that the step needs, in topological order.
+    """Return the nodes that the step needs, in topological order.
 
     Raises:
-        InvalidArgumentError: a value is read outside of the loop in which it is, or inside of one in which it is not.
+        InvalidArgumentError: a value is read outside of the loop that contains it, or inside of a loop that does not.
     """
     fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(request.feeds)}
     skipped = {t.op for t in request.feeds if t.op.type == "Placeholder"}
@@ -66,9 +65,13 @@ def prune(request: StepRequest) -> ClientGraph:
 def needed_operations(
     roots: Sequence[Operation], fed: Mapping[Tensor, Edge], skipped: set[Operation]
 ) -> list[Operation]:
-    """`roots` and all that they need, each after what it needs; only a loop's Merge comes before its NextIteration."""
+    """Return `roots` and everything that they need, in topological order.
+
+    The exception is a loop: its Merge comes before its NextIteration.
+    """
     order: list[Operation] = []
     visited: set[Operation] = set()
+    # NextIterations are deferred: they are reached again only after everything else that the roots need.
     waiting = list(reversed(roots))
     while waiting:
         stack: list[tuple[Operation, bool]] = [(waiting.pop(), False)]
@@ -91,14 +94,14 @@ def needed_operations(
 
 
 def _source(tensor: Tensor, fed: Mapping[Tensor, Edge]) -> Tensor:
-    """What is read where `tensor` is: of a call that is not fed, what it expands to."""
+    """Return the tensor to read in place of `tensor`: for a call that is not fed, the one that it expands to."""
     while tensor.op.expansion is not None and tensor not in fed:
         tensor = tensor.op.expansion[tensor.value_index]
     return tensor
 
 
 def _waits(operations: Iterable[Operation], skipped: set[Operation]) -> Iterator[Operation]:
-    """The nodes that must have run before what waits for `operations`."""
+    """Return the nodes that must run before a node that waits for `operations`."""
     return (inner for op in operations if op not in skipped for inner in waited_for(op) if inner not in skipped)
 
 
@@ -116,7 +119,7 @@ def _node(op: Operation, fed: Mapping[Tensor, Edge], skipped: set[Operation]) ->
 
 
 def _attrs(op: Operation) -> Mapping[str, Any]:
-    """The attributes; where one is a function, and the node is no call that is expanded, with its body."""
+    """Return the attributes, with the function's body if the node refers to a function and is not an expanded call."""
     named = [key for key, attr in op.op_def.attrs.items() if attr.kind == "func"]
     if not named or op.expansion is not None:
         return op.attrs
@@ -126,9 +129,7 @@ def _attrs(op: Operation) -> Mapping[str, Any]:
 
 
 def _within(name: str, graph: ClientGraph) -> ClientGraph:
-    """The graph of a body, whose nodes are called as if they were a copy in the place of the node of that name, and are
-    where that is.
-    """
+    """Return the graph of a body, named as if its nodes were a copy in place of the node `name`, on its device."""
 
     def moved(node: Node) -> Node:
         attrs = node.attrs if node.body is None else {**node.attrs, BODY: _within(name, node.body)}

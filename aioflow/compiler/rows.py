@@ -1,8 +1,8 @@
-"""The analysis of whether callers may share a step as rows of a batch: whether each row of the fetches is computed from
-one row of the feeds, and from nothing else that depends on the batch.
+"""The analysis whether callers may share a step as rows of a batch.
 
-The rules of the ops (`graph.rows`) are applied from the feeds to the fetches, over and over where there are loops,
-until nothing changes.
+That is possible if each row of the fetches is computed from one row of the feeds and nothing else depends on the batch.
+The rules of the ops (`graph.rows`) are applied from feeds to fetches. If there are loops, this is repeated until
+nothing changes.
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ from aioflow.graph.traits import Effect, Role
 
 __all__ = ["RowVerdict", "row_verdict"]
 
-_LONGEST: Final = 4096  # elements of a value that is followed
-_PASSES: Final = 100  # over the nodes, of which a loop in a loop needs a few
-_HANDED_ON: Final = frozenset({Role.ENTER, Role.SWITCH})  # the ops, beside those that pass on, that hand a handle on
+_LONGEST: Final = 4096  # elements; values that are longer are not tracked
+_PASSES: Final = 100  # most passes over the nodes; a loop within a loop needs a few
+_HANDED_ON: Final = frozenset({Role.ENTER, Role.SWITCH})  # control flow ops that pass a handle on
 _PASSED: Final = frozenset({Role.ENTER, Role.EXIT, Role.NEXT})
 
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """The verdict on whether the rows of a batch are kept apart.
+    """The verdict on whether the rows of a batch are independent.
 
     Attributes:
-        kind: `Kind.ROWS` where it is proven that rows are kept apart, `Kind.REFUTED` where they are not, else
-            `Kind.UNKNOWN`.
-        op: The node that decided it; None where it is proven.
+        kind: `Kind.ROWS` if rows are proven independent, `Kind.REFUTED` if they are not, else `Kind.UNKNOWN`.
+        op: The node that decided it; None if independence is proven.
         why: What that node does.
-        changes: Whether the step changes what other steps see.
+        changes: Whether the step changes state that other steps see.
     """
 
     kind: Kind
@@ -64,12 +63,12 @@ class RowVerdict:
 
     @property
     def is_proven(self) -> bool:
-        """Whether each row of the fetches follows from one row of the feeds."""
+        """True if each row of the fetches depends on one row of the feeds."""
         return self.kind is Kind.ROWS
 
     @property
     def is_refuted(self) -> bool:
-        """Whether rows are not kept apart."""
+        """True if rows are not independent."""
         return self.kind is Kind.REFUTED
 
     def __str__(self) -> str:
@@ -77,7 +76,7 @@ class RowVerdict:
 
 
 def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdict:
-    """Return whether each row of `fetches` is made from the same row of `feeds` alone, all of them along axis 0."""
+    """Return whether each row of `fetches` depends on the same row of `feeds` alone, all of them along axis 0."""
     fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(feeds)}
     sources = [tensor if tensor in fed else resolved(tensor) for tensor in fetches]
     operations = needed_operations([t.op for t in sources if t not in fed], fed, {t.op for t in feeds})
@@ -110,10 +109,10 @@ def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
 
 
 class _Analysis:
-    """The places of the rows, and the values of small tensors, in a step.
+    """The positions of the rows, and the values of small tensors, in a step.
 
     Attributes:
-        changes_by_rows: The nodes that change something that depends on the rows: with a batch it would be another.
+        changes_by_rows: The nodes that change state depending on the rows: with a batch the change would be another.
     """
 
     def __init__(self, feeds: Sequence[Tensor]) -> None:
@@ -122,21 +121,23 @@ class _Analysis:
         self._states: dict[Tensor, Rows] = {}
         self._values: dict[Tensor, Array | None] = {}
         self._feeds = frozenset(feeds)
-        self._deciding: dict[Operation, list[Tensor]] = {}  # the predicates by which nodes are alive, or their inputs
+        # By node: the predicates that decide whether it runs, or which input a Merge passes on.
+        self._deciding: dict[Operation, list[Tensor]] = {}
         for tensor in feeds:
+            # Only a feed with an unknown first size can be a batch of any number of rows.
             known = bool(tensor.dims) and tensor.dims is not None and tensor.dims[0] is None
             why = "is fed, and its rank is not known" if tensor.dims is None else "is fed, and has no open first size"
             self._states[tensor] = Rows(Kind.ROWS) if known else Rows(Kind.UNKNOWN, op=tensor.op, why=why)
 
     def state(self, tensor: Tensor) -> Rows:
-        """Return where the rows are in a tensor."""
+        """Return the positions of the rows in a tensor."""
         return self._states.get(self._source(tensor), NOTHING)
 
     def _source(self, tensor: Tensor) -> Tensor:
         return tensor if tensor in self._feeds else resolved(tensor)
 
     def run(self, operations: Sequence[Operation]) -> None:
-        """Apply the rules of these, each of which comes after what it reads, until nothing changes."""
+        """Apply the rules to `operations`, which are in topological order, until nothing changes."""
         self._changed = {
             self._resource(tensor)
             for op in operations
@@ -149,7 +150,7 @@ class _Analysis:
         for _ in range(_PASSES):
             if not (self._pass(operations) and loops):
                 return
-        for op in operations:  # the rules are not monotonous: nothing is known
+        for op in operations:  # the rules are not monotonic, so without a fixed point nothing is known
             self._states.update((t, Rows(Kind.UNKNOWN, op=op, why="is in a loop")) for t in op.outputs)
 
     def _resource(self, handle: Tensor) -> Hashable:
@@ -174,6 +175,7 @@ class _Analysis:
         inputs = [self._states.get(tensor, NOTHING) for tensor in sources]
         count, role = len(op.outputs), op.op_def.traits.role
         if role in _PASSED:
+            # A loop invariant keeps its value; other loop variables may change in every iteration.
             if role is Role.ENTER and op.attrs["is_constant"]:
                 self._values[op.outputs[0]] = self._values.get(sources[0])
             return inputs[:1]
@@ -191,12 +193,12 @@ class _Analysis:
         try:
             self._follow_values(context, rule)
             states = _through(context, rule)
-        except (OpError, IndexError, ValueError, TypeError):  # what is wrong with it, the step says
+        except (OpError, IndexError, ValueError, TypeError):  # the step itself reports what is wrong
             states = [context.unknown("has inputs that do not fit")] * count
         return [self._seen(t, state) for t, state in zip(op.outputs, states, strict=True)]
 
     def _by_state(self, context: RowContext) -> Rows | None:
-        """Return the state of the outputs of a node that changes something, or reads what is changed; else None."""
+        """Return the state of the outputs of a node that changes state or reads changed state, else None."""
         op, traits = context.op, context.op.op_def.traits
         if traits.effect is Effect.CHANGES:
             deciding = [self._states.get(predicate, NOTHING) for predicate in self._deciding.get(op, ())]
@@ -212,7 +214,7 @@ class _Analysis:
         return None
 
     def _seen(self, tensor: Tensor, state: Rows) -> Rows:
-        """Narrow the state of an output by its static shape where it has rows, and else by its value."""
+        """Narrow the state of an output: by its static shape if it has rows, otherwise by its value."""
         value, dims = self._values.get(tensor), tensor.dims
         if state.is_rows and dims and dims[state.axis : state.axis + 1] not in ((), (None,)):
             return Rows(Kind.UNKNOWN, op=tensor.op, why="has a size of its own along the axis of the rows")
@@ -230,8 +232,9 @@ class _Analysis:
         self._values.update((t, value) for t, value in zip(op.outputs, found, strict=True) if t not in self._feeds)
 
     def reader_of_nothing(self, operations: Sequence[Operation]) -> Operation | None:
-        """Return a node that reads an element of a list without known elements: its output is unknown.
-        The rules are right for it only as long as elements may still be found.
+        """Return a node that reads an element of a list without known elements, or None. Its output is unknown.
+
+        The rules hold for such a node only as long as elements may still be found.
         """
         for op in operations:
             rule = _rule_of(op)
@@ -242,7 +245,7 @@ class _Analysis:
         return None
 
     def reader_of_others(self, operations: Sequence[Operation]) -> Operation | None:
-        """Return a node that reads a tensor array whose elements do not all reach it by the flow.
+        """Return a node that reads a tensor array whose elements do not all reach it by data flow, or None.
 
         A write changes the array for every node that has its handle.
         """
@@ -265,14 +268,14 @@ class _Analysis:
         return None
 
 
-_Gates = frozenset[tuple[Tensor, int]]  # predicates, and the output of the Switch that is alive
+_Gates = frozenset[tuple[Tensor, int]]  # predicates, each with the live output of its Switch
 
 
 def _predicates(operations: Sequence[Operation], source: Callable[[Tensor], Tensor]) -> dict[Operation, list[Tensor]]:
-    """Return, for each Merge, the predicates that select its live input.
+    """Return the predicates that select the live input of each Merge.
 
-    Its output depends on them, even where only the control inputs of its sources do. For each node that changes
-    something, the predicates are those that select whether it runs.
+    The Merge's output depends on them, even if only control inputs of its sources do. For each node that changes state,
+    the predicates are those that decide whether it runs.
     """
     gates: dict[Operation, _Gates] = {}
     none: _Gates = frozenset()
@@ -288,12 +291,13 @@ def _predicates(operations: Sequence[Operation], source: Callable[[Tensor], Tens
     for op in operations:
         role = op.op_def.traits.role
         if role is Role.MERGE:
-            around = [of(tensor) for tensor in op.inputs if source(tensor).op in gates]  # all but those of a loop
+            around = [of(tensor) for tensor in op.inputs if source(tensor).op in gates]  # without back edges of loops
+            # Predicates common to all inputs decide whether the Merge runs; the others select its input.
             gates[op] = none.union(*around[:1]).intersection(*around[1:])
             if len(around) == len(op.inputs):
                 found[op] = list({predicate for predicate, _ in none.union(*around) - gates[op]})
         elif role is Role.EXIT:
-            gates[op] = gates.get(source(op.inputs[0]).op, none)  # as the loop
+            gates[op] = gates.get(source(op.inputs[0]).op, none)  # the same as around the loop
         else:
             waited = (inner for each in op.waits_for for inner in waited_for(each))
             parts = [part for part in (*map(of, op.inputs), *(gates.get(each, none) for each in waited)) if part]
@@ -317,7 +321,7 @@ def _worked_out(op: Operation, inputs: Sequence[Array | None]) -> Sequence[Array
         with np.errstate(all="ignore"):
             result = known.rule(op, given)
     except (OpError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-        return nothing  # of what is known in part, not everything can be worked out
+        return nothing  # the rule does not support partly known values
     found = result if isinstance(result, list) else [result]
     return [None if value is None else _short(np.asarray(value)) for value in found]
 
@@ -343,7 +347,7 @@ def _rule_of(op: Operation) -> RowRule | None:
 
 
 def _through(context: RowContext, rule: RowRule | None) -> list[Rows]:
-    """Return where the rows are in the outputs of an op."""
+    """Return the positions of the rows in the outputs of an op."""
     inputs, count = context.inputs, len(context.op.outputs)
     if rule is not None and rule.always and (rule.values is not None or max(inputs, key=_kind).kind < Kind.UNKNOWN):
         return _as_list(rule.rule(context), count)

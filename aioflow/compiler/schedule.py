@@ -1,9 +1,9 @@
-"""Stage 6: a large value is made and sent as late as is harmless, so that less is in memory at a time.
+"""Stage 6: compute and send large values as late as possible without delaying the step, to lower peak memory.
 
-The published system starts a Recv late, by a control edge, since there it is the Recv that fetches the value
-(whitepaper, 5.2). Here a Send pushes, and what were received late would wait in the rendezvous all the same. So the
-edge goes to the other end: when a node of the receiving device that finishes at the right time is done, a *request*, an
-empty tensor from there to the sender, lets it make the value, if it is for nothing else, and send it.
+In the published system a Recv fetches the value, so a control edge that starts the Recv late is enough (whitepaper,
+5.2). Here a Send pushes the value, and without further measures it would wait in the rendezvous. So the edge goes to
+the sender: when a suitable node of the receiving device has finished, a *request* is sent, an empty tensor. It starts
+the Send and the nodes that only compute its value.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from aioflow.kernels.registry import KERNELS
 __all__ = ["ScheduleOptions", "schedule_receives"]
 
 _EMPTY: Final = OutputSpec(float32, (0,))
-_MOST_NODES: Final = 64  # that are held back for one value
-_ATTEMPTS: Final = 2  # the second asks twice as early
-_ROUNDING: Final = 1e-9  # by which share two simulated times may differ that are the same
+_MOST_NODES: Final = 64  # most nodes that are delayed for one value
+_ATTEMPTS: Final = 2  # the second attempt requests twice as early
+_ROUNDING: Final = 1e-9  # relative difference at which two simulated times count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """What is worth a request, which costs the step two strands more.
+    """The limits for requests, each of which costs the step two more strands.
 
     Attributes:
-        minimum_bytes: Smaller values are left alone.
-        minimum_seconds: How much later than without the request a value has to be made.
-        minimum_gain: By how many bytes the peaks of all devices together must be lower.
-        prefetch: How much earlier than it must be there a value is to arrive, as a share of the step (TensorFlow: 6 of
-            100 epochs).
+        minimum_bytes: Smaller values are sent at once.
+        minimum_seconds: The least delay of a value that justifies a request.
+        minimum_gain: The least reduction of the sum of all devices' peaks, in bytes.
+        prefetch: How early a value shall arrive before it is needed, as a share of the step (TensorFlow: 6 of 100
+            epochs).
     """
 
     minimum_bytes: int = 1 << 20
@@ -68,41 +68,42 @@ def schedule_receives(
     transfer_seconds: TransferSeconds,
     options: ScheduleOptions | None = None,
 ) -> Plan:
-    """The plan in which large values are sent when they are asked for; the same plan where that gains nothing.
+    """Return the plan in which large values are sent on request, or the same plan if that gains nothing.
 
-    No request can close a cycle or make the predicted step longer. All are taken from one order: the predicted
-    timeline, in which some nodes (those that make a value for one Send, and do nothing else) are put off to free times
-    of their device so late that the value is there just before its first reader starts. Nobody else moves, so this is a
-    schedule of the same length. A request goes from a node to one whose start in it is later than the finish of the
-    first by the time that the request takes, which is more than zero, and along any other edge time does not go back;
-    so no path returns to where it began. Loops are one node in this, whatever device their parts are on.
-
-    Whether the devices, which choose for themselves what to do next, hold to it is looked at in the end: a plan that
-    takes longer in the simulation, or whose peaks are not lower, is dropped.
-
-    Left alone are values within loops and those that may be dead, which have a tag or none to send; neither may a
-    request come from a node that may be dead. Nor from one behind a node that may wait for what others do, such as a
-    dequeue, unless all who read the value are behind that, too: who it waits for might need the value.
+    Values within loops and values that may be dead are sent at once. A request never comes from a node that may be
+    dead. It never comes from a node behind one that may wait for other clients, such as a dequeue, unless all readers
+    of the value are behind that node, too: the other client might need the value.
 
     Args:
-        seconds, transfer_seconds: As for `forecast`.
+        plan: The partitioned step.
+        seconds: See `forecast`.
+        transfer_seconds: See `forecast`.
+        options: The limits; None for the defaults.
     """
     chosen = options or ScheduleOptions()
     if not any(_is_large(node, chosen) for node in plan.nodes()):
         return plan
     before = Timeline(plan, seconds, transfer_seconds)
-    if len(before.order) < len(before.members):  # parts of a loop wait for what waits for the loop
+    if len(before.order) < len(before.members):  # a cycle through a loop, which counts as one unit: no timeline exists
         return plan
     expected = before.forecast()
     held = sum(expected.peak_bytes.values())
+    # No request can close a cycle or lengthen the predicted step. All are derived from one order, the predicted
+    # timeline. In it, nodes that only compute the value of one Send move to idle times of their device, so late that
+    # the value arrives just before its first reader starts. Other nodes do not move, so the schedule keeps its length.
+    # A request goes from a node to one that starts later than the first one finishes, by at least the time of the
+    # request, which is positive. Along all other edges time does not decrease, so no path returns to its origin. A loop
+    # is one unit in this, on whichever devices its nodes are.
     choice = _Choice(plan, before, transfer_seconds, chosen)
     for attempt in range(_ATTEMPTS):
         requests = choice.requests(chosen.prefetch * 2**attempt)
         if not requests:
             return plan
         changed = _with_requests(plan, requests)
+        # Devices choose at run time what to run next, so the simulation checks whether the plan still pays off.
         found = forecast(changed, seconds, transfer_seconds)
         gain = held - sum(found.peak_bytes.values())
+        # If the requests lengthen the predicted step, the second attempt sends them earlier.
         if found.seconds <= expected.seconds * (1 + _ROUNDING):
             return changed if gain >= chosen.minimum_gain else plan
     return plan
@@ -117,7 +118,7 @@ def _is_large(node: Node, options: ScheduleOptions) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """When `source` has finished, `gated` may start, nodes of another device."""
+    """A request: nodes `gated` on `device` may start when `source` on another device has finished."""
 
     source: Key
     device: str
@@ -126,13 +127,15 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value that might be asked for.
+    """A value that can be requested.
 
     Attributes:
-        send, recv: The ends of its edge.
-        making: The nodes that are there for it alone, in topological order; none where the sender has it anyway.
+        send: The Send of its edge.
+        recv: The Recv of its edge.
+        making: The nodes that only compute this value, in topological order; empty if the sender keeps it in memory
+            anyway.
         due: When its Send must be done for it to arrive in time.
-        waits: What all its readers wait for in any case, as bits.
+        waits: The waiting nodes that come before all its readers, as bits.
     """
 
     send: Key
@@ -143,7 +146,7 @@ class _Value:
 
 
 class _Choice:
-    """Which values are asked for, and by which nodes, for one plan and its timeline."""
+    """The choice of values and of the nodes that request them, for one plan and its timeline."""
 
     def __init__(
         self, plan: Plan, timeline: Timeline, transfer_seconds: TransferSeconds, options: ScheduleOptions
@@ -163,7 +166,7 @@ class _Choice:
         self._sources = self._possible_sources()
 
     def requests(self, prefetch: float) -> list[_Request]:
-        """The requests by which values arrive a share `prefetch` of the step early; of the latest values first."""
+        """Return the requests by which values arrive a share `prefetch` of the step early, latest values first."""
         if not self._values:
             return []
         early = prefetch * self._end
@@ -177,7 +180,7 @@ class _Choice:
     def _finish(self, unit: int) -> float:
         return self._starts[unit] + self._timeline.seconds[unit]
 
-    # -- what may be asked for ---------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------------------
 
     def _large_values(self) -> Iterable[_Value]:
         timeline = self._timeline
@@ -188,16 +191,17 @@ class _Choice:
                 continue
             readers = timeline.after[unit]
             making = self._making(send)
+            # With shared memory and nothing to delay, a late Send does not free anything.
             if readers and (making or not share_memory(send[0], recv[0])):
                 due = min(self._starts[reader] for reader in readers) - timeline.before[unit][timeline.unit_of[send]]
                 yield _Value(send, recv, making, due, reduce(and_, (self._waits[reader] for reader in readers)))
 
     def _making(self, send: Key) -> tuple[Key, ...]:
-        """The nodes that are there for one Send alone, as far back as that holds nothing larger in their place."""
+        """Return the nodes that only compute the value of one Send, as far back as no larger values must be kept."""
         device, name = send
         graph = self._graphs[device]
         alone = {name}
-        # Readers first: whether a node is among them is asked when that of all its readers is known.
+        # Readers are popped first: whether a node qualifies is known only after all its readers.
         queue = [(-self._rank(device, edge.node), edge.node) for edge in graph.nodes[name].inputs]
         while queue and len(alone) <= _MOST_NODES:
             _, candidate = heappop(queue)
@@ -225,15 +229,16 @@ class _Choice:
             return False
         if not all(reader.name in alone for reader in self._readers[device][name]):
             return False
+        # A delayed node keeps its inputs alive, so delaying it only helps if they are not larger than its outputs.
         makes = [known_bytes(spec) for spec in node.outputs]
         reads = [known_bytes(graph.spec(e)) for e in dict.fromkeys(node.inputs) if self._roots[device, e] is not None]
         known = [size for size in (*makes, *reads) if size is not None]
         return len(known) == len(makes) + len(reads) and sum(known[len(makes) :]) <= sum(known[: len(makes)])
 
-    # -- when, and by whom -------------------------------------------------------------------------------------------
+    # -- times and sources ---------------------------------------------------------------------------------------------
 
     def _possible_sources(self) -> dict[str, list[tuple[float, int, Key]]]:
-        """By device the nodes that a request may come from, in the order in which they finish: none that is put off."""
+        """Return by device the nodes that a request may come from, ordered by finish; delayed nodes are excluded."""
         timeline = self._timeline
         moving = {timeline.unit_of[key] for value in self._values for key in value.making}
         found: dict[str, list[tuple[float, int, Key]]] = {}
@@ -246,12 +251,13 @@ class _Choice:
         return found
 
     def _request(self, value: _Value, due: float, busy: _Busy) -> _Request | None:
-        """What asks for the value, if it can be put off; the nodes that make it are moved in `busy`."""
+        """Return the request for a value, or None if it cannot be delayed. Moves its nodes in `busy`."""
         timeline = self._timeline
         units = [timeline.unit_of[key] for key in value.making]
         slots = [(self._starts[u], self._finish(u)) for u in units if timeline.seconds[u] > 0.0]
         first = self._starts[units[0] if units else timeline.unit_of[value.send]]
-        earliest, length = first, 0.0  # what a node reads is there when it started, so none starts earlier than it did
+        # Inputs exist at the original start, so no node may start earlier than that.
+        earliest, length = first, 0.0
         for unit in units:
             earliest = max(earliest, self._starts[unit] - length)
             length += timeline.seconds[unit]
@@ -267,18 +273,19 @@ class _Choice:
         return _Request(source, value.send[0], self._entries(value))
 
     def _source(self, value: _Value, begin: float, first: float) -> Key | None:
-        """The node that finishes last of those whose request arrives by `begin`, if that is late enough."""
+        """Return the last node to finish whose request arrives by `begin`, or None if none delays the value enough."""
         delay = max(self._transfer_seconds(_EMPTY, value.recv[0], value.send[0]), 1e-9)
         sources = self._sources.get(value.recv[0], [])
         for finish, _, key in reversed(sources[: bisect_right(sources, begin - delay, key=lambda s: s[0])]):
             if finish + delay - first < self._options.minimum_seconds:
                 return None
+            # The source must not wait for other clients, unless all readers of the value wait for them anyway.
             if not self._waits[self._timeline.unit_of[key]] & ~value.waits:
                 return key
         return None
 
     def _entries(self, value: _Value) -> tuple[str, ...]:
-        """The nodes that the others that make the value wait for; with none, the Send."""
+        """Return the first nodes of those that compute the value; without any, the Send."""
         device = value.send[0]
         names = {name for _, name in value.making}
         nodes = self._graphs[device].nodes
@@ -287,26 +294,26 @@ class _Choice:
 
 
 class _Busy:
-    """The times at which a device is at work: disjoint, in order."""
+    """The busy times of a device: disjoint intervals in order."""
 
     def __init__(self) -> None:
         self._begins: list[float] = []
         self._ends: list[float] = []
 
     def add(self, begin: float, end: float) -> None:
-        """Take a time that is free."""
+        """Mark an idle interval as busy."""
         place = bisect_left(self._begins, begin)
         self._begins.insert(place, begin)
         self._ends.insert(place, end)
 
     def remove(self, slots: Iterable[tuple[float, float]]) -> None:
-        """Give times back."""
+        """Mark busy intervals as idle."""
         for begin, _ in slots:
             place = bisect_left(self._begins, begin)
             del self._begins[place], self._ends[place]
 
     def latest(self, length: float, earliest: float, end: float) -> float | None:
-        """The latest time from which so many seconds are free, not before `earliest` and over by `end`."""
+        """Return the latest start of an idle time of `length` seconds between `earliest` and `end`, or None."""
         place = bisect_left(self._begins, end)
         while end - length >= earliest:
             if not place or self._ends[place - 1] <= end - length:
@@ -317,7 +324,7 @@ class _Busy:
 
 
 def _waits(timeline: Timeline) -> list[int]:
-    """By unit the nodes before it, one bit each, that may wait for what others do, and not only for their inputs."""
+    """Return for each unit the nodes before it that may wait for more than their inputs, one bit each."""
     found = [0] * len(timeline.members)
     bit = 1
     for unit in timeline.order:
@@ -337,7 +344,7 @@ def _may_wait(device: str, node: Node) -> bool:
 
 
 def _may_be_dead(graph: ClientGraph) -> set[str]:
-    """Nodes that may be dead, by what one subgraph shows: on a branch, or behind a Recv of something dead."""
+    """Return the nodes of a subgraph that may be dead: on a branch, or behind a Recv of a value that may be dead."""
     dead = {edge.node for edge in may_be_dead(graph)}
     for node in graph.nodes.values():
         if (node.op == RECV and node.attrs["maybe_dead"]) or not dead.isdisjoint(node.predecessors()):
@@ -345,12 +352,12 @@ def _may_be_dead(graph: ClientGraph) -> set[str]:
     return dead
 
 
-# -- writing it into the plan ------------------------------------------------------------------------------------------
+# -- rewriting the plan ------------------------------------------------------------------------------------------------
 
 
 def _with_requests(plan: Plan, requests: Sequence[_Request]) -> Plan:
     graphs = {device: dict(graph.nodes) for device, graph in plan.by_device()}
-    behind: dict[Key, list[Node]] = {}  # what is sent when a node has finished
+    behind: dict[Key, list[Node]] = {}  # the nodes to insert behind a node
     waits: dict[Key, list[Node]] = {}  # the requests that a node waits for
     made: dict[tuple[Key, str], Node] = {}
     for request in requests:
@@ -365,7 +372,7 @@ def _with_requests(plan: Plan, requests: Sequence[_Request]) -> Plan:
 
 
 def _request_nodes(number: int, request: _Request, source: Node) -> tuple[Node, Node, Node]:
-    """The empty tensor, its Send and its Recv."""
+    """Return the empty tensor, its Send and its Recv."""
     device = request.source[0]
     name = f"request_{number}_{source.name}"
     common = {
@@ -385,7 +392,10 @@ def _request_nodes(number: int, request: _Request, source: Node) -> tuple[Node, 
 def _rewritten(
     device: str, graph: Mapping[str, Node], behind: Mapping[Key, list[Node]], waits: Mapping[Key, list[Node]]
 ) -> dict[str, Node]:
-    """The nodes in topological order: a request is sent right behind its source, and received before who waits."""
+    """Return the nodes in topological order.
+
+    A request is sent directly behind its source, and received directly before its first waiter.
+    """
     nodes: dict[str, Node] = {}
     for name, node in graph.items():
         requests = waits.get((device, name), ())

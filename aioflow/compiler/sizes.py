@@ -1,4 +1,4 @@
-"""Static shapes of a graph, inferred anew by the shape functions of its ops when more is known of what it is given."""
+"""Inference of static shapes by the ops' shape functions, repeated when more is known about the feeds."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from aioflow.ops.importer import by_name
 
 __all__ = ["assuming_sizes", "by_values", "telling", "with_shapes"]
 
-_ASSUMED: Final = 46_080  # 2**10 * 45: a size that is not known is taken for a large one that is divided by most
+_ASSUMED: Final = 46_080  # 2**10 * 45: assumed for an unknown size; large, and divisible by most divisors
 
 
 def with_shapes(
     graph: ClientGraph, given: Mapping[int, Dims], values: Mapping[int, Array] | None = None
 ) -> ClientGraph:
-    """Return a step with the shapes that follow where its feeds have these shapes.
+    """Return a step with the shapes that follow if its feeds have these shapes.
 
     Args:
+        graph: The graph of the step.
         given: The shapes, by the index of the feed.
         values: The values of some feeds (`telling`), by the index of the feed.
 
     Raises:
-        OpError: a node takes no inputs of these shapes.
+        OpError: a node does not accept inputs of these shapes.
     """
     inference = _Inference(graph)
     for node in graph.nodes.values():
@@ -48,21 +49,22 @@ def with_shapes(
 
 
 def assuming_sizes(graph: ClientGraph) -> ClientGraph:
-    """Return the graph with the shapes that follow if each size that is not known is a large one. A size that is not
-    known then, of a value whose rank is, follows from values.
+    """Return the graph with the shapes that follow if each unknown size is a large one.
+
+    If a size of a value with known rank is still unknown then, it depends on values.
     """
     inference = _Inference(graph)
     for node in graph.nodes.values():
         try:
             if not inference.infer(node):
                 inference.add(node, [_assumed(spec.dims) for spec in node.outputs])
-        except OpError:  # a size is not as large: nothing is known but what is known in any case
+        except OpError:  # the assumption is too large here: use only what is known without it
             inference.add(node, [spec.dims for spec in node.outputs])
     return inference.graph()
 
 
 def by_values(graph: ClientGraph) -> list[str]:
-    """Return the nodes whose sizes follow from values, and not from the sizes of what the graph is given."""
+    """Return the nodes whose sizes depend on values, and not on the sizes of the graph's inputs."""
     likely = assuming_sizes(graph)
     return [
         name
@@ -72,7 +74,7 @@ def by_values(graph: ClientGraph) -> list[str]:
 
 
 def telling(graph: ClientGraph) -> frozenset[int]:
-    """Return the feeds from whose values sizes may follow, by their indices: integers that such nodes are made of."""
+    """Return the indices of the feeds whose values may determine sizes: integers that such nodes are computed from."""
     waiting, seen, found = by_values(graph), set[str](), set[int]()
     while waiting:
         node = graph.nodes[waiting.pop()]
@@ -93,7 +95,7 @@ def _assumed(dims: Dims) -> Dims:
 
 
 def _both(static: Dims, inferred: Dims) -> Dims:
-    """Return what two shapes of one value tell together; where they contradict each other, the static one is right."""
+    """Return the combined information of two shapes of one value. If they contradict, the static one is right."""
     if static is None or inferred is None or len(static) != len(inferred):
         return inferred if static is None else static
     return tuple(more if size is None else size for size, more in zip(static, inferred, strict=True))
@@ -104,19 +106,21 @@ def _is_open(given: Tensor | list[Tensor]) -> bool:
 
 
 class _Inference:
-    """The nodes of a graph as operations of their own, each with its outputs' shapes as far as they were inferred."""
+    """The nodes of a graph as operations of a temporary graph, with output shapes as far as they are inferred."""
 
     def __init__(self, graph: ClientGraph) -> None:
         self._graph = graph
-        self._home = Graph()  # operations belong to one; these are not listed in it
+        self._home = Graph()  # an operation needs a graph, but these are not listed in it
         self._tensors: dict[Edge, Tensor] = {}
 
     def infer(self, node: Node) -> bool:
-        """Add a node with the shapes that follow from those of its inputs; return False where there is no telling. What
-        its kernel takes as numbers, such as axes and sizes, must be known, or else nothing follows.
+        """Add a node with the shapes that follow from those of its inputs, and return whether they could be inferred.
+
+        Inputs that the kernel reads as numbers, such as axes and sizes, must be known; otherwise the shapes are
+        unknown.
 
         Raises:
-            OpError: it takes no inputs of these shapes.
+            OpError: the node does not accept inputs of these shapes.
         """
         op_def = OPS.get(node.op)
         if op_def.shape_fn is None or not node.inputs or any(edge not in self._tensors for edge in node.inputs):
@@ -132,7 +136,7 @@ class _Inference:
         return True
 
     def add(self, node: Node, dims: list[Dims], value: Array | None = None) -> None:
-        """Add a node with these shapes of its outputs; as a constant, if its value is given."""
+        """Add a node with these output shapes, or a constant if its value is given."""
         op_def = OPS.get(node.op if value is None else "Const")
         inputs = tuple(self._tensors[edge] for edge in node.inputs if edge in self._tensors)
         attrs: dict[str, Any] = dict(node.attrs) if value is None else {"value": value, "dtype": node.attrs["T"]}
@@ -143,7 +147,7 @@ class _Inference:
         self._tensors.update((Edge(node.name, port), tensor) for port, tensor in enumerate(op.outputs))
 
     def graph(self) -> ClientGraph:
-        """Return the graph with these shapes."""
+        """Return the graph with the inferred shapes."""
         return replace(self._graph, nodes={name: self._with_shapes(node) for name, node in self._graph.nodes.items()})
 
     def _with_shapes(self, node: Node) -> Node:

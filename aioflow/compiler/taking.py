@@ -1,4 +1,4 @@
-"""Marks the nodes whose elements, taken from a queue or the like, are put back if the fetches are not delivered."""
+"""Marking of nodes that take elements from queues and the like, which return them if the fetches are not delivered."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ __all__ = ["mark_takes"]
 
 
 def mark_takes(graph: ClientGraph) -> ClientGraph:
-    """Return the graph in which the nodes that take something away are marked (`Binding.gives_back`), unless what comes
-    after them changes something: it may have used what they took. One that runs as often as a loop or a branch says is
-    not marked, since a step would hold what all its runs took.
+    """Return the graph with the nodes marked that take elements away (`Binding.gives_back`).
+
+    A node is not marked if a later node changes state: that node may have used the elements. A node after control flow
+    is not marked either: it may run many times, and the step would hold the elements of all its runs.
     """
     takes = [node for node in graph.nodes.values() if traits_of(node.op).takes_away]
     if not takes:
         return graph
     in_flow = _in_flow(graph)
     consumers = graph.consumers()
-    used: set[str] = set()  # what a change comes after
+    used: set[str] = set()  # nodes that a state change depends on
     marked: dict[str, Node] = {}
     for node in reversed(list(graph.nodes.values())):
         is_used = any(reader.name in used for reader in consumers[node.name])
@@ -33,7 +34,7 @@ def mark_takes(graph: ClientGraph) -> ClientGraph:
 
 
 def _in_flow(graph: ClientGraph) -> set[str]:
-    """Return the names of the nodes that come after a node of control flow."""
+    """Return the names of the control flow nodes and of all nodes that come after one."""
     found: set[str] = set()
     for node in graph.nodes.values():
         if traits_of(node.op).steers or any(name in found for name in node.predecessors()):

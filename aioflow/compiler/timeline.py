@@ -1,9 +1,9 @@
-"""The step that a plan predicts, on all devices: when each node can and must start, and the bytes that are held then.
+"""The predicted timeline of a plan on all devices: when each node can and must start, and the bytes in use.
 
-The nodes outside of loops are units of their own, and all nodes of a loop, on whatever devices, are one: it starts with
-the last of its inputs, as a lifted loop does. A Send takes no time, and its value is there a transfer later. From these
-edges follow the earliest and the latest starts on the critical path. In the timeline a device also does one unit at a
-time, the most urgent of those that are ready (whitepaper, 5.2).
+A node outside of loops is a unit of its own. All nodes of a loop, on whichever devices, are one unit: it starts with
+the last of its inputs, like a raised loop. A Send takes no time, and its value arrives one transfer later. These edges
+determine the earliest and latest starts on the critical path. In the timeline a device also runs one unit at a time,
+the most urgent of those that are ready (whitepaper, 5.2).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
     "share_memory",
 ]
 
-# A node of a plan: its device and its name there. Constants, feeds and loop invariants are on several devices.
+# A node of a plan: its device and its name there. Constants, feeds and loop invariants exist on several devices.
 Key: TypeAlias = tuple[str, str]
 NodeSeconds: TypeAlias = Callable[[Node], float]
-TransferSeconds: TypeAlias = Callable[[OutputSpec, str, str], float]  # of a value from a device to another one
+TransferSeconds: TypeAlias = Callable[[OutputSpec, str, str], float]  # of a value between two devices
 
 _INSTANT: Final = frozenset({SEND, RECV, ARG, RETVAL, "Const"})
 
@@ -45,9 +45,9 @@ class Forecast:
     """A predicted step.
 
     Attributes:
-        seconds: How long it takes.
-        peak_bytes: By device, the most that values made or received hold at any time, without what is in memory anyway
-            (feeds, constants, variables) and without what is made within loops.
+        seconds: The duration of the step.
+        peak_bytes: By device: the peak of the bytes held by computed and received values. Feeds, constants and
+            variables, which are in memory anyway, and values within loops do not count.
     """
 
     seconds: float
@@ -55,11 +55,12 @@ class Forecast:
 
 
 def forecast(plan: Plan, seconds: NodeSeconds, transfer_seconds: TransferSeconds) -> Forecast:
-    """The step that a plan predicts.
+    """Return the predicted step of a plan.
 
     Args:
-        seconds: Of a node in one step. It is not asked about Send and Recv, feeds, fetches and constants.
-        transfer_seconds: Of a value on its way between two devices.
+        plan: The partitioned step.
+        seconds: Returns the seconds of a node in one step. Not called for Send, Recv, feeds, fetches and constants.
+        transfer_seconds: Returns the transfer time of a value between two devices.
 
     Raises:
         InternalError: nodes wait for one another in a cycle.
@@ -71,7 +72,7 @@ def forecast(plan: Plan, seconds: NodeSeconds, transfer_seconds: TransferSeconds
 
 
 def known_bytes(spec: OutputSpec) -> int | None:
-    """The bytes of a value; None where its shape, or its contents, would have to be known."""
+    """Return the bytes of a value, or None if they depend on an unknown shape or on the contents."""
     if spec.dtype.name in ("resource", "variant"):
         return 0
     if spec.dims is None or spec.dtype.name == "string":
@@ -86,24 +87,26 @@ def known_bytes(spec: OutputSpec) -> int | None:
 
 @cache
 def share_memory(one: str, other: str) -> bool:
-    """Whether a value goes from one device to the other without being copied: both are CPUs of one process."""
+    """Return whether values pass between the devices without a copy: both are CPUs of one process."""
     a, b = DeviceSpec.from_string(one), DeviceSpec.from_string(other)
     return (a.job, a.replica, a.task) == (b.job, b.replica, b.task) and a.device_type == b.device_type == "CPU"
 
 
 class Timeline:
-    """The units of a plan and when they run. Units are numbers; times are seconds from the start of the step.
+    """The units of a plan and their times. Units are numbers; times are seconds from the start of the step.
 
     Attributes:
         nodes: All nodes of the plan.
-        members: By unit, its nodes.
+        members: By unit: its nodes.
         unit_of: The unit of each node.
         loops: The units that are loops.
-        device: By unit, where it takes time; for a loop on several devices, where it takes most.
-        seconds: By unit, how long it takes.
-        before, after: By unit, the units it waits for, or that wait for it, with the time in between.
-        order: The units in topological order; without those that wait for one another, if there are any.
-        sends, recvs: By the name of an edge between devices, the two nodes.
+        device: By unit: its device; for a loop on several devices, the busiest one.
+        seconds: By unit: its duration.
+        before: By unit: the units it waits for, with the time in between.
+        after: By unit: the units that wait for it, with the time in between.
+        order: The units in topological order, without those in a cycle.
+        sends: The Send of each edge between devices, by the name of the edge.
+        recvs: The Recv of each edge between devices, by the name of the edge.
     """
 
     def __init__(self, plan: Plan, seconds: NodeSeconds, transfer_seconds: TransferSeconds) -> None:
@@ -127,7 +130,7 @@ class Timeline:
         self._starts: list[float] | None = None
         self._roots: dict[tuple[str, Edge], tuple[str, Edge] | None] | None = None
 
-    # -- the units ---------------------------------------------------------------------------------------------------
+    # -- units ---------------------------------------------------------------------------------------------------------
 
     def _add(self, device: str, graph: ClientGraph, loops: dict[str, int]) -> None:
         behind = frames_behind(graph)
@@ -136,6 +139,7 @@ class Timeline:
             self.nodes[key] = node
             if node.op in (SEND, RECV):
                 (self.sends if node.op == SEND else self.recvs)[node.attrs["tensor_name"]] = key
+            # An Exit belongs to the loop that it leaves.
             frame = behind[node.inputs[0].node if node.op == "Exit" else name]
             if frame is None:
                 unit = len(self.members)
@@ -169,23 +173,24 @@ class Timeline:
 
     def _edge(self, source: Key, target: Key, delay: float) -> None:
         one, other = self.unit_of[source], self.unit_of[target]
+        # Edges within a loop do not order units.
         if one != other:
             self.after[one][other] = self.before[other][one] = max(delay, self.after[one].get(other, 0.0))
 
     def _sorted(self) -> list[int]:
         waits = [len(before) for before in self.before]
         order = [unit for unit, count in enumerate(waits) if not count]
-        for unit in order:  # which grows meanwhile
+        for unit in order:  # the list grows during the iteration
             for other in self.after[unit]:
                 waits[other] -= 1
                 if not waits[other]:
                     order.append(other)
         return order
 
-    # -- when they run -----------------------------------------------------------------------------------------------
+    # -- times ---------------------------------------------------------------------------------------------------------
 
     def earliest(self) -> list[float]:
-        """By unit, when it can start if every device does any number of things at once (ASAP)."""
+        """Return for each unit its earliest start with unlimited parallelism on every device (ASAP)."""
         starts = [0.0] * len(self.members)
         for unit in self.order:
             ready = [starts[s] + self.seconds[s] + delay for s, delay in self.before[unit].items()]
@@ -193,7 +198,7 @@ class Timeline:
         return starts
 
     def latest(self, end: float) -> list[float]:
-        """By unit, when it must start at the latest for the step to be done by `end` (ALAP)."""
+        """Return for each unit its latest start for the step to finish by `end` (ALAP)."""
         starts = [0.0] * len(self.members)
         for unit in reversed(self.order):
             due = min((starts[t] - delay for t, delay in self.after[unit].items()), default=end)
@@ -202,9 +207,9 @@ class Timeline:
 
     @property
     def starts(self) -> list[float]:
-        """By unit, when it starts if a device does one at a time, and of those that are ready the one with least slack.
+        """By unit: its start if a device runs one unit at a time, the ready unit with least slack first.
 
-        What takes no time waits for no device.
+        Units that take no time do not wait for a device.
         """
         if self._starts is None:
             self._starts = self._simulated()
@@ -217,17 +222,17 @@ class Timeline:
         return _Devices(self, slack).run()
 
     def forecast(self) -> Forecast:
-        """The predicted step."""
+        """Return the predicted step."""
         starts = self.starts
         finishes = [start + took for start, took in zip(starts, self.seconds, strict=True)]
         end = max(finishes, default=0.0)
         return Forecast(end, self._peaks(starts, finishes, end))
 
-    # -- what is held then -------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------------------
 
     @property
     def roots(self) -> dict[tuple[str, Edge], tuple[str, Edge] | None]:
-        """By output outside of loops, the one whose memory it is in; None for what is in memory anyway."""
+        """By output outside of loops: the output whose memory it shares; None if that is in memory anyway."""
         if self._roots is None:
             self._roots = self._found_roots()
         return self._roots
@@ -256,14 +261,17 @@ class Timeline:
         if origin is not None and origin < len(node.inputs):
             return roots.get((device, node.inputs[origin]), here)
         send = self.sends.get(node.attrs["tensor_name"]) if node.op == RECV else None
+        # CPUs of one process share the sender's buffer, so a value in memory anyway stays that on arrival.
         if send is not None and share_memory(send[0], device):
             sent = (send[0], self.nodes[send].inputs[0])
             return None if roots.get(sent, sent) is None else here
         return here
 
     def _peaks(self, starts: Sequence[float], finishes: Sequence[float], end: float) -> dict[str, int]:
-        """A value lives from the start of its node to the end of its last reader, one that is fetched to the `end`; one
-        that is received, from when it was sent.
+        """Return the peak bytes of each device.
+
+        A value lives from the start of its node to the end of its last reader, a fetched one to `end`. A received value
+        lives from when it was sent.
         """
         roots = self.roots
         lives: dict[tuple[str, Edge], list[float]] = {}
@@ -294,7 +302,7 @@ class Timeline:
 
 
 class _Devices:
-    """Each device with the units that are ready for it: one run of the events, nothing is computed."""
+    """The devices with their ready units: one discrete event simulation without computation."""
 
     def __init__(self, timeline: Timeline, slack: Sequence[float]) -> None:
         self._timeline = timeline
@@ -303,19 +311,20 @@ class _Devices:
         self._starts = [0.0] * len(slack)
         self._ready_at = [0.0] * len(slack)
         self._waits = [len(before) for before in timeline.before]
-        self._events: list[tuple[float, int, bool, int]] = []  # (when, position, whether it ends, unit)
+        self._events: list[tuple[float, int, bool, int]] = []  # (time, position, whether it ends, unit)
         self._queues: dict[str, list[tuple[float, int, int]]] = {device: [] for device in timeline.device}
         self._idle = dict.fromkeys(timeline.device, True)
 
     def run(self) -> list[float]:
-        """Simulate to the end; returns the starts."""
+        """Simulate to the end, and return the start of each unit."""
         for unit in self._timeline.order:
             if not self._waits[unit]:
                 self._event(0.0, unit, False)
         while self._events:
             now = self._events[0][0]
             touched: dict[str, None] = {}
-            while self._events and self._events[0][0] == now:  # all of one instant comes first; then devices choose
+            # All events of one instant come first; then devices choose.
+            while self._events and self._events[0][0] == now:
                 _, _, ends, unit = heappop(self._events)
                 touched[self._timeline.device[unit]] = None
                 self._happen(unit, now, ends)
@@ -353,7 +362,7 @@ def _outermost(frame: LoopFrame) -> LoopFrame:
 
 
 def _highest(changes: Sequence[tuple[float, int]]) -> int:
-    """The highest level; what ends at an instant is gone before anything begins."""
+    """Return the highest level. At equal times releases come before allocations."""
     levels = 0
     highest = 0
     for _, change in sorted(changes):

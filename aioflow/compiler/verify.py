@@ -1,4 +1,4 @@
-"""The verifier of the compiler's graph: what every pass must leave true. Tests run it between passes."""
+"""The verifier of the compiler's graph: invariants that every pass must preserve. Tests run it between passes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
     """Check order, edges, arity and dtypes, and return the graph.
 
     Args:
-        whole: Whether all feeds and fetches of the step are in it, rather than those of one device.
+        graph: The graph to check.
+        whole: Whether it has all feeds and fetches of the step, rather than those of one device.
 
     Raises:
-        InternalError: a pass broke the graph; the error shows the node and its neighbours.
+        InternalError: a pass broke the graph; the error shows the node and its neighbors.
     """
     seen: set[str] = set()
     for name, node in graph.nodes.items():
@@ -51,7 +52,7 @@ def verify(graph: ClientGraph, whole: bool = True) -> ClientGraph:
 
 
 def _is_back_edge(graph: ClientGraph, node: Node, source: str) -> bool:
-    """Whether the edge closes a loop, the one kind of edge that may point backwards."""
+    """Return whether the edge closes a loop, the one kind of edge that may point backwards."""
     return node.op == "Merge" and source in graph.nodes and graph.nodes[source].op == "NextIteration"
 
 
@@ -59,7 +60,8 @@ def _check_signature(graph: ClientGraph, node: Node) -> None:
     if node.op not in OPS:
         raise _broken(graph, node, f"there is no op {node.op!r}")
     definition = OPS.get(node.op)
-    missing = [name for name in definition.attrs if name not in node.attrs]  # kernels are bound to them as they are
+    # Kernels are bound to the attributes as they are, without defaults.
+    missing = [name for name in definition.attrs if name not in node.attrs]
     if missing:
         raise _broken(graph, node, f"it has no attribute {', '.join(map(repr, missing))}")
     unknown = [name for name in node.attrs if name not in definition.attrs and not name.startswith("_")]
@@ -86,12 +88,12 @@ def _check_body(graph: ClientGraph, node: Node, body: ClientGraph) -> None:
 
 
 def _holds(spec: OutputSpec, value: Any) -> bool:
-    """Whether a constant has the dtype and shape that others rely on."""
+    """Return whether a constant has the dtype and shape of its output."""
     return bool(value.dtype == spec.dtype.np_dtype) and is_compatible(spec.dims, value.shape)
 
 
 def _dtypes(args: Sequence[ArgDef], attrs: Mapping[str, Any]) -> Iterator[tuple[str, DType | None]]:
-    """Name and dtype of each tensor of a signature."""
+    """Yield the name and dtype of each tensor of a signature."""
     for arg in args:
         if arg.list_attr is not None:
             yield from ((arg.name, dtype) for dtype in attrs[arg.list_attr])

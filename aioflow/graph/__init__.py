@@ -1,1 +1,1 @@
-"""The graph as a user builds it: element types, shapes, op definitions, nodes and the scopes they are made in."""
+"""The graph as users build it: element types, shapes, op definitions, nodes, and scopes."""

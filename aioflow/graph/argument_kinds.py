@@ -1,4 +1,4 @@
-"""Whether an argument is of the kind that a call takes at all: what is not is a DTypeError before anything fails."""
+"""Checks of the type of arguments, which raise DTypeError before anything else can fail."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ __all__ = ["check_callable", "check_kind", "check_list", "check_text", "whole_nu
 
 
 def check_kind(value: Any, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
-    """Raise DTypeError unless `value`, which `what` names, is of one of these kinds."""
+    """Raise DTypeError unless `value`, called `what` in the message, is of one of these kinds."""
     if not isinstance(value, kinds):
         raise wrong_kind(value, what, expected)
 
 
 def check_text(value: Any, what: str) -> None:
-    """Raise DTypeError if this is not a str."""
+    """Raise DTypeError if the value is not a str."""
     check_kind(value, str, what, "a str")
 
 
 def check_list(value: Any, what: str) -> None:
-    """Raise DTypeError if this is neither a list nor a tuple."""
+    """Raise DTypeError if the value is neither a list nor a tuple."""
     check_kind(value, (list, tuple), what, "a list or a tuple")
 
 
 def check_callable(value: Any, what: str) -> None:
-    """Raise DTypeError if this cannot be called."""
+    """Raise DTypeError if the value is not callable."""
     if not callable(value):
         raise wrong_kind(value, what, "a function")
 
 
 def whole_number(value: Any, what: str) -> int:
-    """The value as an int. Raises DTypeError if it is not a number."""
+    """Return the value as an int. Raises DTypeError if it is not a number."""
     if isinstance(value, str | bytes):
         raise wrong_kind(value, what, "an int")
     try:
@@ -43,7 +43,7 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def whole_numbers(values: Any, what: str) -> list[int]:
-    """The values as a list of ints. Raises DTypeError if this is a single value, or if one is not a number."""
+    """Return the values as a list of ints. Raises DTypeError for a single value, or if one is not a number."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise wrong_kind(values, what, "a list of ints")
     return [whole_number(value, what) for value in values]

@@ -1,4 +1,4 @@
-"""From Python values to arrays: the one place that decides the dtype of a constant or feed and refuses lossy casts."""
+"""Conversion of Python values to arrays: the single place that selects dtypes and rejects lossy casts."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from aioflow.work.stopping import batches, blocks
 
 __all__ = ["Array", "blank", "check_depth", "holds_bytes", "string_array", "takes_long", "to_array"]
 
-_MANY: Final = 1 << 12  # Python values, which become an array in some hundred microseconds
-_LARGE: Final = 1 << 18  # bytes of an array, which are cast in that time
-_DEEPEST: Final = 64  # dimensions that an array of NumPy may have
+_MANY: Final = 1 << 12  # Python values that take some hundred microseconds to convert
+_LARGE: Final = 1 << 18  # bytes of an array that take as long to cast
+_DEEPEST: Final = 64  # most dimensions of a NumPy array
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def blank(dims: Sequence[int], dtype: Any) -> Array:
-    """Zeros of a NumPy dtype; of strings, empty ones. Many zeros take no time before they are touched."""
+    """Return zeros of a NumPy dtype, or empty strings. Large arrays of zeros take no time until they are written."""
     kind = np.dtype(dtype)
     return np.full(dims, b"", kind) if kind.hasobject else np.zeros(dims, kind)
 
 
 def to_array(value: Any, dtype: DType | None = None) -> Array:
-    """An array of `dtype`, or of the dtype that the value suggests: Python ints are int32 (int64 where they need it),
-    Python floats float32, NumPy values keep theirs. Numbers are in the byte order of the processor.
+    """Return the value as an array of `dtype`, or of the dtype that the value suggests.
+
+    Python ints suggest int32 (int64 if they need it), Python floats float32; NumPy values keep their dtype. Numbers are
+    in native byte order.
 
     Raises:
         DTypeError: the value is of a different kind (a float for an int, text for a number), the nesting is ragged, an
@@ -57,9 +59,9 @@ def to_array(value: Any, dtype: DType | None = None) -> Array:
 
 
 def _check_unmasked(value: Any) -> None:
-    """Raise DTypeError where elements are masked: what lies under the mask is there still, and means nothing."""
+    """Raise DTypeError if elements are masked: the data below a mask is meaningless."""
     items = value if isinstance(value, list | tuple) else (value,)
-    # NumPy imports numpy.ma, in 10 ms, for whoever asks for `np.ma`; where nobody has yet, no array has a mask.
+    # NumPy imports numpy.ma, in 10 ms, on the first access to `np.ma`. If it is not imported yet, no array has a mask.
     if not items or type(items[0]) is np.ndarray or "numpy.ma" not in sys.modules:
         return
     if not isinstance(items[0], np.ma.MaskedArray):
@@ -74,7 +76,7 @@ def _check_unmasked(value: Any) -> None:
 
 
 def takes_long(value: Any, dtype: DType) -> bool:
-    """Whether `to_array` takes longer than a thread takes to answer."""
+    """Return whether `to_array` takes longer than a round trip to a thread."""
     if isinstance(value, list | tuple):
         return _leaves(value) > _MANY
     size = getattr(value, "nbytes", 0)
@@ -83,7 +85,7 @@ def takes_long(value: Any, dtype: DType) -> bool:
 
 
 def _leaves(value: Any) -> int:
-    """How many elements a nesting has, if it is as regular as it begins. Raises DTypeError where it does not end."""
+    """Return the number of elements of a nesting, assuming that it is regular. Raises DTypeError if it is too deep."""
     count, depth = 1, 0
     while isinstance(value, list | tuple) and value:
         depth += 1
@@ -94,13 +96,13 @@ def _leaves(value: Any) -> int:
 
 
 def check_depth(depth: int) -> None:
-    """Raise DTypeError where lists are nested deeper than any array, as one is that contains itself."""
+    """Raise DTypeError if lists are nested deeper than any array can be, such as a list that contains itself."""
     if depth > _DEEPEST:
         raise DTypeError("the value is nested too deeply", expected=f"at most {_DEEPEST} levels", actual="more")
 
 
 def _from_long_list(value: list[Any] | tuple[Any, ...], dtype: DType) -> Array:
-    """Piece by piece, since nothing else can run while NumPy looks at Python's values."""
+    """Convert a long list piece by piece: NumPy holds the GIL while it reads Python values."""
     each = _leaves(value) // len(value)
     try:
         if each > _MANY:
@@ -121,13 +123,13 @@ def _as_numpy(value: Any, dtype: DType | None) -> Array:
     try:
         return np.asarray(value)
     except InvalidArgumentError:
-        raise  # of an element that has no array, and says why
+        raise  # from an element's own conversion, which gives the reason
     except (ValueError, TypeError) as error:
         raise _not_rectangular(value, dtype) from error
 
 
 def _narrow(array: Array) -> Array:
-    """Python's float64 and int64 become the engine's defaults, float32 and int32, where nothing is lost."""
+    """Convert Python's float64 and int64 to the defaults, float32 and int32, if integers fit."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
     if array.dtype == np.int64 and (array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)):
@@ -139,6 +141,7 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
     wanted = dtype.np_dtype
     if array.dtype == wanted:
         return array
+    # An empty list has NumPy's default dtype float64, which says nothing about the intended one.
     if array.size == 0 and not typed:
         return array.astype(wanted)
     if not can_cast_feed(dtypes.as_dtype(array.dtype), dtype):
@@ -146,6 +149,7 @@ def _cast(array: Array, dtype: DType, typed: bool) -> Array:
     result = np.empty_like(array, wanted, subok=False)
     with np.errstate(all="ignore"):
         copy_into(result, array)
+    # Comparing afterwards finds overflows in any combination of integer types.
     if dtype.is_integer and not _equal(result, array):
         raise DTypeError(
             f"a value does not fit {dtype}",
@@ -172,7 +176,7 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
         return to_array(plain, dtype)
     if flat.size and all(isinstance(v, int) for v in flat):
         if dtype is not None and (dtype.is_floating or dtype.is_complex):
-            with suppress(OverflowError):  # of an int that no float is as large as
+            with suppress(OverflowError):  # raised by an int that is larger than any float
                 return _cast(np.array([float(v) for v in flat]).reshape(array.shape), dtype, typed=False)
         raise DTypeError(
             f"a value does not fit {dtype or 'any integer dtype'}",
@@ -183,33 +187,33 @@ def _from_objects(value: Any, array: Array, dtype: DType | None) -> Array:
 
 
 def _plain_numbers(array: Array) -> Any:
-    """What an object array of numbers means: the nested list of them, or None where it holds anything else."""
+    """Return the numbers in an object array as a nested list, or None if it holds anything else."""
     if not array.size:
-        return np.empty(array.shape, np.bool_)  # which becomes any dtype
-    if not all(
-        isinstance(item, int | float | complex | np.number | np.bool_) for item in array.reshape(-1)
-    ):  # `flat` has 32 dimensions at most
+        return np.empty(array.shape, np.bool_)  # can be cast to any dtype
+    # `reshape(-1)` rather than `flat`, which supports at most 32 dimensions.
+    if not all(isinstance(item, int | float | complex | np.number | np.bool_) for item in array.reshape(-1)):
         return None
     items = array.tolist()
     return None if np.asarray(items).dtype.hasobject else items  # an integer of more than 64 bits
 
 
 def holds_bytes(array: Array) -> bool:
-    """Whether an object array is one of strings as the engine has them: of nothing but `bytes`."""
-    flat = array.reshape(-1)  # `flat` has 32 dimensions at most
+    """Return whether all elements of an object array are `bytes`, as in the engine's string tensors."""
+    # `flat` supports at most 32 dimensions.
+    flat = array.reshape(-1)
     if flat.size <= _MANY:
         return set(map(type, flat)) <= {bytes}
     return all(set(map(type, flat[part])) <= {bytes} for part in blocks(flat.size, _MANY))
 
 
 def string_array(value: Any) -> Array:
-    """An object array of `bytes`; text is encoded as UTF-8.
+    """Return an object array of `bytes`; text is encoded as UTF-8.
 
     Raises:
         DTypeError: an element is neither text nor bytes.
         InvalidArgumentError: text has no UTF-8 form (a lone surrogate).
     """
-    # dtype=object keeps trailing NUL bytes, which NumPy's own "S" dtype would drop
+    # dtype=object keeps trailing NUL bytes, which NumPy's "S" dtype would drop.
     is_text = isinstance(value, np.ndarray) and value.dtype.kind in "SU"
     array = np.asarray(value).astype(object) if is_text else np.asarray(value, dtype=object)
     result = np.empty(array.size, dtype=object)
@@ -223,7 +227,7 @@ def _as_bytes(item: Any) -> bytes:
         item = _encoded(item)
     if not isinstance(item, bytes):
         raise DTypeError("not a string", expected="str or bytes", actual=brief(item))
-    return bytes(item)  # not a subclass, such as NumPy's
+    return bytes(item)  # converts subclasses, such as NumPy's
 
 
 def _encoded(text: str) -> bytes:

@@ -1,5 +1,6 @@
-"""Names of the ops where values enter and leave a step, and cross between devices (`ops/transfer.py` defines them), and
-of the attribute that marks nodes whose elements may be put back.
+"""Names of the ops at the boundary of a step and between devices, defined in `ops/transfer.py`.
+
+Also the name of the attribute that marks nodes whose elements may be put back.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from typing import Final
 
 __all__ = ["ARG", "BOUNDARY", "GIVES_BACK", "PARTIAL_FEED", "PARTIAL_FETCH", "RECV", "RETVAL", "SEND"]
 
-# What a step is given and what it gives, each with its number: a part of a plan is complete in itself.
+# Inputs and outputs of a step, each with its index, so that a part of a plan is complete in itself.
 ARG: Final = "_Arg"
 RETVAL: Final = "_Retval"
-# The same in a step that is fed and fetched while it runs; `ops/partial_run.py` defines them.
+# The same for a step that is fed and fetched while it runs; defined in `ops/partial_run.py`.
 PARTIAL_FEED: Final = "_PartialFeed"
 PARTIAL_FETCH: Final = "_PartialFetch"
 # The two ends of an edge between devices.
 SEND: Final = "_Send"
 RECV: Final = "_Recv"
 
-# The attribute of a node whose kernel puts back the element that it has taken, if the fetches are not delivered.
+# The attribute of a node whose kernel puts its element back if the fetches are not delivered.
 GIVES_BACK: Final = "_gives_back"
 
 BOUNDARY: Final = frozenset({ARG, RETVAL})

@@ -1,8 +1,9 @@
-"""Calls of functions in a graph: which ops are calls, what their nodes stand for, and which nodes are the user's own.
+"""Function calls in a graph: the ops that are calls, the nodes that calls stand for, and the user's own nodes.
 
-A call is *expanded* when it is made: the nodes of what it calls are put into the same graph, under its name, and its
-outputs stand for theirs (`Operation.expansion`). The call itself never runs. A definition of the graph has the call and
-not its expansion, unless other nodes read what is inside, as gradients do: then it has the expansion.
+A call is *expanded* when it is made: the nodes of the called function are added to the same graph, under the call's
+name, and the call's outputs stand for theirs (`Operation.expansion`). The call itself never runs. A graph definition
+contains the call instead of its expansion, unless other nodes read its inside, as gradients do; then it contains the
+expansion.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPANDERS", "calls_around", "expander", "resolved", "visible", "waited_for"]
 
-# What makes the nodes that a call stands for, by op: it sets the call's `expansion` and `finish`.
+# The function that expands calls of an op: it sets the call's `expansion` and `finish`.
 EXPANDERS: Final[dict[str, Callable[[Operation], None]]] = {}
 
 
 def expander(*op_types: str) -> Callable[[Callable[[Operation], None]], Callable[[Operation], None]]:
-    """Declare that nodes of these ops are calls, which the function expands."""
+    """Register the decorated function to expand calls, which are the nodes of these ops."""
 
     def attach(function: Callable[[Operation], None]) -> Callable[[Operation], None]:
         EXPANDERS.update(dict.fromkeys(op_types, function))
@@ -31,14 +32,14 @@ def expander(*op_types: str) -> Callable[[Callable[[Operation], None]], Callable
 
 
 def resolved(tensor: Tensor) -> Tensor:
-    """What an output of a call stands for; every other tensor stands for itself."""
+    """Return the tensor that an output of a call stands for; other tensors stand for themselves."""
     while tensor.op.expansion is not None:
         tensor = tensor.op.expansion[tensor.value_index]
     return tensor
 
 
 def waited_for(op: Operation) -> Iterator[Operation]:
-    """The nodes that have run when `op` has: of a call, those that it expands to."""
+    """Yield the nodes that must run for `op` to be complete: for a call, those of its expansion."""
     if op.expansion is None:
         yield op
     else:
@@ -47,14 +48,14 @@ def waited_for(op: Operation) -> Iterator[Operation]:
 
 
 def calls_around(op: Operation) -> Iterator[Operation]:
-    """The calls whose expansions a node is in, the innermost first."""
+    """Yield the calls whose expansions contain a node, the innermost first."""
     while op.call is not None:
         op = op.call
         yield op
 
 
 def visible(operations: Iterable[Operation]) -> tuple[list[Operation], set[Operation]]:
-    """The nodes that a definition has, and those calls among them in whose place it has their expansions."""
+    """Return the nodes of a definition, and the calls that it replaces by their expansions."""
     hidden: dict[Operation, list[Operation]] = {}
     shown: dict[Operation, None] = {}
     opened: set[Operation] = set()
@@ -68,12 +69,14 @@ def visible(operations: Iterable[Operation]) -> tuple[list[Operation], set[Opera
     while waiting:
         op = waiting.pop()
         shown[op] = None
+        # A node that reads or waits for the inside of a call opens that call, so its expansion becomes visible.
         for source in (*(t.op for t in op.inputs), *op.waits_for):
             for call in calls_around(source):
                 if call not in opened:
                     opened.add(call)
                     if call in shown:
                         waiting.extend(hidden.pop(call, ()))
+        # The call was opened before it was reached here, so its inner nodes follow now.
         if op in opened:
             waiting.extend(hidden.pop(op, ()))
     return [op for op in ordered if op in shown], opened

@@ -1,4 +1,4 @@
-"""Collections: lists of a graph, by name, in which parts of a program leave things for others."""
+"""Collections: named lists of a graph by which parts of a program share objects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Collections"]
 
 
 class Collections(Locked):
-    """What a graph has to do with its collections."""
+    """The collections of a graph, as a base class."""
 
     def __init__(self) -> None:
         super().__init__()
         self._collections: dict[str, list[Any]] = {}
 
     def add_to_collection(self, name: str, value: Any) -> None:
-        """Append `value` to the collection of that name."""
+        """Append `value` to the collection `name`."""
         with self.lock:
             self._collections.setdefault(name, []).append(value)
 
@@ -31,7 +31,7 @@ class Collections(Locked):
             self.add_to_collection(name, value)
 
     def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
-        """A copy of the collection; with `scope`, only the items whose name the regular expression matches."""
+        """Return a copy of the collection; with `scope`, only items whose name matches that regular expression."""
         with self.lock:
             items = list(self._collections.get(name, ()))
         if scope is None:
@@ -41,7 +41,7 @@ class Collections(Locked):
         return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
 
     def get_collection_ref(self, name: str) -> list[Any]:
-        """The collection itself."""
+        """Return the collection itself."""
         with self.lock:
             return self._collections.setdefault(name, [])
 
@@ -52,10 +52,10 @@ class Collections(Locked):
 
     @property
     def collections(self) -> list[str]:
-        """The names of all collections."""
+        """The names of all non-empty collections."""
         return self.get_all_collection_keys()
 
     def get_all_collection_keys(self) -> list[str]:
-        """Names of the collections that hold something."""
+        """Return the names of all non-empty collections."""
         with self.lock:
             return [k for k, v in self._collections.items() if v]

@@ -1,4 +1,4 @@
-"""Values that are made of several tensors and pass through branches and loops as one."""
+"""Values that consist of several tensors and pass through branches and loops as one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["CompositeTensor"]
 
 
 class CompositeTensor:
-    """A value made of tensors, such as `IndexedSlices` and `SparseTensor`.
+    """A value that consists of tensors, such as `IndexedSlices` and `SparseTensor`.
 
     Attributes:
-        values: Those of its tensors that hold its elements.
+        values: The tensor that holds its elements.
     """
 
     __slots__ = ("values",)
@@ -27,7 +27,7 @@ class CompositeTensor:
 
     @property
     def dtype(self) -> DType:
-        """Element type of the values."""
+        """The element type of the values."""
         return self.values.dtype
 
     @property
@@ -42,7 +42,7 @@ class CompositeTensor:
 
     @property
     def name(self) -> str:
-        """Name of the values."""
+        """The name of the values."""
         return self.values.name
 
     if not TYPE_CHECKING:
@@ -52,17 +52,17 @@ class CompositeTensor:
 
     @property
     def components(self) -> tuple[Tensor, ...]:
-        """The tensors that it is made of."""
+        """The tensors that it consists of."""
         raise NotImplementedError
 
     def with_components(self, components: Sequence[Any]) -> CompositeTensor:
-        """One of the same kind, made of those."""
+        """Return a value of the same kind that consists of these components."""
         raise NotImplementedError
 
     def component_dims(self, dims: Dims) -> list[Dims]:
-        """The static shapes of the components, where `dims` is the shape invariant of a loop variable of this kind."""
+        """Return the static shapes of the components for a loop variable of this kind with shape invariant `dims`."""
         raise NotImplementedError
 
     def kept_dims(self) -> list[Dims]:
-        """The static shapes that the components keep in a loop where no invariant says otherwise."""
+        """Return the static shapes that the components keep in a loop without a shape invariant."""
         return [tensor.dims for tensor in self.components]

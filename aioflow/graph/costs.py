@@ -1,8 +1,8 @@
-"""How much work an op is, from the shapes alone: the static half of the cost model (whitepaper, 3.2.1).
+"""The amount of work of an op, from shapes alone: the static half of the cost model (whitepaper, 3.2.1).
 
-A cost says what the work is counted in (bytes moved, multiply-adds), which measured rate turns that into seconds, and
-how much harder the op is than the one by which the rate was measured. Estimates need to be right in order, not in the
-last digit: placement compares them. The op definitions name these; what only one op needs stands beside that op.
+A cost consists of the unit of the work (bytes moved, multiply-adds), the measured rate that converts it to seconds, and
+the effort relative to the op by which the rate was measured. Estimates must be right in order of magnitude only,
+because placement compares them. Op definitions refer to the costs here; a cost for one op is next to that op.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Operand(NamedTuple):
-    """One input or output: its dtype's name, its shape with every size filled in, and its bytes."""
+    """One input or output: its dtype's name, its shape without unknown sizes, and its bytes."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -35,42 +35,42 @@ class Operand(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return math.prod(self.dims)
 
 
-# Attributes, inputs and outputs of a node → its work, in the unit of the rate.
+# Returns the work of a node, in the unit of the rate, from its attributes, inputs and outputs.
 Work: TypeAlias = Callable[[Mapping[str, Any], Sequence[Operand], Sequence[Operand]], float]
 
 
 def moved(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Bytes read and written."""
+    """Return the bytes read and written."""
     return sum([i.size for i in inputs]) + sum([o.size for o in outputs])
 
 
 def read(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Bytes read."""
+    """Return the bytes read."""
     return sum([i.size for i in inputs])
 
 
 def written(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Bytes written, and as many read."""
+    """Return twice the bytes written, for an op that reads as many as it writes."""
     return 2.0 * sum([o.size for o in outputs])
 
 
 def nothing(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """No work beyond the call."""
+    """Return 0: no work beyond the call."""
     return 0.0
 
 
 class Cost(NamedTuple):
-    """What an op costs.
+    """The cost of an op.
 
     Attributes:
-        rate: "product" or a name in `calibration.RATES`; "" for what only names a value or steers it, and takes no time
-            at all.
-        work: Counts the work, in the rate's unit.
-        factor: How much harder than the op by which the rate was measured.
+        rate: "product" or a name in `calibration.RATES`; "" for ops that take no time: they name values or are control
+            flow.
+        work: Returns the amount of work, in the rate's unit.
+        factor: The effort relative to the op by which the rate was measured.
     """
 
     rate: str
@@ -79,7 +79,7 @@ class Cost(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether it takes no time at all, not even that of a call."""
+        """True if it takes no time at all, not even that of a call."""
         return not self.rate
 
 
@@ -87,5 +87,5 @@ FREE: Final = Cost("", nothing)
 LIGHT: Final = Cost("elementwise", nothing)
 PER_ELEMENT: Final = Cost("elementwise", moved)
 
-# Rates of ops that multiply and add: how they round may depend on whether two operands are one buffer.
+# Rates of ops that multiply and add: their rounding may depend on whether two operands share one buffer.
 MULTIPLYING_RATES: Final = frozenset({"product", "convolution"})

@@ -1,4 +1,4 @@
-"""The default graph: the innermost `as_default` block's, or else one that the process shares; and that of values."""
+"""The default graph: that of the innermost `as_default` block, or else one per process; and the graph of values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["default_graph", "get_default_graph", "graph_of", "reset_default_grap
 
 
 class _ProcessDefault(Locked):
-    """The graph that is the default where no `as_default` is open."""
+    """The default graph outside of `as_default` blocks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class _ProcessDefault(Locked):
 
 def _new_graph() -> Graph:
     graph = Graph()
-    graph.source = None  # whoever imports aioflow has not made it
+    graph.source = None  # the user who imports aioflow has not created it
     return graph
 
 
@@ -33,23 +33,23 @@ _PROCESS: Final = _ProcessDefault()
 
 
 def default_graph() -> Graph:
-    """The graph that new nodes go to."""
+    """Return the graph to which new nodes are added."""
     return innermost_graph() or _PROCESS.graph
 
 
-get_default_graph: Final = default_graph  # its public name
+get_default_graph: Final = default_graph  # the public name
 
-_SEVERAL: Final = (list, tuple)  # a name, because `list | tuple` would be made anew for each input of each node
+_SEVERAL: Final = (list, tuple)  # a constant, because `list | tuple` would be built anew for each input of each node
 
 
 def graph_of(values: Iterable[Any]) -> Graph:
-    """The graph that these values belong to, or the default one where none belongs to any.
+    """Return the graph that these values belong to, or the default one if none belongs to a graph.
 
     Args:
-        values: Tensors, nodes, variables and the like; lists and tuples of them; and anything else, which has no say.
+        values: Tensors, nodes, variables and the like, and lists and tuples of them. Other values are ignored.
 
     Raises:
-        InvalidArgumentError: they are of several graphs.
+        InvalidArgumentError: they belong to several graphs.
     """
     found: Graph | None = None
     for value in values:
@@ -74,7 +74,7 @@ def reset_default_graph() -> None:
     """Replace the process's default graph with a new, empty one.
 
     Raises:
-        FailedPreconditionError: a `with graph.as_default()` is open here.
+        FailedPreconditionError: a `with graph.as_default()` block is open.
     """
     if innermost_graph() is not None:
         raise FailedPreconditionError("reset_default_graph cannot be called inside `with graph.as_default()`")

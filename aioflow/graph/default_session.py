@@ -1,4 +1,4 @@
-"""Which session `Tensor.eval` and `Operation.run` use: the innermost one opened around them, in this task or thread."""
+"""The session of `Tensor.eval` and `Operation.run`: the innermost open session block in this task or thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SESSIONS: Final[ContextStack[aioflow.Session]] = ContextStack("aioflow_sessions"
 
 
 def current_session(graph: aioflow.Graph | None = None) -> aioflow.Session | None:
-    """The innermost open session (for `graph`, when one is given), or None. It has not been closed."""
+    """Return the innermost open session, of `graph` if given, or None. Closed sessions are skipped."""
     for session in SESSIONS:
         if not session.closed and (graph is None or session.graph is graph):
             return session
@@ -22,13 +22,13 @@ def current_session(graph: aioflow.Graph | None = None) -> aioflow.Session | Non
 
 
 def check_session(session: Any) -> None:
-    """Raise DTypeError if this is not a session: something that runs steps."""
+    """Raise DTypeError if this is not a session, an object that runs steps."""
     if not callable(getattr(session, "run", None)):
         raise DTypeError("not a session", expected="an aioflow.Session", actual=repr(session))
 
 
 def session_for(session: aioflow.Session | None, graph: aioflow.Graph) -> aioflow.Session:
-    """`session`, or the default session of `graph`. Raises NoSessionError where there is none."""
+    """Return `session`, or else the default session of `graph`. Raises NoSessionError without a default session."""
     if session is not None:
         return session
     found = current_session(graph)

@@ -1,8 +1,8 @@
 """The parts of a graph as plain data: nodes, constants, functions.
 
-They are frozen, and check their fields when they are made, so that a definition decoded from untrusted bytes obeys the
-same rules as one made by hand. Whether nodes fit together and fit their ops is for `import_graph_def` to say. Inputs
-are written as TensorFlow writes them: "node", "node:1", and "^node" for a control input.
+They are frozen and validate their fields when they are created, so that definitions decoded from untrusted bytes obey
+the same rules as those made by hand. `import_graph_def` checks whether nodes fit together and fit their ops. Inputs are
+written as in TensorFlow: "node", "node:1", and "^node" for a control input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ATTR: Final = re.compile(r"\w+", re.ASCII)
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.:/@*-]*")
 _INPUT: Final = re.compile(rf"(\^?)({NAME})(?::([0-9]{{1,9}}))?")
 _MAX_NAME: Final = 4096
-_MAX_RANK: Final = 64  # what NumPy can hold
+_MAX_RANK: Final = 64  # NumPy's limit
 _MAX_BYTES: Final = 2**63 - 1
 MAX_DEPTH: Final = 4  # of attribute values: a list of shapes has depth 2
 _INT64: Final = range(-(2**63), 2**63)
@@ -53,12 +53,17 @@ _INT64: Final = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class TensorData:
-    """A constant as plain data: little-endian bytes in C order, or for strings one `bytes` an element.
+    """A constant as plain data: little-endian bytes in C order, or one `bytes` per element for strings.
 
-    The bytes may be a view of memory that nobody writes to, as that of a mapped file.
+    The bytes may be a view of memory that is never written to, such as that of a mapped file.
+
+    Attributes:
+        dtype: The element type.
+        shape: The sizes.
+        data: The bytes, or a tuple of strings.
 
     Raises:
-        DTypeError: resources and variants have no such form.
+        DTypeError: the dtype is a resource or variant, which have no such form.
         InvalidArgumentError: the shape is malformed, or does not fit the data.
     """
 
@@ -71,13 +76,13 @@ class TensorData:
             raise DTypeError("not a dtype of constants", expected="a number, bool or string", actual=self.dtype)
         if len(self.shape) > _MAX_RANK or not all(type(d) is int and d >= 0 for d in self.shape):
             raise InvalidArgumentError("not a shape", expected=f"at most {_MAX_RANK} sizes >= 0", actual=self.shape)
-        # NumPy multiplies the sizes other than 0 too, and refuses what does not fit an index
+        # NumPy multiplies the nonzero sizes too, and rejects a product that does not fit an index.
         if math.prod(d for d in self.shape if d) * self.dtype.size > _MAX_BYTES:
             raise InvalidArgumentError("the size overflows", expected=f"at most {_MAX_BYTES} bytes", actual=self.shape)
         count = math.prod(self.shape)
         wanted = count if self.dtype is string else count * self.dtype.size
         if not _holds(self.data, self.dtype) or len(self.data) != wanted:
-            given: Any = self.data  # whatever it is
+            given: Any = self.data  # it may be of any type here
             length = f"{len(given)} in " if isinstance(given, bytes | memoryview | tuple) else ""
             raise InvalidArgumentError(
                 f"the data does not fit a tensor of {self.dtype.name} with shape {list(self.shape)}",
@@ -89,17 +94,18 @@ class TensorData:
 
     @classmethod
     def of(cls, array: Array, quantized: DType | None = None) -> TensorData:
-        """The data of an array; of a quantized type it is one of plain integers."""
+        """Return the data of an array; for a quantized type the array holds plain integers."""
         dtype = quantized or as_dtype(array.dtype)
         if dtype is string:
             return cls(dtype, array.shape, tuple(array.reshape(-1).tolist()))
         stored = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        # A frozen array is shared; any other could be written to later, so it is copied.
         shared = is_frozen(stored) and stored.size > 0
         return cls(dtype, array.shape, stored.reshape(-1).view(np.uint8).data if shared else stored.tobytes())
 
     @property
     def raw(self) -> bytes | memoryview:
-        """The bytes, of what is no string. Raises DTypeError."""
+        """The bytes of a value that is not a string. Raises DTypeError for strings."""
         if isinstance(self.data, tuple):
             raise DTypeError("strings have no fixed form", expected="numbers or bools", actual=self.dtype)
         return self.data
@@ -112,7 +118,7 @@ class TensorData:
         return TensorData, (self.dtype, self.shape, data)
 
     def to_array(self) -> Array:
-        """A read-only array, over the same memory where it is not of strings."""
+        """Return a read-only array, which shares the memory unless it holds strings."""
         if not isinstance(self.data, tuple):
             stored = np.frombuffer(self.data, self.dtype.np_dtype.newbyteorder("<")).reshape(self.shape)
             return stored.astype(self.dtype.np_dtype, copy=False)
@@ -142,14 +148,14 @@ class FunctionRef:
 
 
 class InputRef(NamedTuple):
-    """An input of a NodeDef, parsed: output `port` of `node`, or `port` -1 for a control input."""
+    """A parsed input of a NodeDef: output `port` of `node`, with `port` -1 for a control input."""
 
     node: str
     port: int
 
     @classmethod
     def parse(cls, text: Any) -> InputRef:
-        """From "node", "node:1" or "^node". Raises InvalidArgumentError."""
+        """Parse "node", "node:1" or "^node". Raises InvalidArgumentError."""
         match = _INPUT.fullmatch(text) if isinstance(text, str) else None
         if match is None or (match[1] and match[3]):
             raise InvalidArgumentError("not an input", expected="'node', 'node:1' or '^node'", actual=repr(text))
@@ -164,7 +170,8 @@ class NodeDef:
     """One node.
 
     Attributes:
-        name, op: The node's name and the name of its op.
+        name: The node's name.
+        op: The name of its op.
         inputs: Data inputs, then control inputs.
         device: The requested device, "" for any.
         attrs: Attributes by name; a dtype is a `DType`, a shape a tuple with None for each unknown size (or None), a
@@ -209,16 +216,16 @@ class NodeDef:
 
     @property
     def input(self) -> tuple[str, ...]:
-        """`inputs`, under the name that it has in TensorFlow."""
+        """The same as `inputs`, under TensorFlow's name."""
         return self.inputs
 
     def refs(self) -> list[InputRef]:
-        """The inputs, parsed."""
+        """Return the parsed inputs."""
         return [InputRef.parse(text) for text in self.inputs]
 
 
 class FunctionArg(NamedTuple):
-    """One argument or result of a function: its name, dtype, and what is known of its shape."""
+    """One argument or result of a function: its name, dtype and static shape."""
 
     name: str
     dtype: DType
@@ -227,14 +234,15 @@ class FunctionArg(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionDef:
-    """A function: nodes that read its arguments under their names.
+    """A function: nodes that refer to its arguments by name.
 
     Attributes:
-        name: What calls name it by.
-        inputs, outputs: Arguments and results.
+        name: The name that calls refer to.
+        inputs: The arguments.
+        outputs: The results.
         nodes: The body, in any order.
-        returns: For each output what it is: "node:1", or the name of an argument.
-        control_returns: Names of the nodes that run in any case.
+        returns: The source of each output: "node:1", or the name of an argument.
+        control_returns: Names of the nodes that always run.
         gradient: Name of the function that computes its gradient from arguments and gradients of results, or "".
 
     Raises:
@@ -275,7 +283,7 @@ class FunctionDef:
 
 
 def require(condition: bool, what: str, actual: Any) -> None:
-    """Raise InvalidArgumentError where it does not hold."""
+    """Raise InvalidArgumentError unless the condition holds."""
     if not condition:
         raise InvalidArgumentError(f"not a valid {what}", actual=brief(actual))
 

@@ -1,6 +1,6 @@
-"""Device names, whole and partial: `/job:J/replica:R/task:T/device:TYPE:I`, the short `/gpu:0`, and their merging.
+"""Full and partial device names: `/job:J/replica:R/task:T/device:TYPE:I`, the short `/gpu:0`, and merging.
 
-CPU, GPU and TPU may be written in any case and are kept in capitals; other types are kept as they are written.
+CPU, GPU and TPU are accepted in any case and stored in capitals; other types are stored as they are written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,20 @@ _PART: Final = re.compile(
 )
 _SHOUTED: Final = frozenset({"CPU", "GPU", "TPU"})
 _TYPES: Final = frozenset({"type", "short"})
-_ENDS: Final = frozenset({"type", "index", "short", "short_index"})  # the last group of a part that names a type
+_ENDS: Final = frozenset({"type", "index", "short", "short_index"})  # the last group of a part with a type
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """A device name in parts, where None leaves a part open."""
+    """A parsed device name, in which None leaves a part open.
+
+    Attributes:
+        job: The job's name.
+        replica: The number of the replica.
+        task: The number of the task.
+        device_type: The type, such as "CPU".
+        device_index: The index among the devices of that type in a task.
+    """
 
     job: str | None = None
     replica: int | None = None
@@ -40,19 +48,19 @@ class DeviceSpec:
 
     @classmethod
     def from_string(cls, name: str) -> DeviceSpec:
-        """Parse a whole or partial device name; "" is the spec that leaves everything open, and so does a `*`.
+        """Parse a full or partial device name. A `*` leaves a part open, and "" leaves all parts open.
 
         Raises:
-            InvalidArgumentError: the name does not have that form.
+            InvalidArgumentError: the name is malformed.
         """
         return _parsed(name)
 
     def replace(self, **parts: Any) -> DeviceSpec:
-        """This spec with these parts instead of its own."""
+        """Return a copy with these parts replaced."""
         return replace(self, **parts)
 
     def to_string(self) -> str:
-        """The name, with the open parts left out; of a device's type and index the open one is `*`."""
+        """Return the name without open parts. If only one of device type and index is open, it becomes `*`."""
         pieces = [
             f"/job:{self.job}" if self.job is not None else "",
             f"/replica:{self.replica}" if self.replica is not None else "",
@@ -64,7 +72,7 @@ class DeviceSpec:
         return "".join(pieces)
 
     def override(self, inner: DeviceSpec) -> DeviceSpec:
-        """This spec with every part that `inner` names taken from `inner`: an inner scope wins."""
+        """Return this spec with every part that `inner` defines taken from `inner`: the inner scope has precedence."""
         return DeviceSpec(
             self.job if inner.job is None else inner.job,
             self.replica if inner.replica is None else inner.replica,
@@ -74,12 +82,13 @@ class DeviceSpec:
         )
 
     def make_merged_spec(self, dev: DeviceSpec) -> DeviceSpec:
-        """`override` by the name that TensorFlow gives it."""
+        """Return the same as `override`, under TensorFlow's name."""
         return self.override(dev)
 
     def conflict(self, other: DeviceSpec) -> str | None:
-        """The first part in which the two name different things: "job", "replica", "task", "device_type",
-        "device_index"; None where some device may satisfy both.
+        """Return the name of the first part in which the two differ, or None if one device can satisfy both.
+
+        The parts are "job", "replica", "task", "device_type" and "device_index", in this order.
         """
         for part in _PARTS:
             mine, theirs = getattr(self, part), getattr(other, part)
@@ -88,7 +97,7 @@ class DeviceSpec:
         return None
 
     def matches(self, full: DeviceSpec) -> bool:
-        """Whether the whole name `full` satisfies this partial one."""
+        """Return whether the full name `full` satisfies this partial one."""
         pairs = (
             (self.job, full.job),
             (self.replica, full.replica),
@@ -105,7 +114,7 @@ class DeviceSpec:
 _PARTS: Final = ("job", "replica", "task", "device_type", "device_index")
 
 
-@lru_cache(maxsize=4096)  # a graph has thousands of nodes and a few names
+@lru_cache(maxsize=4096)  # a graph has thousands of nodes and few distinct names
 def _parsed(name: str) -> DeviceSpec:
     text = name if not name or name.startswith("/") else "/" + name
     position = 0
@@ -137,6 +146,6 @@ def _number(text: str | None) -> int | None:
 
 
 def task_of(device: str) -> str:
-    """The name of the task that owns a device of that full name."""
+    """Return the name of the task that owns the device with this full name."""
     spec = DeviceSpec.from_string(device)
     return DeviceSpec(spec.job, spec.replica, spec.task).to_string()

@@ -1,4 +1,4 @@
-"""Graph definitions as documents of aioflow's own encoding (see `encoding`): what the first release wrote."""
+"""Graph definitions as documents of aioflow's own encoding (see `encoding`), as the first release wrote them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 
 
 def to_document(nodes: Sequence[NodeDef], version: int, functions: Sequence[FunctionDef]) -> dict[str, Any]:
-    """What is encoded of a graph definition."""
+    """Return the document to encode for a graph definition."""
     document = {"version": version, "nodes": _node_documents(nodes)}
     if functions:
         document["functions"] = [_function_document(function) for function in functions]
@@ -67,15 +67,15 @@ def _plain(value: Any) -> Any:
 
 
 def from_document(document: Any) -> tuple[tuple[NodeDef, ...], int, tuple[FunctionDef, ...]]:
-    """Nodes, version and functions of a definition.
+    """Return nodes, version and functions of a definition.
 
     Raises:
-        InvalidArgumentError: it is no definition of a graph.
-        UnimplementedError: a later release is needed to read it.
+        InvalidArgumentError: the document is not a graph definition.
+        UnimplementedError: reading it requires a later release.
     """
     fields = _known_fields(document, "graph definition", "version", "nodes")
     version = fields["version"]
-    if type(version) is int and version > 0:  # otherwise the definition refuses it
+    if type(version) is int and version > 0:  # otherwise GraphDef rejects the version
         version = readable_version("the graph definition", fields, range(1, VERSION + 1))
     functions = tuple(_function(item) for item in _list(fields.get("functions", []), "list of functions"))
     return _nodes(fields["nodes"]), version, functions
@@ -118,7 +118,7 @@ def _value(value: Any, depth: int) -> Any:
         require(depth > 0, "attribute value", "nested too deeply")
         return tuple(_value(item, depth - 1) for item in value)
     if not isinstance(value, dict):
-        return value  # NodeDef checks it
+        return value  # NodeDef validates it
     if "$dtype" in value:
         return _dtype(_fields(value, "dtype", "$dtype")["$dtype"])
     if "$function" in value:
@@ -140,7 +140,7 @@ def _dtype(name: Any) -> DType:
 
 
 def _known_fields(value: Any, what: str, *names: str) -> dict[str, Any]:
-    """A map with these keys at least. Others are of later releases, and of no importance: see `checks/versions.py`."""
+    """Return the map, which must have at least these keys. Later releases may add others: see `checks/versions.py`."""
     known = {key: value[key] for key in names if key in value} if isinstance(value, dict) else value
     _fields(known, what, *names)
     found: dict[str, Any] = value
@@ -148,7 +148,7 @@ def _known_fields(value: Any, what: str, *names: str) -> dict[str, Any]:
 
 
 def _fields(value: Any, what: str, *names: str) -> dict[str, Any]:
-    """A map with exactly these keys."""
+    """Return the map, which must have exactly these keys."""
     if not isinstance(value, dict) or set(value) != set(names):
         actual = sorted(value, key=str)[:8] if isinstance(value, dict) else type(value).__name__
         raise InvalidArgumentError(f"not a {what}", expected=f"a map with {', '.join(names)}", actual=actual)

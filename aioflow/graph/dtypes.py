@@ -1,10 +1,10 @@
-"""Element types of tensors: one `DType` object each, with its NumPy twin and its public enum number.
+"""Element types of tensors: one `DType` object each, with its NumPy equivalent and its public enum number.
 
-Strings are byte strings held in object arrays. bfloat16 and the narrow types come from `ml_dtypes`. Resource tensors
-hold handles.
+Strings are byte strings in object arrays. bfloat16 and the narrow types come from `ml_dtypes`. Resource tensors hold
+handles.
 
-Narrow types are the floats of 8 bits and fewer and the integers of fewer than 8. Values of them are stored, moved and
-cast, as in TensorFlow; there is no arithmetic. In memory, on the wire and in files an element is a byte.
+Narrow types are floats of at most 8 bits and integers of fewer than 8 bits. As in TensorFlow, their values are stored,
+moved and cast, without arithmetic. In memory, on the wire and in files an element is one byte.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ __all__ = [
 ]
 
 
-_FORMS: Final = (str, type, np.dtype, int)  # what a DType is compared with
-_UNEQUAL: Final = (int, complex, str, bytes)  # taken by `as_dtype`, but TensorFlow has no dtype for them: none is equal
+_FORMS: Final = (str, type, np.dtype, int)  # types of values that a DType is compared with
+# Accepted by `as_dtype`, but TensorFlow has no dtype for them, so no DType equals them.
+_UNEQUAL: Final = (int, complex, str, bytes)
 
 _PLAIN: Final = "iufcbIUF"
 
@@ -62,9 +63,15 @@ _PLAIN: Final = "iufcbIUF"
 class DType:
     """An element type. Instances are singletons.
 
-    One equals each name, type, dtype of NumPy and number that `as_dtype` takes for it: `x.dtype == np.float32`; of
-    Python's types, only `float`, `bool` and `object`. As in TensorFlow they hash by their numbers, so that a set or
-    dictionary of NumPy's types does not find one.
+    A DType equals each name, type, NumPy dtype and number that `as_dtype` converts to it: `x.dtype == np.float32`. Of
+    Python's types, only `float`, `bool` and `object` compare equal. As in TensorFlow, the hash is that of the enum
+    number, so a set or dictionary of NumPy types does not find a DType.
+
+    Attributes:
+        name: The name, such as "float32".
+        as_datatype_enum: The public enum number.
+        np_dtype: The NumPy dtype of arrays.
+        as_numpy_dtype: The NumPy scalar type, or `object`.
     """
 
     __slots__ = ("_kind", "as_datatype_enum", "as_numpy_dtype", "name", "np_dtype")
@@ -84,47 +91,47 @@ class DType:
 
     @property
     def is_floating(self) -> bool:
-        """Whether this is a real floating point type, bfloat16 and the narrow ones included."""
+        """True for real floating-point types, including bfloat16 and the narrow ones."""
         return self._kind in "fF"
 
     @property
     def is_integer(self) -> bool:
-        """Whether this is a plain (not a quantized) integer type."""
+        """True for plain (not quantized) integer types."""
         return self._kind in "iuIU"
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether this is an unsigned integer type."""
+        """True for unsigned integer types."""
         return self._kind in "uU"
 
     @property
     def is_complex(self) -> bool:
-        """Whether this is complex64 or complex128."""
+        """True for complex64 and complex128."""
         return self._kind == "c"
 
     @property
     def is_bool(self) -> bool:
-        """Whether this is bool."""
+        """True for bool."""
         return self._kind == "b"
 
     @property
     def is_numeric(self) -> bool:
-        """Whether arithmetic is defined: integer, floating or complex, but not narrow."""
+        """True if arithmetic is defined: integer, floating or complex, but not narrow."""
         return self._kind in "iufc"
 
     @property
     def is_narrow(self) -> bool:
-        """Whether values are stored, moved and cast, and nothing is computed: floats and integers of few bits."""
+        """True for floats and integers of few bits, whose values are stored, moved and cast, without arithmetic."""
         return self._kind in "IUF"
 
     @property
     def is_plain(self) -> bool:
-        """Whether elements are numbers or bools, bytes without references."""
+        """True if elements are numbers or bools: bytes without references."""
         return self._kind in _PLAIN
 
     @property
     def is_quantized(self) -> bool:
-        """Whether this is one of the quantized integers, which no kernel of the core takes."""
+        """True for quantized integers, which no kernel of the core accepts."""
         return self._kind == "q"
 
     @property
@@ -139,7 +146,7 @@ class DType:
 
     @property
     def size(self) -> int:
-        """Bytes an element (a pointer's for strings and resources)."""
+        """Bytes per element (of a pointer for strings and resources)."""
         return self.np_dtype.itemsize
 
     @property
@@ -154,14 +161,15 @@ class DType:
 
     def _limits(self) -> Any:
         if self.is_floating:
-            return ml_dtypes.finfo(self.np_dtype)  # type: ignore[no-untyped-call]  # ml_dtypes publishes no types for it
+            # ml_dtypes has no type annotations for these two.
+            return ml_dtypes.finfo(self.np_dtype)  # type: ignore[no-untyped-call]
         if self.is_integer:
             return ml_dtypes.iinfo(self.np_dtype)  # type: ignore[no-untyped-call]
         raise DTypeError(f"{self.name} has no limits", expected="an integer or floating dtype", actual=self.name)
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """What an image of this type has for black and white: 0, and the greatest integer, 1 or True."""
+        """Black and white in images of this type: 0, and the greatest integer, 1 or True."""
         if self.is_integer:
             return 0, self.max
         if self.is_bool or self.name in ("float32", "float64"):
@@ -170,16 +178,17 @@ class DType:
 
     @property
     def is_numpy_compatible(self) -> bool:
-        """Whether NumPy's arrays can hold its values: not those of resources and variants."""
+        """True if NumPy arrays can hold the values; False for resources and variants."""
         return self._kind not in "rv"
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether `other` is this type, in whatever form. Raises DTypeError if it is not a type."""
+        """Return whether `other` denotes this type. Raises DTypeError if it is not a type."""
         return as_dtype(other) is self
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
+        # bool is an int: without this check, True would equal float32, whose enum number is 1.
         if isinstance(other, DType | bool) or not isinstance(other, _FORMS):
             return False
         if isinstance(other, type) and other in _UNEQUAL:
@@ -235,7 +244,7 @@ uint4: Final = DType("uint4", 30, ml_dtypes.uint4, "U")
 int2: Final = DType("int2", 31, ml_dtypes.int2, "I")
 uint2: Final = DType("uint2", 32, ml_dtypes.uint2, "U")
 float4_e2m1fn: Final = DType("float4_e2m1fn", 33, ml_dtypes.float4_e2m1fn, "F")
-# Scales of blocks, as models have them: powers of two. TensorFlow has no such type; the number is ours.
+# Block scales in models: powers of two. TensorFlow has no such type; the number is aioflow's own.
 float8_e8m0fnu: Final = DType("float8_e8m0fnu", 90, ml_dtypes.float8_e8m0fnu, "F")
 
 ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, DType))
@@ -248,7 +257,7 @@ _BY_NAME: Final[dict[str, DType]] = {t.name: t for t in ALL} | {
     "bytes": string,
 }
 _BY_ENUM: Final = {t.as_datatype_enum: t for t in ALL}
-# Later entries win, so list the types that share a NumPy dtype with a quantized one as plain ones only.
+# Plain types only: quantized ones share their NumPy dtypes and would otherwise replace them.
 _BY_NUMPY: Final = {t.np_dtype: t for t in ALL if t.is_plain}
 _BY_PYTHON: Final[dict[type, DType]] = {
     float: float32,
@@ -260,15 +269,15 @@ _BY_PYTHON: Final[dict[type, DType]] = {
 }
 
 
-# What users call a dtype: see `as_dtype`.
+# All forms that `as_dtype` accepts.
 DTypeLike: TypeAlias = DType | np.dtype[Any] | type | str | int
 
 
 def as_dtype(type_value: DTypeLike) -> DType:
-    """The `DType` for a DType, a name ("float32"), an enum number, a Python type or anything NumPy takes as dtype.
+    """Return the DType for a name ("float32"), enum number, Python type or anything that NumPy accepts as dtype.
 
     Raises:
-        DTypeError: nothing of that kind exists.
+        DTypeError: no such dtype exists.
     """
     if isinstance(type_value, DType):
         return type_value
@@ -289,7 +298,7 @@ def as_dtype(type_value: DTypeLike) -> DType:
 
 
 def _from_numpy(value: Any) -> DType | None:
-    # NumPy takes None for float64 and any class for an object dtype
+    # NumPy converts None to float64 and any class to an object dtype.
     if value is None or (isinstance(value, type) and not issubclass(value, np.generic) and value is not object):
         return None
     try:
@@ -302,7 +311,7 @@ def _from_numpy(value: Any) -> DType | None:
 
 
 def can_cast_feed(source: DType, target: DType) -> bool:
-    """Whether an array of `source` may become `target` without a loss of kind: int to float yes, float to int no."""
+    """Return whether `source` can become `target` without a loss of kind: int to float yes, float to int no."""
     if source is target:
         return True
     ranks = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}

@@ -1,7 +1,7 @@
-"""Einsum equations, read once: the shape function, the gradient and the kernel all work on labels, never on text.
+"""Parsed einsum equations: the shape function, the gradient and the kernel all work on labels, not on text.
 
-A label is a letter of the equation, or for a dimension under an ellipsis the negative int that counts it from the
-right, so that the ellipses of several operands line up as in broadcasting.
+A label is a letter of the equation. For a dimension under an ellipsis it is a negative int that counts dimensions from
+the right, so that the ellipses of several operands align as in broadcasting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ ELLIPSIS = "..."
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """`terms` of the operands and of the output: tuples of letters, with at most one "..." each."""
+    """A parsed equation.
+
+    Attributes:
+        terms: For each operand a tuple of letters, with at most one "...".
+        output: The same for the output.
+    """
 
     terms: tuple[tuple[str, ...], ...]
     output: tuple[str, ...]
@@ -29,7 +34,9 @@ class Equation:
         return ",".join("".join(t) for t in self.terms) + "->" + "".join(self.output)
 
     def labels(self, ranks: tuple[int | None, ...]) -> list[tuple[Label, ...] | None]:
-        """The labels of each operand's dimensions, given their ranks; None for an unknown rank under an ellipsis.
+        """Return the labels of each operand's dimensions, given their ranks.
+
+        The labels are None for an operand with an ellipsis and unknown rank.
 
         Raises:
             InvalidArgumentError: an operand has the wrong rank.
@@ -37,7 +44,7 @@ class Equation:
         return [self._expand(term, rank) for term, rank in zip(self.terms, ranks, strict=True)]
 
     def output_labels(self, operands: list[tuple[Label, ...]]) -> tuple[Label, ...]:
-        """The labels of the output's dimensions; its ellipsis is as long as the longest of the operands'."""
+        """Return the labels of the output's dimensions. Its ellipsis is as long as the longest of the operands."""
         longest = max((sum(isinstance(x, int) for x in labels) for labels in operands), default=0)
         spread: tuple[Label, ...] = tuple(range(-longest, 0))
         found: list[Label] = []
@@ -66,10 +73,16 @@ def _wrong_rank(term: tuple[str, ...], expected: str, rank: int) -> InvalidArgum
 
 
 def parse_equation(text: str, count: int) -> Equation:
-    """Read "ij,jk->ik". Without "->" the output has, in alphabetical order, the letters that occur once.
+    """Parse an equation such as "ij,jk->ik".
+
+    Without "->" the output has the letters that occur once, in alphabetical order.
+
+    Args:
+        text: The equation.
+        count: The number of operands that it must have.
 
     Raises:
-        InvalidArgumentError: it is malformed, or is not for `count` operands.
+        InvalidArgumentError: it is malformed, or has another number of operands.
     """
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = tuple(_read_term(part, text) for part in left.split(","))

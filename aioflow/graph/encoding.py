@@ -1,7 +1,8 @@
-"""Two encodings of plain documents (None, bool, int, float, str, bytes, lists, maps by str): bytes, and readable text.
+"""Two encodings of plain documents (None, bool, int, float, str, bytes, lists, maps by str): binary and JSON.
 
-The bytes are a fixed header and one msgpack value, with a checksum over it, so that a truncated or altered file is told
-from a wrong one. What is read is data and nothing else: no extension types, no objects, bounded nesting, no key twice.
+The binary encoding is a fixed header and one msgpack value with a checksum, so that a truncated or altered file is
+distinguished from a file of another kind. Only plain data is decoded: no extension types, no objects, bounded nesting,
+no duplicate keys.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ Document: TypeAlias = Any
 
 MAGIC: Final = b"aiograph"
 FORMAT_VERSION: Final = 1
-_HEADER: Final = struct.Struct("<8sHIQ")  # magic, format version, CRC-32 of what follows, its length
+_HEADER: Final = struct.Struct("<8sHIQ")  # magic, format version, CRC-32 of the body, its length
 _MAX_ITEMS: Final = 1 << 24
 _MAX_TEXT: Final = 1 << 20
 _INT64: Final = range(-(2**63), 2**63)
 
 
 def to_bytes(document: Document) -> bytes:
-    """The header and the document in msgpack.
+    """Return the header and the document in msgpack.
 
     Raises:
-        InvalidArgumentError: text that is not valid Unicode, or data larger than msgpack can hold.
+        InvalidArgumentError: a text is not valid Unicode, or the data is larger than msgpack can hold.
     """
     try:
         body: bytes = msgpack.packb(document, use_bin_type=True)
@@ -45,11 +46,11 @@ def to_bytes(document: Document) -> bytes:
 
 
 def from_bytes(data: bytes) -> Document:
-    """The document in `data`.
+    """Return the document in `data`.
 
     Raises:
-        DataLossError: `data` is truncated, altered, or something else altogether.
-        UnimplementedError: it was written in a later format.
+        DataLossError: `data` is truncated, altered, or not a document.
+        UnimplementedError: it has a later format.
     """
     view = memoryview(data)
     if len(view) < _HEADER.size:
@@ -57,6 +58,7 @@ def from_bytes(data: bytes) -> Document:
     magic, version, checksum, length = _HEADER.unpack_from(view)
     if magic != MAGIC:
         raise DataLossError("not a graph definition", expected=MAGIC, actual=magic)
+    # The version comes before the checksum, since a later format may compute it differently.
     if version != FORMAT_VERSION:
         raise UnimplementedError(
             f"written in format {version}, and aioflow {RELEASE} reads format {FORMAT_VERSION}",
@@ -74,10 +76,10 @@ def from_bytes(data: bytes) -> Document:
 
 
 def unpack(body: bytes | memoryview) -> Document:
-    """One msgpack value, read with limits.
+    """Decode one msgpack value, with limits.
 
     Raises:
-        DataLossError: it is not one whole value of the kinds above.
+        DataLossError: it is not exactly one value of the supported types.
     """
     try:
         return msgpack.unpackb(
@@ -112,7 +114,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def to_text(document: Document) -> str:
-    """The document as JSON. Bytes become {"$base64": …}; NaN and infinities {"$float": …}."""
+    """Return the document as JSON, with bytes as {"$base64": …}, and NaN and infinities as {"$float": …}."""
     return json.dumps(_textual(document), indent=1, allow_nan=False)
 
 
@@ -129,10 +131,10 @@ def _textual(value: Document) -> Any:
 
 
 def from_text(text: str | bytes) -> Document:
-    """The document in JSON written by `to_text`.
+    """Return the document in JSON that `to_text` wrote.
 
     Raises:
-        DataLossError: it is not JSON, or not JSON of that form.
+        DataLossError: the text is not JSON, or not JSON of that form.
     """
     try:
         return json.loads(text, object_pairs_hook=_from_pairs, parse_constant=_refuse_constant, parse_int=_parse_int)
@@ -143,6 +145,7 @@ def from_text(text: str | bytes) -> Document:
 
 
 def _parse_int(digits: str) -> int:
+    # The length comes first, because int() of a long text takes quadratic time.
     if len(digits) > 20 or int(digits) not in _INT64:
         raise DataLossError("an integer out of range", expected="64 bits", actual=digits[:40])
     return int(digits)

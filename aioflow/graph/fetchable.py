@@ -1,4 +1,4 @@
-"""`Fetchable`: for type checkers, what `Session.run` gives for a fetch."""
+"""`Fetchable`: the type that `Session.run` returns for a fetch, for type checkers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Fetchable(Protocol[T_co]):
-    """What `Session.run` gives a `T` for: a tensor or variable an array, an operation None.
+    """An object for which `Session.run` returns a `T`: a tensor or variable an array, an operation None.
 
-    A value of rank 0 is one of NumPy's scalars, which have the attributes of an array, and of a string `bytes`.
+    A value of rank 0 is a NumPy scalar, which has the attributes of an array, or `bytes` for a string.
     """
 
     @property
     def _fetched(self) -> T_co:
-        """Nothing at run time: by its type a class declares what is fetched for it."""
+        """The declared type of the fetched value. Has no meaning at run time."""

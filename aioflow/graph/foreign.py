@@ -1,7 +1,6 @@
-"""Files of TensorFlow that are not definitions of graphs, where one is expected: recognised, so that the error can say
-what reads them.
+"""Detection of other TensorFlow files where a graph definition is expected, to suggest their reader in the error.
 
-Only the first bytes are looked at; nothing is decoded.
+Only the first bytes are examined; nothing is decoded.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ __all__ = ["refuse_foreign"]
 _LENGTH: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"  # a varint
 _SPACE: Final = rb"\s*(?:#[^\n]*\n\s*)*"
 _FORMS: Final = (
-    # MetaInfoDef: the list of ops, which begins with the name of one; or what may stand before it, and tags.
+    # MetaInfoDef: the list of ops, which begins with the name of an op, or with optional fields before it, and tags.
     (
         "a MetaGraphDef (.meta)",
         "train.import_meta_graph",
@@ -32,7 +31,7 @@ _FORMS: Final = (
 
 
 def refuse_foreign(data: bytes) -> None:
-    """Raise InvalidArgumentError if this is another file of TensorFlow."""
+    """Raise InvalidArgumentError if this is another kind of TensorFlow file."""
     for what, reader, pattern in _FORMS:
         if re.match(pattern, data[:8192]):
             raise InvalidArgumentError(f"this is {what}, which {reader} reads", expected="a GraphDef", actual=what)

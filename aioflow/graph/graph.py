@@ -1,7 +1,7 @@
-"""`Graph`, `Operation` and `Tensor`: building never computes, it appends nodes.
+"""`Graph`, `Operation` and `Tensor`: building only appends nodes, and never computes.
 
-A graph only grows. Existing nodes keep their inputs and attributes, so whatever was compiled from them stays valid when
-the graph is extended; the few exceptions (a device set later, an added control input) increment `Graph.mutations`.
+A graph only grows. Existing nodes keep their inputs and attributes, so compiled plans stay valid when the graph is
+extended; the few exceptions (a device set later, an added control input) increment `Graph.mutations`.
 """
 
 from __future__ import annotations
@@ -48,32 +48,41 @@ from aioflow.graph.tensor_like import NodeLike
 
 __all__ = ["OPERATORS", "Graph", "GraphKeys", "Operation", "Tensor"]
 
-_ENGINE: Final = str(Path(__file__).parents[1]) + os.sep  # with the separator: `aioflow_more` is somebody else's
-_LOOP: Final = str(Path(os.__file__).parent / "asyncio") + os.sep  # whose lines are below those of a task of the engine
-_NUMBERS: Final = itertools.count(1)  # of graphs, so that messages tell them apart
+# With the separator, so that `aioflow_more` is not part of the engine.
+_ENGINE: Final = str(Path(__file__).parents[1]) + os.sep
+# Frames of asyncio are below those of the engine's tasks.
+_LOOP: Final = str(Path(os.__file__).parent / "asyncio") + os.sep
+_NUMBERS: Final = itertools.count(1)  # of graphs, to distinguish them in messages
 
 
 class Graph(Collections):
-    """A set of nodes, append-only and safe to extend from several threads and tasks: `lock` is for who changes it.
+    """A set of nodes, append-only and safe to extend from several threads and tasks; changes hold `lock`.
 
     Attributes:
-        source: The user's line that made it; None for the default graph of the process.
+        source: The user's line that created the graph; None for the default graph of the process.
+        mark: An object that identifies the graph without keeping it alive.
+        held: Objects that live as long as the graph, such as the Python functions of its nodes.
+        functions: The functions that calls refer to, by name.
+        optimizations: Switches that apply unless a session sets its own.
+        copied: The number of nodes that were copied from the bodies of functions.
+        mutations: The number of changes to existing nodes.
+        seed: The graph-level random seed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._number = next(_NUMBERS)
         self.source: SourceLine | None = user_line()
-        self.mark = object()  # stands for the graph where nothing may keep it alive
+        self.mark = object()
         self._own = scopes.Body()
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
-        self._variables: dict[Tensor, Any] = {}  # by handle, and by value
+        self._variables: dict[Tensor, Any] = {}  # by handle and by value
         self._finalized = False
-        self.held: list[Any] = []  # what lives as long as the graph, such as the Python functions of its nodes
-        self.functions: dict[str, Any] = {}  # what calls name
-        self.optimizations: dict[str, bool] = {}  # switches that hold where a session does not say otherwise
-        self.copied = 0  # nodes that were copied from the bodies of functions
+        self.held: list[Any] = []
+        self.functions: dict[str, Any] = {}
+        self.optimizations: dict[str, bool] = {}
+        self.copied = 0
         self.mutations = 0
         self.seed: int | None = None
 
@@ -86,24 +95,24 @@ class Graph(Collections):
 
     @property
     def version(self) -> int:
-        """How many nodes have been made."""
+        """The number of nodes created so far."""
         return len(self._own.nodes)
 
     @property
     def finalized(self) -> bool:
-        """Whether `finalize` was called."""
+        """True after `finalize`."""
         return self._finalized
 
     def finalize(self) -> None:
-        """Refuse new nodes from now on."""
+        """Reject new nodes from now on."""
         self._finalized = True
 
     def unfinalize(self) -> None:
-        """Accept new nodes again: a monitored session leaves the graph as it found it."""
+        """Accept new nodes again: a monitored session restores the graph's state."""
         self._finalized = False
 
     def note_mutation(self) -> None:
-        """Record that an existing node changed, so that compiled plans are made anew."""
+        """Record that an existing node changed, so that plans are compiled again."""
         self._check_open(None)
         self.mutations += 1
 
@@ -120,14 +129,23 @@ class Graph(Collections):
         source: SourceLine | None = None,
         expand: bool = True,
     ) -> Operation:
-        """Append a node whose attributes and output specs are already worked out (`ops.apply` does that).
+        """Append a node whose attributes and output specs are already complete (`ops.apply` prepares them).
 
-        A call is expanded with it, unless `expand` is false.
+        Args:
+            op_type: The name of the op.
+            inputs: The input tensors.
+            attrs: The attributes.
+            output_specs: Dtype and static shape of each output.
+            name: The requested name; None for the name of the op.
+            control_inputs: Nodes to wait for, in addition to those of the scopes.
+            device: The requested device, "" for none.
+            source: The user's line; None to find it on the stack.
+            expand: Whether to expand a function call.
 
         Raises:
-            FailedPreconditionError: the graph is finalised.
-            InvalidArgumentError: an input belongs to another graph, the name is malformed, or only the compiler makes
-                nodes of that op.
+            FailedPreconditionError: the graph is finalized.
+            InvalidArgumentError: an input belongs to another graph, the name is malformed, or the op is reserved for
+                the compiler.
         """
         op_def = OPS.get(op_type)
         if op_def.made_by != "user":
@@ -167,7 +185,7 @@ class Graph(Collections):
             return op
 
     def _home(self, scope: scopes.Scope) -> scopes.Body:
-        """Where a new node goes: the function that is being traced, or the graph."""
+        """Return the body that owns a new node: the function that is being traced, or the graph."""
         return scopes.body_of(scope) or self._own
 
     def _expand(self, op: Operation) -> None:
@@ -188,7 +206,7 @@ class Graph(Collections):
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Where the block raises, none of the nodes that it added stay. Nobody else adds nodes meanwhile."""
+        """Remove all nodes that the block added if it raises. Other threads cannot add nodes in the meantime."""
         with self.lock:
             home = self._home(scopes.current_scope(self))
             names, functions = dict(home.names), dict(self.functions)
@@ -200,11 +218,11 @@ class Graph(Collections):
                 raise
 
     def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> GraphDef:
-        """The graph as plain data, to save, send or import.
+        """Return the graph as plain data, to save, send or import.
 
         Args:
-            from_version: Only the nodes made after `version` had this value.
-            add_shapes: Add the static shapes, in the attribute `_output_shapes`.
+            from_version: Include only the nodes created after `version` had this value.
+            add_shapes: Whether to add the static shapes, as attribute `_output_shapes`.
 
         Raises:
             InvalidArgumentError: an attribute has no plain form, such as a Python function; the error names the node.
@@ -219,7 +237,7 @@ class Graph(Collections):
             raise InvalidArgumentError(
                 f"{name!r} is not a valid node name", expected="letters, digits, _.-/", actual=name
             )
-        if name.endswith("/"):  # an absolute name, as given by a name scope
+        if name.endswith("/"):  # an absolute name, as yielded by a name scope
             name = full
             if name in home.nodes:
                 raise AlreadyExistsError(f"there is already a node {name!r}", node=name)
@@ -228,7 +246,10 @@ class Graph(Collections):
         return home.unique(full)
 
     def _check_open(self, op_type: str | None) -> None:
-        """`op_type`: of the node that is being made; None where one changes that is there."""
+        """Raise FailedPreconditionError if the graph is finalized.
+
+        `op_type` is the op of the node to create, or None for a change of an existing node.
+        """
         if self._finalized:
             error = FailedPreconditionError("the graph is finalized and cannot be modified", op_type=op_type)
             error.source = user_line()
@@ -243,24 +264,25 @@ class Graph(Collections):
             raise of_another_graph(self, tensor.op, f"tensor {tensor.name!r}")
 
     def take_scope_name(self, op: Operation, prefix: str) -> None:
-        """Give the node that was made last the name of its name scope, as `name_scope` yields it, if it is in it.
+        """Rename the last node to the name of its name scope `prefix`, as yielded by `name_scope`.
 
-        Nothing refers to that node yet. Of any other the name stays as it is.
+        No node refers to the last node yet. If `op` is another node, or not in that scope, its name stays.
         """
         with self.lock:
             nodes = self._home(scopes.current_scope(self)).nodes
+            # The last entry can be renamed without changing the order of the dictionary.
             if prefix[:-1] not in nodes and op.name.startswith(prefix) and next(reversed(nodes)) == op.name:
                 del nodes[op.name]
                 op.name = prefix[:-1]
                 nodes[op.name] = op
 
     def add_to_collection(self, name: str, value: Any) -> None:
-        """Append `value` to the collection of that name. Raises FailedPreconditionError: the graph is finalised."""
+        """Append `value` to the collection `name`. Raises FailedPreconditionError if the graph is finalized."""
         self._check_open(None)
         super().add_to_collection(name, value)
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """`name` under the current name scope, with `_1`, `_2`, … where it is taken (letter case does not count)."""
+        """Return `name` under the current name scope, with `_1`, `_2`, … if it is taken (ignoring case)."""
         check_text(name, "a name")
         scope = scopes.current_scope(self)
         full = scope.under(name)
@@ -268,15 +290,15 @@ class Graph(Collections):
             return self._home(scope).unique(full, mark_as_used)
 
     def get_operations(self) -> list[Operation]:
-        """All nodes, in the order in which they were made."""
+        """Return all nodes, in the order of creation."""
         with self.lock:
             return list(self._own.nodes.values())
 
     def get_operation_by_name(self, name: str) -> Operation:
-        """The node of that name.
+        """Return the node with this name.
 
         Raises:
-            UnknownNameError: there is none, which is a KeyError.
+            UnknownNameError: no such node exists; a KeyError.
         """
         check_text(name, "the name of a node")
         found = self._own.nodes.get(name)
@@ -285,10 +307,10 @@ class Graph(Collections):
         return found
 
     def get_tensor_by_name(self, name: str) -> Tensor:
-        """Return the tensor `node:index`; for the name of a variable, the tensor of its value, as `Variable.value()`.
+        """Return the tensor `node:index`; for the name of a variable, its value as returned by `Variable.value()`.
 
         Raises:
-            UnknownNameError: there is no such node, or it has fewer outputs; a KeyError.
+            UnknownNameError: no such node exists, or it has fewer outputs; a KeyError.
             InvalidArgumentError: the name has no index.
         """
         check_text(name, "the name of a tensor")
@@ -305,21 +327,25 @@ class Graph(Collections):
         return tensor if variable is None else variable.snapshot
 
     def add_variable(self, variable: Any) -> None:
-        """Have the name of the variable stand for its value."""
+        """Make the name of the variable refer to its value."""
         self._variables[variable.handle] = self._variables[variable.snapshot] = variable
 
     def variable_of(self, tensor: Tensor) -> Any:
-        """Return the variable whose value, or handle, the tensor is; None where there is none."""
+        """Return the variable whose value or handle the tensor is, or None."""
         return self._variables.get(tensor)
 
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Tensor | Operation:
-        """The node or tensor of this graph that `obj` (a name, a node, a tensor or something that wraps one) stands
-        for.
+        """Return the node or tensor of this graph that `obj` denotes: a name, a node, a tensor or a wrapper of one.
+
+        Args:
+            obj: The object to convert.
+            allow_tensor: Whether a tensor is accepted.
+            allow_operation: Whether a node is accepted.
 
         Raises:
-            UnknownNameError: a name that the graph does not have; a KeyError.
-            DTypeError: it is none of these.
-            InvalidArgumentError: it belongs to another graph.
+            UnknownNameError: the graph does not have that name; a KeyError.
+            DTypeError: `obj` is not of an accepted kind.
+            InvalidArgumentError: the element belongs to another graph.
         """
         convert = getattr(obj, "_as_graph_element", None)
         element = convert() if convert is not None else obj
@@ -347,19 +373,19 @@ class Graph(Collections):
     # -- feeding and fetching ---------------------------------------------------------------------------------------
 
     def prevent_feeding(self, tensor: Tensor) -> None:
-        """Refuse `tensor` as a feed."""
+        """Reject `tensor` as a feed."""
         self._unfeedable.add(tensor)
 
     def is_feedable(self, tensor: Tensor) -> bool:
-        """Whether a value may be fed for `tensor`."""
+        """Return whether a value may be fed for `tensor`."""
         return tensor not in self._unfeedable
 
     def prevent_fetching(self, op: Operation) -> None:
-        """Refuse the outputs of `op` as fetches."""
+        """Reject the outputs of `op` as fetches."""
         self._unfetchable.add(op)
 
     def is_fetchable(self, element: Tensor | Operation) -> bool:
-        """Whether `element` may be fetched."""
+        """Return whether `element` may be fetched."""
         return (element.op if isinstance(element, Tensor) else element) not in self._unfetchable
 
     # -- scopes -----------------------------------------------------------------------------------------------------
@@ -369,19 +395,19 @@ class Graph(Collections):
         return scopes.enter_graph(self)
 
     def name_scope(self, name: str | None) -> AbstractContextManager[str]:
-        """Prefix the names of new nodes; yields the prefix with its "/"."""
+        """Prefix the names of new nodes. The block yields the prefix with its "/"."""
         return scopes.name_scope(self, name)
 
     def get_name_scope(self) -> str:
-        """The current name scope, without a "/" at its end; "" at the root."""
+        """Return the current name scope without its final "/"; "" at the root."""
         return scopes.current_scope(self).name
 
     def device(self, target: scopes.DeviceLike) -> AbstractContextManager[None]:
-        """Request a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
+        """Request a device for new nodes: a name, a function of the node, or None to ignore the outer scopes."""
         return scopes.device(self, target)
 
     def control_dependencies(self, control_inputs: Iterable[NodeLike] | None) -> AbstractContextManager[None]:
-        """Make new nodes wait for these nodes or tensors; None closes off the outer blocks."""
+        """Make new nodes wait for these nodes or tensors; None ignores the outer blocks."""
         if control_inputs is None:
             return scopes.control_dependencies(self, None)
         check_kind(control_inputs, Iterable, "control_inputs", "a list of nodes or tensors")
@@ -389,20 +415,20 @@ class Graph(Collections):
         return scopes.control_dependencies(self, [e.op if isinstance(e, Tensor) else e for e in elements])
 
     def colocate_with(self, op: NodeLike | None, ignore_existing: bool = False) -> AbstractContextManager[None]:
-        """Put new nodes on the device of `op`."""
+        """Place new nodes on the device of `op`."""
         element = None if op is None else self.as_graph_element(op)
         return scopes.colocate_with(self, element.op if isinstance(element, Tensor) else element, ignore_existing)
 
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> AbstractContextManager[None]:
-        """Give new nodes of these ops the gradient that `RegisterGradient` registered under another name."""
+        """Set the gradient of new nodes of these ops to another one registered with `RegisterGradient`."""
         return scopes.gradient_override_map(self, op_type_map)
 
     def container(self, name: str) -> AbstractContextManager[str]:
-        """Keep the resources of new stateful nodes in the container of that name."""
+        """Keep the resources of new stateful nodes in the container with this name."""
         return scopes.container(self, name)
 
     def default_session(self) -> aioflow.Session | None:
-        """The innermost session opened as default for this graph, or None. (Set by `Session`.)"""
+        """Return the innermost session opened as default for this graph, or None. `Session` sets it."""
         return current_session(self)
 
 
@@ -413,7 +439,7 @@ def _through_context(
     inputs: tuple[Tensor, ...],
     control: tuple[Operation, ...],
 ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
-    """The inputs and control inputs of a new node, with what comes from outside brought into its context."""
+    """Return the inputs and control inputs of a new node, with outside values brought into its control flow context."""
     if context is not None:
         return context.admit(name, op_type, inputs, control)
     for source in (*(t.op for t in inputs), *control):
@@ -423,7 +449,7 @@ def _through_context(
 
 
 def user_line() -> SourceLine | None:
-    """The innermost stack frame outside the engine and the event loop: the user's own line."""
+    """Return the user's line: the innermost stack frame outside of the engine and the event loop."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -1,4 +1,4 @@
-"""`GraphDef`: a graph as plain data, which is saved, sent, compared and imported; and how one is made of a graph."""
+"""`GraphDef`: a graph as plain data, to save, send, compare and import; and its creation from a graph."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GraphDef:
-    """A graph: its nodes in any order.
+    """A graph, with its nodes in any order.
 
     Attributes:
         nodes: The nodes.
         version: The version of the ops that the nodes were written for.
-        functions: What its nodes, and those of one another, call.
+        functions: The functions that the nodes, and these functions, call.
     """
 
     nodes: tuple[NodeDef, ...] = ()
@@ -67,29 +67,30 @@ class GraphDef:
 
     @property
     def node(self) -> tuple[NodeDef, ...]:
-        """`nodes`, under the name that they have in TensorFlow."""
+        """The same as `nodes`, under TensorFlow's name."""
         return self.nodes
 
-    # -- as TensorFlow publishes it ---------------------------------------------------------------------------------
+    # -- the format that TensorFlow publishes --------------------------------------------------------------------------
 
     def SerializeToString(self) -> bytes:
-        """The bytes of the published message, the same for equal definitions."""
+        """Return the bytes of the published message, the same for equal definitions."""
         return protos.to_bytes(message_of(self.nodes, self.functions))
 
     def to_text(self) -> str:
-        """The published message as text (.pbtxt)."""
+        """Return the published message as text (.pbtxt)."""
         return protos.to_text(message_of(self.nodes, self.functions))
 
     @classmethod
     def FromString(cls, data: bytes) -> GraphDef:
-        """Decode a definition, as bytes or as text, as TensorFlow or aioflow wrote it. The data may come from anywhere:
-        nothing in it is ever executed.
+        """Decode a definition in binary or text form, written by TensorFlow or aioflow.
+
+        The data may be untrusted: nothing in it is ever executed.
 
         Raises:
-            DataLossError: the data is truncated, altered, or something else.
-            InvalidArgumentError: it is well formed, but a part of it is not valid, which the error names.
-            DTypeError, UnimplementedError: something in it has no form here.
-            ResourceExhaustedError: its constants are much larger than what is written.
+            DataLossError: the data is truncated, altered, or of another kind.
+            InvalidArgumentError: the data is well formed, but a part of it is invalid, which the error names.
+            DTypeError, UnimplementedError: aioflow has no equivalent for a part of it.
+            ResourceExhaustedError: its constants are much larger than the data.
         """
         if data.startswith(encoding.MAGIC):
             return cls.from_bytes(data)
@@ -97,27 +98,29 @@ class GraphDef:
             return cls.from_json(data)
         refuse_foreign(data)
         graph = protos.read("GraphDef", data)
-        if data and not graph.ListFields():  # bytes of other messages are fields that a GraphDef does not have
+        # Protocol buffers skip unknown fields, so bytes of another message decode to a GraphDef without fields.
+        if data and not graph.ListFields():
             raise DataLossError("not a graph definition", actual=data[:20])
         return cls.from_message(graph)
 
     @classmethod
     def from_message(cls, graph: protos.Message) -> GraphDef:
-        """The definition that a message of TensorFlow's name holds, whoever made its class. Raises as `FromString`."""
+        """Return the definition in a TensorFlow message, from any library's message class. Raises like `FromString`."""
+        # A class of another library: convert by way of the bytes.
         if not isinstance(graph, protos.message("GraphDef")):
             graph = protos.parse("GraphDef", graph.SerializeToString())
         nodes, functions = definition_of(graph)
         return cls(nodes, VERSION, functions)
 
     def ParseFromString(self, data: bytes) -> int:
-        """Fill this definition, which must be empty, as `GraphDef()` is: the one thing that changes a definition.
+        """Fill this definition, which must be empty like `GraphDef()`. Only this method changes a definition.
 
         Returns:
             The number of bytes.
 
         Raises:
-            FailedPreconditionError: it has nodes or functions.
-            DataLossError, …: as `FromString`.
+            FailedPreconditionError: it has nodes or functions already.
+            DataLossError, …: see `FromString`.
         """
         if self.nodes or self.functions:
             raise FailedPreconditionError(
@@ -128,30 +131,30 @@ class GraphDef:
             object.__setattr__(self, name, getattr(read, name))
         return len(data)
 
-    # -- as the first releases wrote it ------------------------------------------------------------------------------
+    # -- the format of the first releases ------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """A compact encoding with a checksum: see `aioflow.graph.encoding`."""
+        """Return a compact encoding with a checksum: see `aioflow.graph.encoding`."""
         return encoding.to_bytes(to_document(self.nodes, self.version, self.functions))
 
     def to_json(self) -> str:
-        """Readable text; constants are base64."""
+        """Return readable JSON text, with constants in base64."""
         return encoding.to_text(to_document(self.nodes, self.version, self.functions))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> GraphDef:
-        """Decode what `to_bytes` wrote. The data may come from anywhere: nothing in it is ever executed.
+        """Decode the output of `to_bytes`. The data may be untrusted: nothing in it is ever executed.
 
         Raises:
             DataLossError: the data is truncated or altered.
-            InvalidArgumentError: it is well formed, but not a graph definition.
-            UnimplementedError: a later release is needed to read it.
+            InvalidArgumentError: the data is well formed, but not a graph definition.
+            UnimplementedError: reading it requires a later release.
         """
         return cls(*from_document(encoding.from_bytes(data)))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> GraphDef:
-        """Decode what `to_json` wrote. Raises as `from_bytes`."""
+        """Decode the output of `to_json`. Raises like `from_bytes`."""
         try:
             return cls(*from_document(encoding.from_text(text)))
         except DataLossError as error:
@@ -163,20 +166,21 @@ class GraphDef:
 
 
 def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
-    """The node as plain data; with `add_shapes` its static shapes are in the attribute `_output_shapes`.
+    """Return the node as plain data; with `add_shapes`, its static shapes are in the attribute `_output_shapes`.
 
     Raises:
         InvalidArgumentError: an attribute has no plain form; the error names the node and the attribute.
     """
     attrs = _attrs_of(op.attrs)
     if op.gradient_function is not None:
-        # A function does not travel. Without it the node must not fall back on the gradient of its op: that would be
-        # another gradient without a word. Under this name there is none, until somebody registers one.
+        # A Python function cannot be serialized. Without it the node must not silently fall back on its op's gradient,
+        # which would be another one. This name has no gradient until a program registers one.
         attrs["_gradient_op_type"] = f"CustomGradient-{op.name}"
     if add_shapes and op.outputs:
         attrs["_output_shapes"] = tuple(t.dims for t in op.outputs)
     inputs = [str(InputRef(t.op.name, t.value_index)) for t in op.inputs]
-    control = sorted(f"^{c.name}" for c in op.waits_for)  # they have no order, so that they are always in the same
+    # Control inputs have no order; sorting makes equal definitions identical.
+    control = sorted(f"^{c.name}" for c in op.waits_for)
     try:
         return NodeDef(op.name, op.type, (*inputs, *control), op.device, attrs)
     except OpError as error:
@@ -187,7 +191,7 @@ def node_def_of(op: Operation, add_shapes: bool = False) -> NodeDef:
 def graph_def_of(
     operations: Sequence[Operation], start: int, add_shapes: bool, functions: Mapping[str, Any]
 ) -> GraphDef:
-    """The definition of a graph: the user's own nodes from the `start`-th on, and the functions that they call."""
+    """Return the definition of a graph: the user's nodes from the `start`-th on, and the functions that they call."""
     shown, opened = visible(operations)
     later = set(operations[start:]) if start else None
     nodes = [
@@ -199,11 +203,12 @@ def graph_def_of(
 
 
 def _inlined(op: Operation, add_shapes: bool) -> NodeDef:
-    """A call in whose place its expansion is: the same outputs under the same name."""
+    """Return the node that replaces an expanded call, with the same outputs under the same name."""
     plain = node_def_of(op, add_shapes)
     sources = op.expansion or ()
     inputs = [str(InputRef(t.op.name, t.value_index)) for t in sources]
     control = sorted(f"^{c.name}" for c in op.finish)
+    # Only private attributes apply to the replacement: the others belong to the call's op.
     attrs = {key: value for key, value in plain.attrs.items() if key.startswith("_")}
     if not sources:
         return NodeDef(op.name, "NoOp", tuple(control), op.device, attrs)
@@ -212,7 +217,7 @@ def _inlined(op: Operation, add_shapes: bool) -> NodeDef:
 
 
 def functions_of(nodes: Iterable[NodeDef], functions: Mapping[str, Any]) -> tuple[FunctionDef, ...]:
-    """The definitions of the functions that the nodes call, and of those that these call."""
+    """Return the definitions of the functions that the nodes call, directly or through other functions."""
     found: dict[str, FunctionDef] = {}
     waiting = [name for node in nodes for name in _called(node.attrs.values())]
     while waiting:

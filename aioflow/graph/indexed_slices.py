@@ -1,4 +1,4 @@
-"""A sparse gradient: rows `values` at `indices` of a tensor, which is what the gradient of a gather is."""
+"""Sparse gradients: rows `values` at `indices` of a tensor, such as the gradient of a gather."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["IndexedSlices", "IndexedSlicesValue"]
 
 
 class IndexedSlicesValue(NamedTuple):
-    """What is fetched for `IndexedSlices`."""
+    """The fetched value of `IndexedSlices`."""
 
     values: NDArray[Any]
     indices: NDArray[Any]
@@ -48,21 +48,21 @@ class IndexedSlices(CompositeTensor):
         return found if self.dense_shape is None else (*found, self.dense_shape)
 
     def with_components(self, components: Sequence[Any]) -> IndexedSlices:
-        """Slices made of those."""
+        """Return slices that consist of these components."""
         return IndexedSlices(*components)
 
     def with_values(self, values: Tensor) -> IndexedSlices:
-        """Slices at the same places with other values."""
+        """Return slices at the same indices with other values."""
         return IndexedSlices(values, self.indices, self.dense_shape)
 
     def component_dims(self, dims: Dims) -> list[Dims]:
-        """The static shapes of the components of slices like these whose values are of that shape."""
+        """Return the static shapes of the components for values of shape `dims`."""
         found: list[Dims] = [dims, None if dims is None else dims[:1], (None if dims is None else len(dims),)]
         return found[: len(self.components)]
 
     @property
     def device(self) -> str:
-        """Requested device of the values."""
+        """The requested device of the values."""
         return self.values.device
 
     def __repr__(self) -> str:

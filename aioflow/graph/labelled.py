@@ -1,4 +1,4 @@
-"""A matrix whose columns have labels, such as the probabilities of classes: fetched as a dictionary for each row."""
+"""A matrix with labels for its columns, such as class probabilities, which is fetched as one dictionary per row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LabelledTensor", "labels_of", "values_of"]
 
 
 class LabelledTensor(CompositeTensor):
-    """A tensor of shape [rows, labels], fetched as a list of dictionaries by label. Ops take it as its values.
+    """A tensor of shape [rows, labels], fetched as a list of dictionaries by label. Ops read its values.
 
     Attributes:
         values: The tensor.
@@ -32,7 +32,7 @@ class LabelledTensor(CompositeTensor):
         first: dict[Any, int] = {}
         for column, label in enumerate(self.labels):
             first.setdefault(label, column)
-        self._columns = sorted(first.items())  # as in onnxruntime, where the first of equal labels counts
+        self._columns = sorted(first.items())  # as in onnxruntime, the first of equal labels counts
 
     @property
     def dims(self) -> Dims:
@@ -50,14 +50,14 @@ class LabelledTensor(CompositeTensor):
         return (self.values,)
 
     def with_components(self, components: Sequence[Any]) -> LabelledTensor:
-        """Return a tensor of these values with the same labels."""
+        """Return a tensor with these values and the same labels."""
         return LabelledTensor(components[0], self.labels)
 
     def _as_graph_element(self) -> Tensor:
         return self.values
 
     def dictionaries(self, rows: Array) -> list[dict[Any, Any]]:
-        """Return a dictionary of Python numbers by label for each row of a value of the tensor."""
+        """Return for each row of a fetched value a dictionary of Python numbers by label."""
         return [{label: row[column] for label, column in self._columns} for row in rows.tolist()]
 
     def __repr__(self) -> str:
@@ -70,6 +70,6 @@ def labels_of(tensor: Any) -> tuple[str | int, ...]:
 
 
 def values_of(tensor: Any) -> Tensor:
-    """Return a tensor itself, or the values of one with labels."""
+    """Return the tensor itself, or the values of a labelled tensor."""
     found: Tensor = tensor.values if isinstance(tensor, LabelledTensor) else tensor
     return found

@@ -1,4 +1,4 @@
-"""The errors about names and elements that a graph does not have: they say what is near, and whose the element is."""
+"""Errors about names and elements that a graph does not have, with similar names and the element's own graph."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ __all__ = [
 
 
 def of_another_graph(graph: Graph, op: Operation, what: str) -> InvalidArgumentError:
-    """Of a node of another graph than `graph`, or of a tensor of such a node; `what`: which."""
+    """Return the error for a node of another graph than `graph`, or for its tensor, described by `what`."""
     error = InvalidArgumentError(f"{what} is from another graph", expected=repr(graph), actual=repr(op.graph))
     error.at(op.name, op.type, op.source)
     return error
 
 
 def not_an_element(value: Any, wanted: str) -> DTypeError:
-    """Of what is neither a node nor a tensor, nor stands for one, or is the other of the two."""
+    """Return the error for a value that does not denote a node or tensor, or denotes the other of the two."""
     return DTypeError(f"{value!r} is not an element of the graph", expected=wanted, actual=type(value).__name__)
 
 
 def no_node(nodes: Mapping[str, Operation], name: str) -> UnknownNameError:
-    """Of the name of a node that is not there."""
+    """Return the error for the name of a node that does not exist."""
     node = name.partition(":")[0]
     return _missing(f"node {name!r}", [node] if node in nodes else near_names(name, nodes), nodes, name)
 
 
 def no_tensor(nodes: Mapping[str, Operation], name: str) -> UnknownNameError:
-    """Of the name of a tensor whose node is not there."""
+    """Return the error for the name of a tensor whose node does not exist."""
     node, _, index = name.rpartition(":")
     return _missing(f"tensor {name!r}", [f"{near}:{index}" for near in near_names(node, nodes)], nodes, name)
 
 
 def not_a_tensor_name(nodes: Mapping[str, Operation], name: str) -> InvalidArgumentError:
-    """Of a name without an index, which people give who mean the tensor of that node."""
+    """Return the error for a name without an index where a tensor is needed."""
+    # A name of a node most likely means its tensor, so suggest the outputs.
     if name in nodes:
         return needs_tensor(nodes[name])
     near = [f"{node}:0" for node in near_names(name, nodes)]
@@ -58,7 +59,7 @@ def not_a_tensor_name(nodes: Mapping[str, Operation], name: str) -> InvalidArgum
 
 
 def needs_tensor(op: Operation) -> DTypeError:
-    """Of a node where a tensor is needed."""
+    """Return the error for a node where a tensor is needed."""
     what = f"{op.name!r} is the name of a node{did_you_mean([t.name for t in op.outputs[:3]])}"
     if not op.outputs:
         what = f"node {op.name!r} has no outputs"
@@ -68,7 +69,7 @@ def needs_tensor(op: Operation) -> DTypeError:
 
 
 def no_output(op: Operation, index: int) -> UnknownNameError:
-    """Of the name of an output that a node does not have."""
+    """Return the error for the name of an output that a node does not have."""
     count = len(op.outputs)
     error = UnknownNameError(
         f"node {op.name!r} has {count} output{'s' * (count != 1)}", expected=f"an index below {count}", actual=index

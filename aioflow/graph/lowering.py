@@ -1,4 +1,4 @@
-"""Ops that only aioflow has in terms of those that TensorFlow publishes."""
+"""Lowering of ops that only aioflow has to ops that TensorFlow publishes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _Rule: TypeAlias = Callable[[NodeDef], list[NodeDef]]
 
 
 def lowered(definition: GraphDef) -> GraphDef:
-    """The definition with TensorFlow's ops where there are some that do the same; what has none stays as it is. The
-    snapshots of a `train.Saver`, which are written by a later step, are left out.
+    """Return the definition with TensorFlow's ops wherever equivalent ones exist. Other ops stay unchanged.
+
+    Snapshots of a `train.Saver`, which a later step writes, are left out.
     """
     nodes = tuple(_lowered(_without_snapshots(definition.nodes)))
     functions = tuple(replace(f, nodes=tuple(_lowered(f.nodes))) for f in definition.functions)
@@ -29,8 +30,9 @@ def lowered(definition: GraphDef) -> GraphDef:
 
 
 def importable(definition: GraphDef) -> GraphDef:
-    """Return the lowered definition as TensorFlow and TensorBoard can import it, to be looked at: an op that they lack
-    is a `PyFunc` whose token is its name.
+    """Return the lowered definition in a form that TensorFlow and TensorBoard can import, for inspection.
+
+    An op that they lack becomes a `PyFunc` whose token is the op's name.
     """
     definition = lowered(definition)
     library = {function.name for function in definition.functions}
@@ -43,7 +45,7 @@ def _known(nodes: Sequence[NodeDef], library: Collection[str]) -> tuple[NodeDef,
 
 
 def _published(node: NodeDef) -> NodeDef:
-    """Return the node, or what stands for it where TensorFlow has no such op."""
+    """Return the node, or its replacement if TensorFlow does not have the op."""
     op_def = OPS.find(node.op)
     if op_def is None or op_def.published:
         return node
@@ -64,7 +66,7 @@ def _dtypes(args: Sequence[ArgDef], attrs: Mapping[str, Any]) -> tuple[DType, ..
 
 
 def _without_snapshots(nodes: Sequence[NodeDef]) -> list[NodeDef]:
-    """The nodes without those that hold a saver's snapshot, and what reads or waits for these."""
+    """Return the nodes without holders of a saver's snapshot, and without all nodes that read or wait for these."""
     gone: set[str] = set()
     left = list(nodes)
     while True:
@@ -84,18 +86,18 @@ def _unchanged(node: NodeDef) -> list[NodeDef]:
 
 
 def _named(op: str) -> _Rule:
-    """The same, under another name."""
+    """Return the rule that only replaces the op's name."""
     return lambda node: [replace(node, op=op)]
 
 
 def _checked_ids(node: NodeDef) -> list[NodeDef]:
-    """Indices that the lookup checks too."""
+    """Return an Identity of the indices, which the lookup checks too."""
     attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
     return [replace(node, op="Identity", attrs={**attrs, "T": node.attrs["Tids"]})]
 
 
 def _hole(node: NodeDef) -> list[NodeDef]:
-    """What stands in a list for a tensor that nobody reads: a zero."""
+    """Return a zero, which stands in a list for a tensor that is never read."""
     dtype = node.attrs["dtype"]
     if not isinstance(dtype, DType) or not (dtype.is_numeric or dtype.is_bool):
         return [node]
@@ -104,7 +106,7 @@ def _hole(node: NodeDef) -> list[NodeDef]:
 
 
 def _initialized_value(node: NodeDef) -> list[NodeDef]:
-    """The variable's value if it has one, otherwise the initial value: a branch."""
+    """Return a branch: the variable's value if it is initialized, otherwise the initial value."""
     handle, initial, *control = node.inputs
     dtype, name = node.attrs["dtype"], node.name
 
@@ -118,7 +120,7 @@ def _initialized_value(node: NodeDef) -> list[NodeDef]:
     private = {key: value for key, value in node.attrs.items() if key.startswith("_")}
     shapes: Any = private.get(_SHAPES)
     if shapes is not None:
-        private[_SHAPES] = (*shapes, ())  # of the second output, which is the number of the side
+        private[_SHAPES] = (*shapes, ())  # for the second output, the number of the live input
     attrs = {**private, "T": dtype, "N": 2}
     return [has_value, side, value, other, NodeDef(name, "Merge", (other.name, value.name), node.device, attrs)]
 

@@ -1,4 +1,4 @@
-"""What a node may be called."""
+"""Regular expressions for the names of nodes and scopes."""
 
 from __future__ import annotations
 
@@ -9,4 +9,5 @@ __all__ = ["NAME", "NODE_NAME", "SCOPE_NAME"]
 
 NAME: Final = r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*"
 NODE_NAME: Final = re.compile(NAME)
-SCOPE_NAME: Final = re.compile(r"[A-Za-z0-9_.\\/>-]*")  # under another scope, where any of these may be the first
+# A nested scope's name follows "parent/", so any of these characters may be its first.
+SCOPE_NAME: Final = re.compile(r"[A-Za-z0-9_.\\/>-]*")

@@ -1,7 +1,7 @@
-"""Op definitions: an op is a name with a signature, and everything else is a rule in a table beside it.
+"""Op definitions: an op is a name with a signature; everything else is a rule in a table beside it.
 
 `define_op` declares the signature in the notation of TensorFlow's op registry ("x: T", "values: N*T", "T: {float32,
-int32}"), with the shape function; `gradient` attaches the gradient. Kernels are a registry of their own, in
+int32}"), with the shape function; `gradient` attaches the gradient. Kernels have their own registry in
 `aioflow.kernels`, since an op has one definition and any number of implementations.
 """
 
@@ -51,15 +51,17 @@ __all__ = [
 ]
 
 
-LOADING: Final = 0.1  # seconds that the modules of a family may take: on an event loop, a thread loads them
-# Held by the thread that loads definitions or kernels of aioflow's: whoever comes meanwhile waits for it. What others
-# have is never loaded under it, since a module of theirs that another thread is importing may ask for it.
+# Expected time to load the modules of a family, in seconds. On an event loop, a thread loads them instead.
+LOADING: Final = 0.1
+# Held by the thread that loads definitions or kernels of aioflow; other threads wait for it. Third-party modules are
+# never loaded under it: another thread that is importing one of them may itself wait for this lock.
 REGISTERING: Final = threading.RLock()
-_OWN: Final = ("_", "Aioflow")  # how the names of ops begin that TensorFlow lacks
+# Prefixes of the names of ops that TensorFlow lacks.
+_OWN: Final = ("_", "Aioflow")
 
 
 class ShapeContext:
-    """What a shape function may look at: input shapes, attributes, and the inputs' values where they are constants.
+    """The arguments of a shape function: input shapes, attributes, and the values of constant inputs.
 
     Inputs are addressed by flat position, or by name with `dims`, `dims_list` and `value`.
     """
@@ -80,23 +82,23 @@ class ShapeContext:
             self.tensors.extend(inputs[arg.name] if arg.is_sequence else [inputs[arg.name]])
 
     def dims(self, name: str) -> Dims:
-        """Static shape of the input of that name."""
+        """Return the static shape of the input `name`."""
         result: Dims = self._inputs[name].dims
         return result
 
     def dims_list(self, name: str) -> list[Dims]:
-        """Static shapes of the tensors of a sequence input."""
+        """Return the static shapes of the tensors of the sequence input `name`."""
         return [t.dims for t in self._inputs[name]]
 
     def value(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The constant value of the input of that name, or None where it is known only at run time."""
+        """Return the constant value of the input `name`, or None if it is known only at run time."""
         return constant_value(self._inputs[name])
 
     def scalar(self, name: str) -> int | None:
-        """The constant value of an integer input that must have one element, or None where it is not known yet.
+        """Return the constant value of an integer input that must have one element, or None if it is not known yet.
 
         Raises:
-            InvalidArgumentError: it has none, or several.
+            InvalidArgumentError: the input has no elements, or several.
         """
         dims, value = self.dims(name), self.value(name)
         count = num_elements(dims) if value is None else value.size
@@ -107,20 +109,26 @@ class ShapeContext:
         return None if value is None else int(value.reshape(-1)[0])
 
     def partial_shape(self, name: str) -> Dims:
-        """The input of that name read as a shape vector, with None for each element that is not known yet."""
+        """Return the input `name` read as a shape vector, with None for each element that is not known yet."""
         return partial_shape(self._inputs[name])
 
     def partial_value(self, name: str) -> np.ndarray[Any, Any] | None:
-        """The input of that name as far as its integers are known: see `static_value.partial_value`."""
+        """Return the known integers of the input `name`; see `static_value.partial_value`."""
         return partial_value(self._inputs[name])
 
     def rank(self, name: str) -> int | None:
-        """Rank of the input of that name, or None."""
+        """Return the rank of the input `name`, or None if it is unknown."""
         dims = self.dims(name)
         return None if dims is None else len(dims)
 
     def require_rank(self, name: str, low: int, high: int | None = None) -> Dims:
-        """The input's dims, its rank checked to be `low` (or between `low` and `high`; -1 means no upper bound)."""
+        """Return the dims of the input `name`, whose rank must be from `low` to `high`.
+
+        `high` is `low` by default; -1 means no upper bound. An unknown rank passes.
+
+        Raises:
+            InvalidArgumentError: the rank is outside this range.
+        """
         dims = self.dims(name)
         top = low if high is None else high
         if dims is not None and (len(dims) < low or (top >= 0 and len(dims) > top)):
@@ -133,7 +141,7 @@ ShapeFn: TypeAlias = Callable[[ShapeContext], Any]
 
 
 def both_merged(ctx: ShapeContext) -> Dims:
-    """Shape function of ops whose two inputs and output have one shape."""
+    """Return the output shape of an op whose two inputs and output have one shape."""
     merged: Dims = merge_dims(ctx.tensors[0].dims, ctx.tensors[1].dims)
     return merged
 
@@ -147,14 +155,15 @@ class OpDef:
     """The definition of an op: signature, flags and shape function.
 
     Attributes:
-        traits: What passes, placement and backends must know of it.
-        commutative: The order of the inputs does not matter.
-        made_by: Who makes nodes of it: "user" (builders, and definitions that are imported); "compiler", whose passes
-            do: plans have such nodes, and graphs have none; "worker": nothing that was sent to it has them either.
-        published: TensorFlow has it, too.
+        traits: Properties of the op that passes, placement and backends use.
+        commutative: True if the order of the inputs does not matter.
+        made_by: The source of its nodes. "user": builders and imported definitions. "compiler": compiler passes;
+            plans contain such nodes, graphs never do. "worker": the worker; plans that it receives never do.
+        published: True if TensorFlow has the op, too.
         shape_fn: Maps a ShapeContext to the dims of the outputs: one `Dims` for a single output, otherwise a list.
-        value: What it gives where its inputs are known while the graph is built.
-        rows: Where the rows of a batch are in its outputs; None for what is usual for its kind, or is not known.
+        value: Computes the output if the inputs are known while the graph is built.
+        rows: Maps the batch rows of the inputs to those of the outputs. None if the default of the op's kind applies,
+            or if nothing is known.
     """
 
     name: str
@@ -171,16 +180,16 @@ class OpDef:
 
     @property
     def stateful(self) -> bool:
-        """Whether its nodes are never merged, folded or run twice: it reads or changes something outside the graph."""
+        """True if nodes of the op use state outside the graph: they are never merged, folded or run twice."""
         return self.traits.effect.is_stateful
 
     @property
     def is_of_one_shape(self) -> bool:
-        """Whether its two inputs have one shape: nothing is broadcast."""
+        """True if the two inputs must have one shape, without broadcasting."""
         return self.shape_fn is both_merged
 
     def attr(self, name: str) -> AttrDef:
-        """The definition of one attribute. Raises NotFoundError."""
+        """Return the definition of one attribute. Raise NotFoundError if there is no such attribute."""
         found = self.attrs.get(name)
         if found is None:
             raise NotFoundError(
@@ -196,21 +205,23 @@ class OpRegistry:
     """All op definitions, by name.
 
     Args:
-        package: The package that defines those of aioflow; its `modules()` are what there is to import. They are
-            imported when somebody needs them: one after the other where an op is asked for that is not there yet, and
-            all of them before anybody else defines one.
+        package: The package that defines aioflow's own ops; its `modules()` returns the modules to import. The registry
+            imports them on demand: one after the other until a requested op is defined, or all of them before an op
+            from outside the package is registered.
     """
 
     def __init__(self, package: str = "") -> None:
         self._package = package
-        self._waiting: deque[str] | None = None  # the modules that nobody has needed yet
+        # Modules that have not been imported yet; None before the first import.
+        self._waiting: deque[str] | None = None
         self._is_loading = False
         self._is_complete = not package
         self._ops: dict[str, OpDef] = {}
-        self._origins: dict[str, Namespace] = {}  # of each, the module that defined it
+        # The module that defined each op.
+        self._origins: dict[str, Namespace] = {}
 
     def register(self, op_def: OpDef) -> OpDef:
-        """Add a definition, in the place of one that an import that was cut off has left.
+        """Add a definition. It may replace one that an interrupted import of the same module left behind.
 
         Raises:
             AlreadyRegisteredError: the name is taken.
@@ -225,12 +236,12 @@ class OpRegistry:
         return op_def
 
     def is_own(self, module: Namespace) -> bool:
-        """Whether it is a module of the package."""
+        """Return True if `module` belongs to the package."""
         name: str = module.get("__name__", "")
         return name.startswith(f"{self._package}.")
 
     def get(self, name: str) -> OpDef:
-        """The definition of that name. Raises NotFoundError with the nearest names."""
+        """Return the definition of the op `name`. Raise NotFoundError, with similar names, if there is no such op."""
         found = self.find(name)
         if found is None:
             near = near_names(name, self._ops)
@@ -243,7 +254,7 @@ class OpRegistry:
         return found
 
     def find(self, name: str) -> OpDef | None:
-        """The definition of that name, or None."""
+        """Return the definition of the op `name`, or None if there is no such op."""
         found = self._ops.get(name)
         if found is None and not self._is_complete and name.isidentifier():
             self._import(until=name)
@@ -251,18 +262,19 @@ class OpRegistry:
         return found
 
     def home(self, name: str) -> str:
-        """The module that defined an op; "" where there is no such op."""
+        """Return the name of the module that defined an op, or "" if there is no such op."""
         return self._origins[name].get("__name__", "") if name in self else ""
 
     def load(self) -> None:
-        """Have all ops that come with aioflow defined, if they are not yet."""
+        """Import all modules of the package that are not imported yet."""
         if not self._is_complete:
             self._import()
 
     def _import(self, until: str = "") -> None:
         with not_forked(), REGISTERING:
             if self._is_loading:
-                return  # a module that is being imported asks: it has imported itself what it needs
+                # Reached from a module that is being imported; it imports what it needs itself.
+                return
             claim(0, LOADING)
             self._is_loading = True
             try:
@@ -291,14 +303,16 @@ OPS: Final = OpRegistry("aioflow.ops")
 
 
 def traits_of(op: str) -> Traits:
-    """The traits of an op; of one that is not registered (a loop that was made one node) nothing is known."""
+    """Return the traits of an op, or `UNSTATED` if it is not registered, such as a loop fused into one node."""
     found = OPS.find(op)
     return UNSTATED if found is None else found.traits
 
 
 GRADIENTS: Final[dict[str, GradientFn | None]] = {}
-_GRADIENT_ORIGINS: Final[dict[str, Namespace]] = {}  # of each of these, the module that registered it
-TAKES_SLICES: Final[set[str]] = set()  # the ops whose gradient functions take IndexedSlices as they are
+# The module that registered each gradient.
+_GRADIENT_ORIGINS: Final[dict[str, Namespace]] = {}
+# Ops whose gradient functions accept IndexedSlices without conversion to a dense tensor.
+TAKES_SLICES: Final[set[str]] = set()
 
 
 def define_op(
@@ -319,24 +333,28 @@ def define_op(
     """Define an op and register it.
 
     Args:
-        inputs, outputs: Comma-separated "name: kind", where kind is a dtype ("int32"), a type attribute ("T"), a
-            sequence "N*T" or "N*int32", or "list:Tin" for a list(type) attribute.
+        name: The name of the op, an identifier.
+        inputs: Comma-separated "name: kind", where kind is a dtype ("int32"), a type attribute ("T"), a sequence
+            "N*T" or "N*int32", or "list:Tin" for a list(type) attribute.
+        outputs: As `inputs`.
         attrs: One string per attribute: "keep_dims: bool = False", "T: {floats}", "T: {int32, int64} = int32",
             "N: int >= 1", "padding: {'SAME', 'VALID'}", "strides: list(int)", "dtype: type". Groups of dtypes are
             named in `signature.reading.GROUPS`.
         shape: The shape function; without one the outputs' shapes are unknown.
-        value: What it gives where its inputs are known while the graph is built; see `static_value`.
-        rows: Where the rows of a batch are in its outputs, given where they are in its inputs; see `graph.rows`. An
-            elementwise op need not say so; of others without it, nothing is known.
-        traits: A kind with what is unusual about this op, such as `elementwise(cost=transcendental())`.
-        stateful: Short for an effect: it changes what others see. Traits that say more about it are not contradicted.
-        commutative, made_by: As of `OpDef`.
-        published: Whether TensorFlow has it, too: usually the ops that come with aioflow. What begins with "_" or
-            "Aioflow" it has not.
+        value: Computes the output if the inputs are known while the graph is built; see `static_value`.
+        rows: Maps the batch rows of the inputs to those of the outputs; see `graph.rows`. Elementwise ops do not need
+            it; for other ops without it, nothing is known.
+        traits: A kind plus the unusual properties of this op, such as `elementwise(cost=transcendental())`.
+        stateful: Short for the effect `Effect.CHANGES`: the op changes shared state. Ignored if `traits` states a
+            stateful effect already.
+        commutative: True if the order of the inputs does not matter.
+        made_by: The source of its nodes; see `OpDef`.
+        published: Whether TensorFlow has the op, too. By default True for the ops that come with aioflow. Always False
+            for names that begin with "_" or "Aioflow".
 
     Raises:
         AlreadyRegisteredError: the name is taken.
-        InvalidArgumentError: it cannot be read, or a part of it does not fit the others.
+        InvalidArgumentError: the definition is malformed, or its parts do not fit one another.
     """
     try:
         _check_rules(name, shape, traits)
@@ -386,13 +404,14 @@ def _check_rules(name: Any, shape: Any, traits: Any) -> None:
 
 
 def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _Rule]:
-    """Attach a gradient function to ops.
+    """Return a decorator that attaches a gradient function to ops.
 
-    The function gets the `Operation` and one gradient per output (a Tensor, or None where nothing flows back) and
+    The function gets the `Operation` and one gradient per output (a Tensor, or None if no gradient flows back) and
     returns one gradient per input: a Tensor, an IndexedSlices, or None. With a single input it may return it bare.
 
     Args:
-        takes_slices: Whether it knows what to do with an IndexedSlices that flows back. It gets a dense tensor if not.
+        *op_types: The ops.
+        takes_slices: Whether the function accepts an IndexedSlices as a gradient. Otherwise it gets a dense tensor.
 
     Raises:
         AlreadyRegisteredError: the op already has a gradient.
@@ -414,7 +433,7 @@ def gradient(*op_types: str, takes_slices: bool = False) -> Callable[[_Rule], _R
 
 
 def not_differentiable(*op_types: str) -> None:
-    """Declare that nothing flows back through these ops: their inputs get no gradient."""
+    """Declare that no gradient flows back through these ops: their inputs get None."""
     for op_type in op_types:
         _register_gradient(op_type, None)
 
@@ -422,7 +441,8 @@ def not_differentiable(*op_types: str) -> None:
 def _register_gradient(op_type: str, fn: GradientFn | None) -> None:
     origin = importing()
     if not origin.get("__name__", "").startswith("aioflow.ops."):
-        OPS.find(op_type)  # its own stands beside it
+        # An op of aioflow has its gradient in the same module: import that first, so that a second gradient is noticed.
+        OPS.find(op_type)
     if op_type in GRADIENTS and not gives_way(_GRADIENT_ORIGINS.get(op_type, {}), origin):
         raise AlreadyRegisteredError(f"op {op_type!r} already has a gradient", op_type=op_type)
     _GRADIENT_ORIGINS[op_type] = origin

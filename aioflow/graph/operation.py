@@ -25,11 +25,11 @@ class Operation:
         attrs: Attribute values in canonical form.
         source: The user's line that created the node.
         device: The requested device, "" for any.
-        gradient_function: The gradient of this very node, where it is not that of its op (`custom_gradient`).
-        control_flow_context: The branch or loop that its outputs are in, None at the top.
-        expansion: Of a call, the tensors that its outputs stand for; None for every other node.
-        finish: Of a call, the nodes that have run when it has.
-        call: The call whose expansion it belongs to, None for a node of the user's own.
+        gradient_function: The gradient of this node, if it differs from that of its op (`custom_gradient`).
+        control_flow_context: The branch or loop that contains the outputs, None at the top level.
+        expansion: For a function call, the tensors that its outputs stand for; None for every other node.
+        finish: For a function call, the nodes that must have run before the call is complete.
+        call: The call whose expansion contains this node, None for a node that the user created.
     """
 
     __slots__ = (
@@ -77,18 +77,18 @@ class Operation:
 
     @property
     def control_inputs(self) -> list[Operation]:
-        """The nodes that this one waits for, without reading from them."""
+        """The nodes that this node waits for without reading their outputs."""
         return list(self.waits_for)
 
     def values(self) -> tuple[Tensor, ...]:
-        """The outputs."""
+        """Return the outputs."""
         return tuple(self.outputs)
 
     def get_attr(self, name: str) -> Any:
-        """One attribute as TensorFlow has it: text as bytes, a list as a list, a shape as a `TensorShape`.
+        """Return one attribute in TensorFlow's form: text as bytes, a list as a list, a shape as a `TensorShape`.
 
         Raises:
-            UnknownNameError: there is none with that name.
+            UnknownNameError: the node has no such attribute.
         """
         if name not in self.attrs:
             raise UnknownNameError(f"no attribute {name!r}", expected=f"one of {sorted(self.attrs)}", actual=name).at(
@@ -99,20 +99,20 @@ class Operation:
 
     @property
     def colocated_with(self) -> tuple[str, ...]:
-        """Names of the nodes that this one shares its device with; its own name when it has no constraint."""
+        """Names of the nodes that share a device with this node; its own name if it has no constraint."""
         found: tuple[str, ...] = self.attrs.get("_class", ())
         return tuple(g.removeprefix("loc:@") for g in found if g.startswith("loc:@")) or (self.name,)
 
     def colocation_groups(self) -> list[bytes]:
-        """The groups of nodes that share a device to which this one belongs: b"loc:@" and the name of a node each."""
+        """Return the colocation groups of this node, each b"loc:@" followed by the name of a node."""
         return [f"loc:@{name}".encode() for name in self.colocated_with]
 
     def add_control_input(self, op: Operation) -> None:
         """Make this node wait for `op` as well.
 
         Raises:
-            InvalidArgumentError: it belongs to another graph.
-            FailedPreconditionError: the graph is finalised, or this is a call of a function.
+            InvalidArgumentError: `op` belongs to another graph.
+            FailedPreconditionError: the graph is finalised, or this node is a function call.
         """
         if op.graph is not self.graph:
             raise of_another_graph(self.graph, op, f"node {op.name!r}")
@@ -122,12 +122,12 @@ class Operation:
             self.waits_for = (*self.waits_for, op)
 
     def update_input(self, index: int, tensor: Tensor) -> None:
-        """Read `tensor` as input `index`: how a loop's Merge gets its back edge.
+        """Replace input `index` by `tensor`. A loop's Merge gets its back edge this way.
 
         Raises:
             InvalidArgumentError: there is no such input, or the tensor belongs to another graph.
-            DTypeError: it has a different dtype.
-            FailedPreconditionError: the graph is finalised.
+            DTypeError: the tensor has a different dtype.
+            FailedPreconditionError: the graph is finalised, or this node is a function call.
         """
         if not 0 <= index < len(self.inputs):
             wanted = f"an index below {len(self.inputs)}"
@@ -145,14 +145,15 @@ class Operation:
         self.inputs = (*self.inputs[:index], tensor, *self.inputs[index + 1 :])
 
     def _check_not_expanded(self) -> None:
-        """What a call stands for was made with the inputs that it had then."""
+        """Raise FailedPreconditionError if this node is a function call."""
+        # The expansion was built from the inputs that the call had at that time.
         if self.expansion is not None:
             raise FailedPreconditionError(
                 "a call of a function keeps its inputs: put it into control_dependencies when it is made"
             ).at(self.name, self.type, self.source)
 
     async def run(self, feed_dict: Mapping[Any, Any] | None = None, session: aioflow.Session | None = None) -> None:
-        """Run this node and what it needs in `session`, or in the default session."""
+        """Run this node and the nodes that it depends on in `session`, or in the default session."""
         await session_for(session, self.graph).run(self, feed_dict)
 
     def __repr__(self) -> str:
@@ -160,7 +161,7 @@ class Operation:
 
 
 def _public(value: Any, kind: str) -> Any:
-    """A value of an attribute as users get it; within the engine all are hashable."""
+    """Return the public form of an attribute's value; internal values are hashable."""
     if kind == "shape":
         return TensorShape(value)
     if isinstance(value, tuple):

@@ -1,12 +1,12 @@
 """Python functions that nodes call, by token.
 
-A function is not plain data, so a node holds a token and the process a table. An entry lives as long as the graph that
-uses it: the table is weak, the graph holds the entry. In another process there is no such entry, and the token, which
-has a random part for each process, cannot stand for another function there.
+A function is not plain data, so a node holds a token, and the process has a table of functions. The table is weak and
+the graph holds the entry, so an entry lives as long as the graph that uses it. Each process adds a random part to its
+tokens, so a token never selects another function in another process.
 
-Tokens are no secrets: they are in graphs, and those are written to files. So a process that serves others calls none of
-its functions for them, whatever token they name. Who says that he is the process itself shows a number that it has told
-nobody (`proof`).
+Tokens are not secret: they are part of graphs, which are written to files. So a server calls none of its functions for
+a client, whatever token the client's graph contains. A connection of the process to itself identifies itself by a
+secret number (`proof`) that never leaves the process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["PythonFunction", "RetryPolicy", "find_function", "is_proof", "keep_f
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How a coroutine is tried.
+    """Timeout and retries of a coroutine function.
 
     Attributes:
         timeout: Seconds for one attempt, or None.
         retries: Attempts after the first.
-        retry_on: What is worth another attempt.
-        backoff: Seconds to wait after failed attempt 1, 2, ….
-        sleep: What waits them.
+        retry_on: Exceptions after which to try again.
+        backoff: Returns the seconds to wait after failed attempt 1, 2, ….
+        sleep: Waits for that many seconds.
     """
 
     timeout: float | None
@@ -46,11 +46,17 @@ class RetryPolicy:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class PythonFunction:
-    """One entry: the function (or async iterable), and how it is tried where it is a coroutine function."""
+    """One entry of the table.
+
+    Attributes:
+        call: The function or async iterable.
+        policy: Timeout and retries of a coroutine function.
+        reader: The reader of an async iterator that can be read only once.
+    """
 
     call: Any
     policy: RetryPolicy | None = None
-    reader: object | None = None  # who reads an async iterator that can be read only once
+    reader: object | None = None
 
 
 _PROCESS = secrets.token_hex(4)
@@ -67,17 +73,17 @@ def _be_another_process() -> None:
 
 
 def proof() -> str:
-    """What nobody but this process knows. It is sent to no other."""
+    """Return the secret number of this process. It is never sent to another process."""
     return _PROOF
 
 
 def is_proof(given: Any) -> bool:
-    """Whether it is that of this process."""
+    """Return True if `given` is the secret number of this process."""
     return isinstance(given, str) and given.isascii() and secrets.compare_digest(given, _PROOF)
 
 
 def keep_function(graph: Graph, function: PythonFunction) -> str:
-    """Enter a function into the table for as long as `graph` lives; returns its token."""
+    """Add a function to the table for as long as `graph` lives. Return its token."""
     token = f"pyfunc_{_PROCESS}_{next(_COUNT)}"
     _FUNCTIONS[token] = function
     graph.held.append(function)
@@ -85,10 +91,10 @@ def keep_function(graph: Graph, function: PythonFunction) -> str:
 
 
 def find_function(token: str) -> PythonFunction:
-    """The function of that token.
+    """Return the function with that token.
 
     Raises:
-        NotFoundError: it belongs to another process, or to a graph that is gone.
+        NotFoundError: the token belongs to another process, or to a graph that no longer exists.
     """
     found = _FUNCTIONS.get(token)
     if found is None:

@@ -1,4 +1,4 @@
-"""The way of the rows of a batch through an op: where they are in its outputs, given where they are in its inputs.
+"""Propagation of batch rows through an op: their positions in the outputs, given their positions in the inputs.
 
 A batch joins the rows of several callers along axis 0 of the feeds. The ops decide whether each caller can get its own
 rows of the fetches: `define_op(rows=...)` states a rule for each op, and `compiler.rows` applies them. Without a rule
@@ -42,25 +42,26 @@ __all__ = [
 
 
 class Kind(IntEnum):
-    """The way in which a tensor depends on the batch. Where several meet, the greatest one holds."""
+    """The dependence of a tensor on the batch. If several kinds are joined, the result is the greatest."""
 
     NOTHING = 0  # a list without elements, or a loop variable that is not known yet
-    FIXED = 1  # it is the same for every batch
-    SIZED = 2  # it depends on the number of rows, and on nothing else of them
-    ROWS = 3  # each part along an axis is made from one row
+    FIXED = 1  # the same for every batch
+    SIZED = 2  # depends on the number of rows only
+    ROWS = 3  # each part along an axis depends on one row
     UNKNOWN = 4
-    REFUTED = 5  # rows are not kept apart
+    REFUTED = 5  # rows depend on one another
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The place of the rows of the batch in a tensor.
+    """The position of the rows of the batch in a tensor.
 
     Attributes:
-        axis: The axis along which they are, from the front.
-        each: How many places along that axis each row has; None where that is not known.
-        op: The node that decided it, where rows are not kept apart, or it is not known.
-        why: What that node does.
+        kind: The dependence on the batch.
+        axis: The axis of the rows, counted from the front.
+        each: Number of positions along that axis per row; None if unknown.
+        op: The node that decided it, if rows depend on one another or the result is unknown.
+        why: The reason: a phrase such as "combines each row with every other one".
     """
 
     kind: Kind
@@ -71,7 +72,7 @@ class Rows:
 
     @property
     def is_rows(self) -> bool:
-        """Whether each row has its own part."""
+        """True if each row has its own part of the tensor."""
         return self.kind is Kind.ROWS
 
 
@@ -96,8 +97,8 @@ class Symbol:
     """An unknown element of a shape. An operation whose result is unknown raises TypeError."""
 
     __slots__ = ()
-    least: int | None = None  # that it may be; None where that is not known
-    __hash__ = None  # type: ignore[assignment]  # what is not known is equal to nothing
+    least: int | None = None  # lower bound; None if unknown
+    __hash__ = None  # type: ignore[assignment]  # unknown values are never equal
 
     def __eq__(self, other: object) -> NoReturn:
         raise TypeError("not known")
@@ -109,7 +110,7 @@ class Symbol:
 
 
 class Open(Symbol):
-    """An unknown number that does not depend on the batch, and is no less than `least`."""
+    """An unknown number that does not depend on the batch and is at least `least`."""
 
     __slots__ = ("least",)
 
@@ -117,7 +118,7 @@ class Open(Symbol):
         self.least = least
 
     def _grown(self, other: Any) -> Any:
-        """Return a sum or a product."""
+        """Return a sum or a product: at least 0 if both operands are."""
         if not isinstance(other, int | np.integer | Open):
             return NotImplemented
         least = other.least if isinstance(other, Open) else other
@@ -134,11 +135,11 @@ class Open(Symbol):
 
 
 OPEN: Final = Open(0)  # a size
-OTHER: Final = Symbol()  # what may depend on the batch in any way
+OTHER: Final = Symbol()  # may depend on the batch in any way
 
 
 class Count(Symbol):
-    """The number of rows, times `each`; None where the factor is unknown."""
+    """The number of rows times `each`; `each` is None if the factor is unknown."""
 
     __slots__ = ("each",)
 
@@ -146,7 +147,7 @@ class Count(Symbol):
         self.each = each
 
     @property
-    def least(self) -> int:  # type: ignore[override]  # of what is known here
+    def least(self) -> int:  # type: ignore[override]  # derived here
         return 1 if self.each else 0
 
     def __mul__(self, other: Any) -> Any:
@@ -167,7 +168,7 @@ class Count(Symbol):
 
 
 def as_value(entries: list[Any] | None) -> Array | None:
-    """Return a vector of elements, some of which may be symbols, as a value."""
+    """Return a vector of elements, some of which may be symbols, as an array."""
     if entries is None:
         return None
     value = np.empty(len(entries), object)
@@ -183,8 +184,8 @@ class RowContext:
 
     Attributes:
         op: The node.
-        inputs: Where the rows are in each of its inputs.
-        rows: The positions of the inputs that have rows.
+        inputs: The positions of the rows in each of its inputs.
+        rows: The indices of the inputs that have rows.
         attrs: Its attributes.
     """
 
@@ -202,16 +203,16 @@ class RowContext:
         return self.op.inputs[index].dims
 
     def rank(self, index: int) -> int | None:
-        """Return the rank of an input; None where it is unknown."""
+        """Return the rank of an input; None if it is unknown."""
         dims = self.op.inputs[index].dims
         return None if dims is None else len(dims)
 
     def value(self, index: int) -> Array | None:
-        """Return the known value of an input, with elements as of `entries`, or None."""
+        """Return the known value of an input, or None. Its elements are like those of `entries`."""
         return self._values[index]
 
     def entries(self, index: int) -> list[Any] | None:
-        """Return the elements of an input: numbers, and symbols for unknown ones; None where all are unknown."""
+        """Return the elements of an input: numbers, and symbols for unknown ones; None if all are unknown."""
         value = self._values[index]
         return None if value is None else value.reshape(-1).tolist()
 
@@ -233,7 +234,7 @@ class RowContext:
         return Rows(Kind.ROWS, axis, each)
 
     def alone(self, index: int = 0) -> Rows | None:
-        """Return where the rows are in that input, if no other one has rows."""
+        """Return the position of the rows in the input `index` if no other input has rows, else None."""
         return self.inputs[index] if self.rows == [index] else None
 
 
@@ -242,14 +243,15 @@ Rule: TypeAlias = Callable[[RowContext], "Rows | list[Rows]"]
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """A rule for the rows of an op: `rule` gives where they are in its output (or in each of several), and is called if
-    an input has rows.
+    """A rule for the rows of an op.
 
     Attributes:
-        reads_sizes: The rule is asked, too, where an input depends on the number of rows: it looks at its value.
-        always: It is asked whatever the inputs are.
-        values: What is known of the values of the outputs, beside what `OpDef.value` says.
-        makes_list: An output is a list, which may have no elements.
+        rule: Returns the position of the rows in the output, or a list with one position per output. Called if an input
+            has rows.
+        reads_sizes: Also call the rule if an input depends on the number of rows, because the rule reads its value.
+        always: Call the rule for any inputs.
+        values: Returns the known values of the outputs, in addition to those of `OpDef.value`.
+        makes_list: True if an output is a list, which may have no elements.
     """
 
     rule: Rule
@@ -267,7 +269,13 @@ def _passed(ctx: RowContext) -> list[Rows]:
 
 
 def aligned(ctx: RowContext, ends: set[tuple[int, int | None]], rank: int) -> Rows:
-    """Inputs that are broadcast to one rank; `ends` are the axes of rows, counted from the end."""
+    """Return the position of the rows in the output of an op that broadcasts its inputs to `rank` dimensions.
+
+    Args:
+        ctx: The node.
+        ends: Axis, counted from the end, and number of positions per row of each input that has rows.
+        rank: The rank of the output.
+    """
     if len({end for end, _ in ends}) > 1:
         return ctx.refuted("combines each row with every other one")
     end, each = next(iter(ends))
@@ -288,5 +296,6 @@ def _each_element(ctx: RowContext) -> Rows:
     return aligned(ctx, {(known[i] - ctx.inputs[i].axis, ctx.inputs[i].each) for i in ctx.rows}, max(known))
 
 
-passed: Final = RowRule(_passed)  # each output is the input of the same position
+# Each output is the input at the same position.
+passed: Final = RowRule(_passed)
 each_element: Final = RowRule(_each_element)

@@ -1,8 +1,8 @@
-"""What a new node inherits from the `with` statements around it: name, device, control inputs, colocation, container.
+"""State that new nodes inherit from enclosing `with` blocks: name, device, control inputs, colocation, container.
 
-Scopes live in the context, never in thread locals or on the graph, so that every asyncio task and every thread builds
-under its own. A block is a change of what is around it: where blocks are not left in the order in which they were
-entered, those that are still open hold as if the others had never been.
+Scopes are stored in context variables, not in thread locals or on the graph, so every asyncio task and every thread has
+its own. A block is a change of the scope around it. Blocks may be left in any order: the blocks that are still open
+then apply as if the others had never been entered.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
 
 
 class Controller:
-    """One `control_dependencies` block: its control inputs, and the nodes made inside it.
+    """One `control_dependencies` block: its control inputs, and the nodes created inside it.
 
-    A node that reads another node of the same block waits for the block's control inputs already, and gets no second
-    edge. The graph keeps its nodes alive, and a block, which some context may hold for longer, does not.
+    A node that reads another node of the same block depends on the block's control inputs already, and gets no second
+    edge. The nodes are weak references: a context may hold a block for longer than the graph lives.
     """
 
     __slots__ = ("_inputs", "_members")
@@ -56,25 +56,25 @@ class Controller:
         return tuple(op for known in self._inputs if (op := known()) is not None)
 
     def add(self, op: Operation) -> None:
-        """A node is made in the block."""
+        """Register a node that was created in the block."""
         self._members.add(ref(op))
 
     def holds_one_of(self, ops: Iterable[Operation]) -> bool:
-        """Whether one of these was made in the block."""
+        """Return True if one of `ops` was created in the block."""
         return not self._members.isdisjoint(map(ref, ops))
 
     def inside(self, around: Iterable[Controller]) -> Controller:
-        """This block, with the control inputs that those around it do not have."""
+        """Return this block without the control inputs that the blocks in `around` already have."""
         known = {op for controller in around for op in controller.inputs}
         return Controller((op for op in self.inputs if op not in known), self._members)
 
 
 class Body:
-    """Nodes by name: those of a graph, or those of a function, whose body is a context with nodes of its own.
+    """Nodes by name: those of a graph, or those of a function, whose body is a context with its own nodes.
 
     Attributes:
         nodes: The nodes.
-        names: The names in use, in lower case, with how many times each was asked for.
+        names: Names in use, in lower case, with the number of times that each was requested.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Body:
         self.names: dict[str, int] = {}
 
     def unique(self, name: str, mark_as_used: bool = True) -> str:
-        """`name`, with `_1`, `_2`, … where it is taken."""
+        """Return `name`, with a suffix `_1`, `_2`, … if it is taken."""
         key = name.lower()
         count = self.names.get(key, 0)
         if mark_as_used:
@@ -98,7 +98,7 @@ class Body:
 
     @contextmanager
     def undone_on_error(self, first: int) -> Iterator[None]:
-        """Where the block raises, take the nodes away from the one at position `first` on."""
+        """Remove the nodes from position `first` on if the block raises."""
         try:
             yield
         except BaseException:
@@ -108,11 +108,11 @@ class Body:
 
 
 class Context(Protocol):
-    """The branch or the loop that is being built: what `ops.control_flow_contexts` puts around new nodes.
+    """The branch or loop that is being built; implemented in `ops.control.contexts`.
 
     Attributes:
-        outer: The one around it, None at the top.
-        is_loop: Whether what is inside runs any number of times.
+        outer: The enclosing context, None at the top level.
+        is_loop: True if nodes inside may run any number of times.
     """
 
     outer: Any
@@ -121,17 +121,17 @@ class Context(Protocol):
     def admit(
         self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
     ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
-        """The inputs and control inputs that a new node inside really gets.
+        """Return the actual inputs and control inputs of a new node in this context.
 
         Raises:
-            InvalidArgumentError: one of them is inside a loop that the node is not in.
+            InvalidArgumentError: one of them is inside a loop that does not contain the node.
         """
 
     def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
-        """What such a node would give, if that can be had without it; otherwise None."""
+        """Return an existing tensor with the value of such a node, or None if there is no such tensor."""
 
     def check_readable(self, source: Operation) -> None:
-        """Raise InvalidArgumentError where nodes outside may not read or wait for `source`, a node inside."""
+        """Raise InvalidArgumentError if nodes outside may not read or wait for `source`, a node inside."""
 
 
 class Scope(NamedTuple):
@@ -147,14 +147,14 @@ class Scope(NamedTuple):
     context: Context | None = None
     call: Operation | None = None
     gradients: Mapping[str, str] = MappingProxyType({})
-    differentiation: str = ""  # the name of the call of `gradients` that makes the node
+    differentiation: str = ""  # name of the call of `gradients` that creates the node
 
     def under(self, name: str) -> str:
-        """The name in this name scope."""
+        """Return `name` prefixed with this name scope."""
         return f"{self.name}/{name}" if self.name else name
 
     def bare(self, context: Context | None) -> Scope:
-        """The same in that branch or loop (None: at the top), where nodes wait for nothing and may be on any device."""
+        """Return this scope in `context` (None: the top level), without control inputs and device requests."""
         return self._replace(context=context, controllers=(), colocation=(), colocated_device="", devices=())
 
 
@@ -167,8 +167,8 @@ class _Block:
 
     Attributes:
         graph: The mark of the graph.
-        around: The entry of the block of that graph around it, or None.
-        scope: What new nodes inherit inside, if all that was around it when it was entered is open still.
+        around: The entry of the enclosing block of that graph, or None.
+        scope: The scope of new nodes inside, valid while all blocks that enclosed it at entry are open.
     """
 
     __slots__ = ("_change", "_outer", "around", "graph", "scope")
@@ -181,7 +181,7 @@ class _Block:
         self.scope = change(outer)
 
     def inside(self, outer: Scope) -> Scope:
-        """What new nodes inherit if this is around the block."""
+        """Return the scope of new nodes inside this block if `outer` encloses it."""
         return self.scope if outer is self._outer else self._change(outer)
 
 
@@ -190,23 +190,23 @@ GRAPHS: Final[ContextStack[aioflow.Graph]] = ContextStack("aioflow_default_graph
 
 
 def innermost_graph() -> aioflow.Graph | None:
-    """The graph of the innermost open `as_default` block here, or None."""
+    """Return the graph of the innermost open `as_default` block of this context, or None."""
     return GRAPHS.innermost()
 
 
 def enter_graph(graph: aioflow.Graph) -> AbstractContextManager[aioflow.Graph]:
-    """Make `graph` the default inside the block."""
+    """Return a context manager that makes `graph` the default inside the block."""
     return GRAPHS.inside(graph)
 
 
 def current_scope(graph: aioflow.Graph) -> Scope:
-    """The scopes of `graph` that are open in the current context."""
+    """Return the scopes of `graph` that are open in the current context."""
     stack = _SCOPES.entries()
     return _innermost(stack, graph.mark)[1] if stack else _EMPTY
 
 
 def _innermost(stack: Sequence[Entry[_Block]], mark: object) -> tuple[Entry[_Block] | None, Scope]:
-    """The entry of the innermost block of the graph with that mark, and what new nodes inherit in it."""
+    """Return the entry of the innermost block of the graph with that mark, and the scope inside it."""
     for entry in reversed(stack):
         block = entry.value
         if block is None:
@@ -216,6 +216,7 @@ def _innermost(stack: Sequence[Entry[_Block]], mark: object) -> tuple[Entry[_Blo
             while around is not None:
                 outer = around.value
                 if outer is None:
+                    # An enclosing block was left before this one: compute the scope from the open blocks.
                     return entry, _worked_out(mark)
                 around = outer.around
             return entry, block.scope
@@ -223,7 +224,7 @@ def _innermost(stack: Sequence[Entry[_Block]], mark: object) -> tuple[Entry[_Blo
 
 
 def _worked_out(mark: object) -> Scope:
-    """What new nodes inherit where some block around an open one has been left."""
+    """Return the scope of new nodes, computed from all open blocks of the graph."""
     scope = _EMPTY
     for entry in _SCOPES.entries():
         block = _SCOPES.seen(entry)
@@ -234,7 +235,7 @@ def _worked_out(mark: object) -> Scope:
 
 @contextmanager
 def enter_scope(graph: aioflow.Graph, change: Change) -> Iterator[Scope]:
-    """A block in which new nodes of `graph` inherit what `change` makes of what they would inherit around it."""
+    """Apply `change` to the scope of new nodes of `graph` inside the block."""
     mark = graph.mark
     block = _Block(mark, *_innermost(_SCOPES.entries(), mark), change)
     entry = _SCOPES.enter(block)
@@ -245,7 +246,7 @@ def enter_scope(graph: aioflow.Graph, change: Change) -> Iterator[Scope]:
 
 
 def in_loop(scope: Scope) -> bool:
-    """Whether new nodes run once per iteration of some loop."""
+    """Return True if new nodes run once per iteration of a loop."""
     context = scope.context
     while context is not None and not context.is_loop:
         context = context.outer
@@ -253,7 +254,7 @@ def in_loop(scope: Scope) -> bool:
 
 
 def body_of(scope: Scope) -> Body | None:
-    """Where new nodes go: into the function that is being traced, or, if None, into the graph."""
+    """Return the function body that new nodes go to while a function is traced, or None if they go to the graph."""
     context: Any = scope.context
     while context is not None and not isinstance(context, Body):
         context = context.outer
@@ -262,7 +263,11 @@ def body_of(scope: Scope) -> Body | None:
 
 @contextmanager
 def name_scope(graph: aioflow.Graph, name: str | None) -> Iterator[str]:
-    """Prefix the names of new nodes. A name that ends in "/" is taken as it is; None or "" goes back to the root.
+    """Prefix the names of new nodes. A name that ends in "/" is used unchanged; None or "" resets to the root.
+
+    Args:
+        graph: The graph of the nodes.
+        name: The name of the scope.
 
     Yields:
         The full prefix with its "/", or "".
@@ -286,10 +291,10 @@ def name_scope(graph: aioflow.Graph, name: str | None) -> Iterator[str]:
 
 @contextmanager
 def device(graph: aioflow.Graph, target: DeviceLike) -> Iterator[None]:
-    """Request a device for new nodes. None closes off the outer scopes.
+    """Request a device for new nodes. None discards the outer scopes.
 
-    A function gets the node, whose `device` is what the scopes inside this one ask for, and its answer takes the place
-    of that; a function that wants to add to it returns it with its addition.
+    A function gets the node, whose `device` is the request of the scopes inside this one. Its result replaces that
+    request; None leaves it unchanged.
     """
     if target is not None and not callable(target) and not isinstance(target, DeviceSpec):
         check_text(target, "a device")
@@ -301,8 +306,9 @@ def device(graph: aioflow.Graph, target: DeviceLike) -> Iterator[None]:
 
 @contextmanager
 def control_dependencies(graph: aioflow.Graph, inputs: Iterable[Operation] | None) -> Iterator[None]:
-    """Make new nodes wait for `inputs`, those left out that a block around makes them wait for already; None closes off
-    the outer blocks, and goes out of the branches and loops that are being built.
+    """Make new nodes wait for `inputs`, except for those that an enclosing block adds already.
+
+    None discards the outer blocks and leaves the branches and loops that are being built.
     """
     block = None if inputs is None else Controller(dict.fromkeys(inputs))
 
@@ -317,7 +323,7 @@ def control_dependencies(graph: aioflow.Graph, inputs: Iterable[Operation] | Non
 
 @contextmanager
 def colocate_with(graph: aioflow.Graph, op: Operation | None, ignore_existing: bool = False) -> Iterator[None]:
-    """Put new nodes on the device of `op`, whatever the device scopes around say. None closes off the outer blocks."""
+    """Put new nodes on the device of `op`, overriding the enclosing device scopes. None discards the outer blocks."""
     added = None if op is None else (op.colocated_with, op.device)
 
     def colocated(outer: Scope) -> Scope:
@@ -333,7 +339,7 @@ def colocate_with(graph: aioflow.Graph, op: Operation | None, ignore_existing: b
 
 @contextmanager
 def container(graph: aioflow.Graph, name: str) -> Iterator[str]:
-    """Keep the resources of new stateful nodes in the container of that name."""
+    """Put the resources of new stateful nodes into the container `name`."""
     check_text(name, "the name of a container")
     with enter_scope(graph, lambda outer: outer._replace(container=name)):
         yield name
@@ -341,7 +347,7 @@ def container(graph: aioflow.Graph, name: str) -> Iterator[str]:
 
 @contextmanager
 def gradient_override_map(graph: aioflow.Graph, overrides: Mapping[str, str]) -> Iterator[None]:
-    """Give new nodes of these ops the gradients that are registered under the other names."""
+    """Override the gradients of new nodes: each op in `overrides` uses the gradient registered under the given name."""
     check_kind(overrides, Mapping, "op_type_map", "a mapping of names to names")
     for op_type, gradient in overrides.items():
         check_text(op_type, "the name of an op")
@@ -351,7 +357,10 @@ def gradient_override_map(graph: aioflow.Graph, overrides: Mapping[str, str]) ->
 
 
 def request_device(op: Operation, scope: Scope) -> None:
-    """Set the device that the open scopes ask for: inner scopes win, part by part; colocation wins over them."""
+    """Set the node's device from the open scopes.
+
+    An inner scope overrides an outer one, component by component. Colocation overrides both.
+    """
     for target in reversed(scope.devices):
         if target is None:
             break
@@ -374,7 +383,7 @@ def _spec(device: Any) -> DeviceSpec:
 
 
 def control_inputs_for(scope: Scope, data_inputs: Iterable[Operation]) -> tuple[Operation, ...]:
-    """The control inputs that the open blocks add to a node with these data inputs."""
+    """Return the control inputs that the open blocks add to a node with these data inputs."""
     sources = set(data_inputs)
     found: dict[Operation, None] = {}
     for controller in scope.controllers:

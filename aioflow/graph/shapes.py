@@ -1,7 +1,7 @@
 """Partially known shapes.
 
 Inside the engine a static shape is plain data, `Dims`: None for an unknown rank, otherwise a tuple with None for each
-unknown size. `TensorShape` and `Dimension` wrap it for users, with the meaning that they have in the TensorFlow 1 API.
+unknown size. `TensorShape` and `Dimension` wrap it for users, with their semantics in the TensorFlow 1 API.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 Dims: TypeAlias = tuple[int | None, ...] | None
-MAX_RANK: Final = 64  # the dimensions that an array of NumPy can have
+MAX_RANK: Final = 64  # the maximum rank of a NumPy array
 
 
 class Dimension:
-    """One size of a shape, possibly unknown. Compares equal to the int (or None) that it holds.
+    """One size of a shape, possibly unknown. Compares equal to the int (or None) in `value`.
 
-    Arithmetic with an unknown size is unknown; an order with one is None.
+    Arithmetic with an unknown size yields an unknown size; an order comparison with one yields None.
     """
 
     __slots__ = ("value",)
@@ -52,7 +52,7 @@ class Dimension:
     __index__ = __int__
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """So that a size may stand among the numbers of an operand, as in `zeros([x.shape[0], 3])`."""
+        """Return the size as an array, so that it may be an element of an operand, as in `zeros([x.shape[0], 3])`."""
         return np.asarray(int(self), dtype)
 
     def __eq__(self, other: object) -> bool:
@@ -69,7 +69,7 @@ class Dimension:
 
     def _apply(self, other: Size, combine: Callable[[int, int], int]) -> Dimension:
         if not isinstance(other, Dimension | SupportsIndex | None):
-            return NotImplemented  # a tensor's own operator takes it from there
+            return NotImplemented  # then the tensor's reflected operator runs
         return Dimension(_combined(self, other, combine))
 
     def __add__(self, other: Size) -> Dimension:
@@ -112,7 +112,7 @@ class Dimension:
         return _combined(self, other, operator.ge)
 
     def is_compatible_with(self, other: int | Dimension | None) -> bool:
-        """Whether both could be the same size."""
+        """Return True if both could be the same size."""
         right = Dimension(other).value
         return self.value is None or right is None or self.value == right
 
@@ -122,7 +122,7 @@ class Dimension:
             raise InvalidArgumentError("dimensions are not compatible", expected=self, actual=Dimension(other))
 
     def merge_with(self, other: int | Dimension | None) -> Dimension:
-        """What both know together. Raises InvalidArgumentError where they disagree."""
+        """Return the known size of either. Raise InvalidArgumentError if both are known and differ."""
         self.assert_is_compatible_with(other)
         return Dimension(other) if self.value is None else Dimension(self.value)
 
@@ -178,19 +178,19 @@ class TensorShape:
     rank = ndims
 
     def as_list(self) -> list[int | None]:
-        """The sizes as ints and None. Raises InvalidArgumentError for an unknown rank."""
+        """Return the sizes as ints and None. Raises InvalidArgumentError if the rank is unknown."""
         return list(self._known())
 
     def num_elements(self) -> int | None:
-        """The product of the sizes, or None where one is unknown."""
+        """Return the product of the sizes, or None if one is unknown."""
         return num_elements(self._dims)
 
     def is_fully_defined(self) -> bool:
-        """Whether rank and every size are known."""
+        """Return True if the rank and every size are known."""
         return self._dims is not None and None not in self._dims
 
     def is_compatible_with(self, other: ShapeLike | None) -> bool:
-        """Whether some fully known shape fits both."""
+        """Return True if some fully known shape is compatible with both."""
         return is_compatible(self._dims, dims_of(other))
 
     def assert_is_compatible_with(self, other: ShapeLike | None) -> None:
@@ -199,26 +199,26 @@ class TensorShape:
             raise InvalidArgumentError("shapes are not compatible", expected=self, actual=TensorShape(other))
 
     def merge_with(self, other: ShapeLike | None) -> TensorShape:
-        """What both shapes know together. Raises InvalidArgumentError where they disagree."""
+        """Combine the known sizes of both shapes. Raise InvalidArgumentError if they conflict."""
         return TensorShape(merge_dims(self._dims, dims_of(other)))
 
     def concatenate(self, other: ShapeLike | None) -> TensorShape:
-        """The sizes of self, then those of other."""
+        """Return the sizes of self followed by those of other."""
         right = dims_of(other)
         return TensorShape(None if self._dims is None or right is None else self._dims + right)
 
     def with_rank(self, rank: int) -> TensorShape:
-        """Self, if it can have that rank; otherwise InvalidArgumentError."""
+        """Return self, restricted to `rank` dimensions. Raise InvalidArgumentError if the known rank differs."""
         return self.merge_with((None,) * operator.index(rank))
 
     def with_rank_at_least(self, rank: int) -> TensorShape:
-        """Self, if its rank can be `rank` or more; otherwise InvalidArgumentError."""
+        """Return self if its rank can be `rank` or more. Raise InvalidArgumentError otherwise."""
         if self._dims is not None and len(self._dims) < rank:
             raise InvalidArgumentError("the shape has the wrong rank", expected=f"rank >= {rank}", actual=self)
         return self
 
     def with_rank_at_most(self, rank: int) -> TensorShape:
-        """Self, if its rank can be `rank` or less; otherwise InvalidArgumentError."""
+        """Return self if its rank can be `rank` or less. Raise InvalidArgumentError otherwise."""
         if self._dims is not None and len(self._dims) > rank:
             raise InvalidArgumentError("the shape has the wrong rank", expected=f"rank <= {rank}", actual=self)
         return self
@@ -228,7 +228,7 @@ class TensorShape:
         self.with_rank(rank)
 
     def assert_same_rank(self, other: ShapeLike | None) -> None:
-        """Raise InvalidArgumentError unless both ranks are equal, as far as they are known."""
+        """Raise InvalidArgumentError if both ranks are known and differ."""
         dims = dims_of(other)
         if dims is not None:
             self.with_rank(len(dims))
@@ -247,7 +247,10 @@ class TensorShape:
         return len(self._known())
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """So that a shape without dimensions is integers, too, where its sizes are an operand."""
+        """Return the sizes as an array.
+
+        The dtype is set explicitly because NumPy would otherwise turn a shape without dimensions into floats.
+        """
         return np.array([int(size) for size in self], np.int64 if dtype is None else dtype)
 
     def __bool__(self) -> bool:
@@ -275,7 +278,7 @@ class TensorShape:
 
     def __eq__(self, other: object) -> bool:
         try:
-            return self._dims == dims_of(other)  # type: ignore[arg-type]  # what is no shape is refused
+            return self._dims == dims_of(other)  # type: ignore[arg-type]  # dims_of raises for a value that is not a shape
         except InvalidArgumentError:
             return False
 
@@ -289,12 +292,15 @@ class TensorShape:
         return format_dims(self._dims)
 
 
-# What users call a shape; None, for an unknown rank, is not part of it.
+# The types accepted as a shape. None, which means an unknown rank, is not included.
 ShapeLike: TypeAlias = TensorShape | SupportsIndex | Iterable[SupportsIndex | None]
 
 
 def _slice_of_unknown(key: slice) -> TensorShape:
-    """Of a shape of unknown rank: `[1:3]` has two unknown sizes, if it has that many; an open end has any number."""
+    """Return the slice of a shape of unknown rank.
+
+    `[1:3]` yields two unknown sizes; an open end, a negative bound or a step yields an unknown rank.
+    """
     start, stop = key.start or 0, key.stop
     if stop is None or start < 0 or stop < 0 or key.step not in (None, 1):
         return TensorShape(None)
@@ -302,7 +308,7 @@ def _slice_of_unknown(key: slice) -> TensorShape:
 
 
 def dims_of(value: ShapeLike | None) -> Dims:
-    """Plain dims from whatever a user calls a shape. -1 and None both mean unknown.
+    """Convert a user's shape to plain dims. -1 and None both mean unknown.
 
     Raises:
         DTypeError: a size is not an integer.
@@ -336,7 +342,7 @@ def _size(value: Any) -> int | None:
 
 
 def format_dims(dims: Dims) -> str:
-    """`(2, ?)`, or `<unknown>`."""
+    """Format dims as `(2, ?)` or `<unknown>`."""
     if dims is None:
         return "<unknown>"
     inner = ", ".join("?" if d is None else str(d) for d in dims)
@@ -344,7 +350,7 @@ def format_dims(dims: Dims) -> str:
 
 
 def num_elements(dims: Dims) -> int | None:
-    """The product of the sizes, or None where one is unknown."""
+    """Return the product of the sizes, or None if one is unknown."""
     if dims is None:
         return None
     total = 1
@@ -356,14 +362,14 @@ def num_elements(dims: Dims) -> int | None:
 
 
 def is_compatible(a: Dims, b: Dims) -> bool:
-    """Whether some fully known shape fits both."""
+    """Return True if some fully known shape is compatible with both."""
     if a is None or b is None:
         return True
     return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
 
 
 def merge_dims(a: Dims, b: Dims) -> Dims:
-    """What both know together. Raises InvalidArgumentError where they disagree."""
+    """Combine the known sizes of both. Raise InvalidArgumentError if they conflict."""
     if a is None:
         return b
     if b is None:
@@ -374,14 +380,14 @@ def merge_dims(a: Dims, b: Dims) -> Dims:
 
 
 def common_dims(a: Dims, b: Dims) -> Dims:
-    """The static shape that fits values of both."""
+    """Return the most specific static shape that fits values of both."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
 
 
 def broadcast_dims(shapes: Sequence[Dims]) -> Dims:
-    """The shape that NumPy's broadcasting gives, as far as it is known.
+    """Return the shape of the operands after NumPy's broadcasting, as far as it is known.
 
     Raises:
         InvalidArgumentError: two known sizes differ and neither is 1.

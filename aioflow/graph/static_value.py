@@ -1,4 +1,4 @@
-"""What is known about a tensor's value while the graph is being built: enough for shapes, never a kernel call."""
+"""Static knowledge of a tensor's value while the graph is built: enough for shapes, without calling kernels."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ __all__ = [
     "partial_value",
 ]
 
-# The outputs, given the values of the inputs. It may give None, or raise what NumPy raises: then nothing is known,
-# and the step that runs the op says what is wrong with it.
+# Returns the outputs, given the values of the inputs. The rule may return None or raise NumPy's errors. The value is
+# then unknown, and a step that runs the op reports the error.
 Rule: TypeAlias = "Callable[[Operation, list[Array]], Array | list[Array] | None]"
 Fact: TypeAlias = "Callable[[Tensor], Array | None]"
 
 _LIMIT: Final = 4096  # elements: shapes, axes and permutations are small; larger values are data
-LONGEST_KNOWN: Final = 4096  # elements of a range or a fill: more is data
-_DEPTH: Final = 100  # nodes between a value and the constants it follows from; each takes a few Python frames
+LONGEST_KNOWN: Final = 4096  # elements of a range or a fill; longer ones are data
+# Limit on the nodes between a value and the constants that it depends on; each takes a few Python frames.
+_DEPTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class StaticValue:
-    """How an op's value follows while the graph is built, with NumPy's own functions on arrays of a few elements.
+    """The computation of an op's value while the graph is built, by NumPy functions on arrays of a few elements.
 
     Attributes:
-        rule: What it gives, where the values of its inputs are known.
-        moves: The inputs whose elements it only moves: there the rule holds for elements that are not known, too.
-        fact: What is known of an output without the inputs' values; None stands for a size that is not known.
+        rule: Returns the value, given the values of the inputs.
+        moves: The inputs whose elements the op only moves. For these, the rule accepts unknown elements, too.
+        fact: Returns the known value of an output without the inputs' values; None stands for an unknown size.
     """
 
     rule: Rule | None = None
@@ -53,17 +54,17 @@ class StaticValue:
 
 
 def known_by(function: Callable[..., Any]) -> StaticValue:
-    """A function of the inputs' values alone."""
+    """Return the StaticValue of an op whose value is a function of the inputs' values alone."""
     return StaticValue(lambda op, inputs: function(*inputs))
 
 
 def moving(rule: Rule, moves: slice = slice(1)) -> StaticValue:
-    """A rule for an op that only moves the elements of some inputs; of the first, unless it is said."""
+    """Return the StaticValue of an op that only moves elements of the inputs in `moves`, by default the first."""
     return StaticValue(rule, moves)
 
 
 def integers_only(value: StaticValue) -> StaticValue:
-    """Nothing is known of floats, which a kernel may round differently."""
+    """Return a StaticValue whose rule applies to integers only: a kernel may round floats differently."""
     rule = value.rule
     if rule is None:
         return value
@@ -71,8 +72,9 @@ def integers_only(value: StaticValue) -> StaticValue:
 
 
 def constant_value(tensor: Tensor) -> Array | None:
-    """The tensor's value, if it follows from constants and static shapes alone; otherwise None. Do not modify it."""
-    if tensor.op.type == "Const":  # nearly always: no search is needed
+    """Return the tensor's value if it follows from constants and static shapes alone, else None. Do not modify it."""
+    # Nearly every caller has a Const, which needs no search.
+    if tensor.op.type == "Const":
         value: Array = tensor.op.attrs["value"]
         return value
     found = _Search().value(tensor)
@@ -80,24 +82,24 @@ def constant_value(tensor: Tensor) -> Array | None:
 
 
 def partial_value(tensor: Tensor) -> Array | None:
-    """The integers of a tensor as far as they are known: an array of objects with None for each one that is not.
+    """Return the integers of a tensor as far as they are known: an object array with None for each unknown one.
 
-    None where not even the shape is known; a value that is known as a whole comes as it is.
+    Return None if the shape is unknown. A completely known value is returned as an ordinary array.
     """
     found = _Search().value(tensor)
     return _nothing(tensor) if found is None else found
 
 
 def partial_shape(tensor: Tensor) -> Dims:
-    """A tensor read as a shape vector, with None for each size that is not known, or that is -1."""
+    """Read a tensor as a shape vector, with None for each size that is unknown or -1."""
     value = partial_value(tensor)
     return None if value is None else tuple(None if v is None or v < 0 else int(v) for v in value.reshape(-1))
 
 
 class _Search:
-    """One search: the values found so far, since a node that is read many times must be worked out once.
+    """One search, with a cache of the values found so far: a node may be read many times.
 
-    A value of integers of which only some are known is an array of objects, with None for the others.
+    A partially known integer value is an array of objects, with None for each unknown element.
     """
 
     __slots__ = ("_depth", "_found")
@@ -143,7 +145,7 @@ def _is_partial(tensor: Tensor, value: Array) -> bool:
 
 
 def _nothing(tensor: Tensor) -> Array | None:
-    """One unknown element for each element of the tensor."""
+    """Return an array of unknown elements in the tensor's shape, or None for large or non-integer tensors."""
     count = num_elements(tensor.dims)
     if count is None or count > _LIMIT or not tensor.dtype.is_integer:
         return None
@@ -151,7 +153,7 @@ def _nothing(tensor: Tensor) -> Array | None:
 
 
 def _computed(tensor: Tensor, rule: Rule, inputs: list[Array]) -> Array | None:
-    """What the op gives for these inputs; None where it cannot be worked out: a step says what is wrong with it."""
+    """Return the op's output for these inputs, or None if the rule fails; a step then reports the error."""
     try:
         with np.errstate(all="ignore"):
             result = rule(tensor.op, inputs)

@@ -1,9 +1,8 @@
-"""What a strided slice selects, as plain data: from begin, end, strides and masks to an index tuple and to static
-sizes.
+"""The semantics of strided slices, as plain data: begin, end, strides and masks to an index tuple and static sizes.
 
-Both the shape function and the kernels of StridedSlice read it, so that they cannot disagree. Python's own slices clamp
-and wrap bounds in the way that the op is specified to, so an index item is a Python object: a `slice`, an int (the
-dimension goes away), None (a new dimension of size one) or Ellipsis.
+The shape function and the kernels of StridedSlice share this module, so they cannot disagree. Python's own slices clamp
+and wrap bounds exactly as the op requires. So an index item is a Python object: a `slice`, an int (removes the
+dimension), None (a new dimension of size one) or Ellipsis.
 """
 
 from __future__ import annotations
@@ -23,9 +22,12 @@ IndexItem: TypeAlias = slice | int | EllipsisType | None
 def strided_index(
     begin: Sequence[int], end: Sequence[int], strides: Sequence[int], masks: Mapping[str, Any]
 ) -> tuple[IndexItem, ...]:
-    """The index tuple, one item for each element of `begin`.
+    """Return the index tuple, one item for each element of `begin`.
 
     Args:
+        begin: The `begin` operand.
+        end: The `end` operand.
+        strides: The `strides` operand.
         masks: The op's attributes `begin_mask`, `end_mask`, `ellipsis_mask`, `new_axis_mask` and `shrink_axis_mask`.
 
     Raises:
@@ -64,7 +66,7 @@ def strided_dims(
     strides: Sequence[int] | None,
     masks: Mapping[str, Any],
 ) -> Dims:
-    """Static shape of a strided slice of a tensor of shape `dims`; None for bounds that are not known yet.
+    """Return the static shape of a strided slice of a tensor of shape `dims`. Unknown bounds are None.
 
     Raises:
         InvalidArgumentError: an index is out of bounds, or there are more items than dimensions.
@@ -102,7 +104,7 @@ def _length(item: slice, size: int | None, known: bool) -> int | None:
 
 
 def spelled_out(items: Sequence[IndexItem], rank: int, dims: Dims) -> list[slice | int | None]:
-    """The items with the ellipsis (one is implied at the end) replaced by full slices."""
+    """Return the items with the ellipsis replaced by full slices. Without one, an ellipsis at the end is implied."""
     missing = rank - sum(item is not None and item is not Ellipsis for item in items)
     if missing < 0:
         raise InvalidArgumentError(

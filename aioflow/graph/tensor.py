@@ -1,4 +1,4 @@
-"""`Tensor`: one output of a node, with Python's operators on it."""
+"""`Tensor`: one output of a node, with Python's operators."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _OPERATOR_MODULES: Final = {"getitem": "aioflow.ops.array.slices", "matmul": "ai
 
 
 class _Operators(dict[str, Callable[..., Any]]):
-    """Python operators on tensors, filled in by the op families when one is first used: the graph itself knows no op by
-    name.
+    """Python operators on tensors, registered by the op families on first use.
+
+    The graph package itself refers to no op by name.
     """
 
     def __missing__(self, name: str) -> Callable[..., Any]:
@@ -38,7 +39,8 @@ class Tensor:
     """One output of a node: a value that exists only while a step runs."""
 
     __slots__ = ("__weakref__", "_dims", "dtype", "op", "value_index")
-    __array_priority__ = 100  # so that `ndarray + tensor` asks the tensor
+    # Makes NumPy defer `ndarray + tensor` to the tensor's operator.
+    __array_priority__ = 100
 
     if TYPE_CHECKING:
         _fetched: NDArray[Any]  # see Fetchable
@@ -75,29 +77,29 @@ class Tensor:
         return TensorShape(self._dims)
 
     def get_shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static shape."""
         return TensorShape(self._dims)
 
     def set_shape(self, shape: ShapeLike | None) -> None:
-        """Add what the caller knows about the static shape.
+        """Merge `shape` into the static shape.
 
         Raises:
-            InvalidArgumentError: it contradicts what is known.
+            InvalidArgumentError: `shape` contradicts the known shape.
         """
         self._dims = merge_dims(self._dims, TensorShape(shape).raw)
 
     def widen_shape(self, dims: Dims) -> None:
-        """Forget what of the static shape holds no longer; the caller sees to the tensors that follow from it."""
+        """Replace the static shape by a more general one. The caller must update the shapes of dependent tensors."""
         self._dims = dims
 
     def consumers(self) -> list[aioflow.Operation]:
-        """The nodes that read this tensor."""
+        """Return the nodes that read this tensor."""
         return [op for op in self.graph.get_operations() if any(t is self for t in op.inputs)]
 
     async def eval(
         self, feed_dict: Mapping[Any, Any] | None = None, session: aioflow.Session | None = None
     ) -> NDArray[Any]:
-        """Run what this tensor needs in `session`, or in the default session, and return its value."""
+        """Run the nodes that this tensor depends on in `session`, or in the default session, and return its value."""
         value: NDArray[Any] = await session_for(session, self.graph).run(self, feed_dict)
         return value
 
@@ -123,7 +125,8 @@ class Tensor:
             raise misused(self, f"formatted as {spec!r}")
         return repr(self)
 
-    if not TYPE_CHECKING:  # type checkers refuse a tensor here as long as they know nothing of these
+    # Hidden from type checkers, which then report a tensor where an array or a number is expected.
+    if not TYPE_CHECKING:
 
         def __array__(self, *args, **kwargs):
             raise misused(self, "made an array of")
@@ -225,7 +228,7 @@ class Tensor:
 
 
 def misused(tensor: Tensor, what: str, instead: str = "") -> OpError:
-    """The error about a tensor where Python or NumPy needs a value; `instead`: what else there is to do."""
+    """Return the error for a tensor used where Python or NumPy needs a value; `instead` states an alternative."""
     advice = f"{instead} `await session.run` it first".lstrip()
     error = DTypeError(
         f"a symbolic tensor was {what}; {advice}",

@@ -1,7 +1,7 @@
-"""The rules of TensorProto: in which field the elements of a dtype are, and what stands for those that are left out.
+"""The encoding rules of TensorProto: the field of each dtype's elements, and the values of omitted elements.
 
-Both of its readers follow them, of bytes (`formats.tensor_proto`) and of messages (`graph.published.tensors`).
-What a reader finds in a field comes here as an array of the field's own numbers.
+Two readers share these rules: of bytes (`formats.tensor_proto`) and of messages (`graph.published.tensors`). Both pass
+the contents of a field as an array of the field's own number type.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from aioflow.work.stopping import batches
 
 __all__ = ["CONTENT", "STRINGS", "Field", "check_strangers", "cut_strings", "elements", "field_of", "strings"]
 
-CONTENT: Final = 4  # the number of the field with all elements as they lie in memory
-_STRING_BYTES: Final = 8  # that an element of strings takes, beside its own
-_LENGTH_BITS: Final = 63  # that all bytes of a varint but the last may have
+CONTENT: Final = 4  # number of the field that holds all elements in their memory layout
+_STRING_BYTES: Final = 8  # bytes that each string element needs beside its contents
+_LENGTH_BITS: Final = 63  # payload bits of all bytes of a varint except the last
 
 
 class Field(NamedTuple):
-    """A field with elements one by one.
+    """A field with one entry per element.
 
     Attributes:
-        number, name: Which it is.
-        stored: What its numbers are; uint8 stands for one piece of bytes, object for a piece an element.
+        number: The field's number in the message.
+        name: The field's name in the message.
+        stored: The dtype of its numbers; uint8 for a single bytes value, object for one bytes value per element.
     """
 
     number: int
@@ -62,7 +63,7 @@ _NAMES: Final = frozenset(_NUMBERS.values())
 
 
 def field_of(dtype: DType) -> Field:
-    """Where the elements of a dtype are. Raises DTypeError."""
+    """Return the field of the elements of a dtype. Raises DTypeError."""
     found = _FIELDS.get(dtype)
     if found is None:
         raise DTypeError(
@@ -72,7 +73,7 @@ def field_of(dtype: DType) -> Field:
 
 
 def check_strangers(dtype: DType, found: Sequence[int] | Sequence[str]) -> None:
-    """Raise InvalidArgumentError where one of the fields, by numbers or by names, has elements of another dtype."""
+    """Raise InvalidArgumentError if one of the fields, given by number or by name, belongs to another dtype."""
     names = {name if isinstance(name, str) else _NUMBERS.get(name, "") for name in found}
     strange = names & _NAMES - {field_of(dtype).name}
     if strange:
@@ -84,10 +85,15 @@ def check_strangers(dtype: DType, found: Sequence[int] | Sequence[str]) -> None:
 
 
 def elements(listed: Any, dtype: DType, count: int, spread: Callable[[int], None]) -> Any:
-    """The `count` elements of a dtype, a flat array, of the numbers in its field; the last stands for all that follow.
+    """Return the `count` elements of a dtype as a flat array, from the numbers in its field.
+
+    The last number is repeated for all omitted elements.
 
     Args:
-        spread: Gets the number of bytes where one element becomes many, before they are made; it may refuse.
+        listed: The numbers in the field.
+        dtype: The dtype of the elements.
+        count: The number of elements.
+        spread: Called with the size in bytes before elements are repeated; it may raise.
 
     Raises:
         InvalidArgumentError: there are more elements, or half a complex number.
@@ -111,7 +117,10 @@ def elements(listed: Any, dtype: DType, count: int, spread: Callable[[int], None
 
 
 def strings(listed: Sequence[bytes], content: bytes, count: int, spread: Callable[[int], None]) -> tuple[bytes, ...]:
-    """As `elements`, of strings: one by one, or all in one piece. Raises as `elements` and `cut_strings`."""
+    """Return the elements of a string tensor, stored one by one or all in one piece.
+
+    Raises the same errors as `elements` and `cut_strings`.
+    """
     if content:
         return cut_strings(content, count)
     _check_count(len(listed), count)
@@ -126,10 +135,10 @@ def _check_count(given: int, count: int) -> None:
 
 
 def cut_strings(content: bytes, count: int) -> tuple[bytes, ...]:
-    """Strings in one piece: their lengths, each a varint, and then what is in them.
+    """Split the strings stored in one piece: all lengths as varints, then the contents.
 
     Raises:
-        InvalidArgumentError: it is not as long as they are, or a length does not end.
+        InvalidArgumentError: the lengths do not add up to the size, or a length does not end.
     """
     lengths: list[int] = []
     value = shift = at = 0

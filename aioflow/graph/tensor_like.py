@@ -1,4 +1,4 @@
-"""`TensorLike`: the type of whatever may stand where an op takes a tensor."""
+"""`TensorLike`: the type of an argument that an op accepts as a tensor."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ __all__ = ["DenseLike", "IndexLike", "NodeLike", "SupportsArray", "SupportsTenso
 
 
 class SupportsTensor(Protocol):
-    """What stands for a tensor, as a `Variable` does.
+    """An object that represents a tensor, such as a `Variable`.
 
-    A class of a user's own, which `register_tensor_conversion_function` knows, passes a type checker if it has these.
+    A user's class that is registered with `register_tensor_conversion_function` passes a type checker if it has these
+    members.
     """
 
     @property
@@ -29,19 +30,20 @@ class SupportsTensor(Protocol):
         """The element type of the tensor."""
 
     def value(self) -> Tensor:
-        """The tensor."""
+        """Return the tensor."""
 
 
 class SupportsArray(Protocol):
-    """What NumPy makes an array of: a column of a table, an array of another library."""
+    """An object that NumPy converts to an array, such as a column of a table or an array of another library."""
 
     def __array__(self) -> np.ndarray[Any, Any]:
-        """The array."""
+        """Return the array."""
 
 
 if TYPE_CHECKING:
     _Nested: TypeAlias = Sequence["TensorLike"]
-else:  # the name is looked up here, whatever names there are where an annotation is evaluated
+else:
+    # `module` makes the name resolve in this module, wherever an annotation is evaluated.
     _Nested = Sequence[ForwardRef("TensorLike", module=__name__)]
 
 DenseLike: TypeAlias = (
@@ -58,12 +60,12 @@ DenseLike: TypeAlias = (
     | _Nested
 )
 
-# Whatever may stand where an op takes a tensor.
+# An argument that an op accepts as a tensor.
 TensorLike: TypeAlias = DenseLike | IndexedSlices
 
 _Index: TypeAlias = SupportsIndex | Tensor | np.ndarray[Any, Any] | slice | EllipsisType | None
-# What may stand in the brackets of `tensor[...]`.
+# The valid keys of `tensor[...]`.
 IndexLike: TypeAlias = _Index | Sequence[_Index]
 
-# What a node can wait for: a node, what is made by one, or the name of one.
+# An object that a node can wait for: a node, the result of one, or the name of one.
 NodeLike: TypeAlias = Tensor | Operation | SupportsTensor | CompositeTensor | str

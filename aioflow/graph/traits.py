@@ -1,13 +1,13 @@
-"""What the compiler, the placement and the backends must know of an op beside its signature.
+"""The properties of an op, beside its signature, that the compiler, the placement and the backends use.
 
-A pass asks a question, and the op answers (as the traits and interfaces of MLIR's op definitions): no pass keeps a list
-of names. An op states a *kind*, which answers most questions, and overrides what is unusual about it:
+A pass queries the traits, like the traits and interfaces of MLIR's op definitions; no pass has a list of op names. An
+op states a *kind*, which sets most traits, and overrides the unusual ones:
 
     define_op("Digamma", …, traits=elementwise(cost=transcendental(5)))
     define_op("Sum", …, traits=reduction(rounded_by="reduction_indices"))
 
-What depends on the implementation stands on the kernel (`kernels.registry.KernelDef`). `python -m aioflow ops --traits`
-shows the whole table.
+Properties of an implementation belong to the kernel (`kernels.registry.KernelDef`). `python -m aioflow ops --traits`
+prints the whole table.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = [
 
 
 class Effect(Enum):
-    """What an op does besides computing its outputs."""
+    """The effect of an op besides computing its outputs."""
 
     NONE = "computes and does no more: it may be merged, folded, repeated, or left out if nobody reads it"
     FAILS = "exists in order to fail: it may not be left out, and has no state"
@@ -74,12 +74,12 @@ class Effect(Enum):
 
     @property
     def is_stateful(self) -> bool:
-        """Whether nodes may never be merged, folded or run twice."""
+        """True if nodes may never be merged, folded or run twice."""
         return self in (Effect.KEEPS, Effect.READS, Effect.CHANGES)
 
 
 class Half(Enum):
-    """What becomes of an op whose float32 operands are rounded to 16 bits: bfloat16, or float16."""
+    """The behavior of an op whose float32 operands are rounded to 16 bits: bfloat16, or float16."""
 
     WIDE = "it needs the digits or the range of float32: it sums, cancels, or runs out of range"
     FOLLOWS = "its result is as good as what it reads: it moves or compares, or makes each element of a few"
@@ -87,7 +87,7 @@ class Half(Enum):
 
 
 class Role(IntEnum):
-    """What a node is to the runtime: something to call, or one of the ops that it interprets."""
+    """The role of a node in the runtime: a kernel to call, or one of the ops that the runtime interprets."""
 
     KERNEL = 0
     SWITCH = 1
@@ -105,7 +105,7 @@ class Role(IntEnum):
 
 
 class Memory(Enum):
-    """Where the outputs of an op are. A kernel may make them anew all the same; `fresh` on a kernel promises it."""
+    """The memory of an op's outputs. A kernel may still allocate new memory; `fresh` on a kernel guarantees it."""
 
     OWN = "in memory of their own"
     VIEW = "in the memory of one input, in an order of their own"
@@ -116,12 +116,12 @@ class Memory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """The constant that changes nothing at some positions; None: there is none for dtypes of that kind.
+    """The neutral constant at some input positions; None if dtypes of that kind have no such constant.
 
     Attributes:
-        positions: Of the inputs.
-        whole: For integers and bools.
-        floating: For floats, sign of zero included.
+        positions: Positions of the inputs.
+        whole: The constant for integers and bools.
+        floating: The constant for floats, sign of zero included.
     """
 
     positions: tuple[int, ...]
@@ -131,14 +131,14 @@ class Neutral:
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """The algebra of an op, as far as it holds to the last bit.
+    """The algebraic laws of an op, as far as they hold to the last bit.
 
     Attributes:
         neutral: Its neutral element.
         undoes_itself: f(f(x)) is x.
         idempotent: f(f(x)) is f(x).
         of_equals: f(x, x) is x.
-        opposite: The comparison that is false just where this one is true, for dtypes with a total order.
+        opposite: The comparison that is false exactly if this one is true, for dtypes with a total order.
         total: `opposite` holds for all dtypes.
     """
 
@@ -152,50 +152,51 @@ class Laws:
 
 _NO_LAWS: Final = Laws()
 
-# Dtypes of elementwise chains. The 16-bit floats and complex numbers are computed in other types.
+# Dtypes of elementwise chains. Kernels compute 16-bit floats and complex numbers in other types.
 FLOATS: Final = frozenset({"float32", "float64"})
 NUMBERS: Final = FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 BOOLS: Final = frozenset({"bool"})
 ANY: Final = NUMBERS | BOOLS
 NOTHING: Final[frozenset[str]] = frozenset()
 
-# Kinds whose elements come from few others.
+# Kinds whose result elements depend on few input elements.
 _FOLLOWING: Final = frozenset({"elementwise", "movement", "view", "reshapes", "passes_on"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """The answers of an op.
+    """The traits of an op.
 
     Attributes:
-        kind: The preset that they began with; "" for an op that states nothing.
-        effect: What it does besides computing its outputs.
-        cost: What it costs.
-        memory: Where its outputs are.
-        shares: The position of the input whose memory they are in, if `memory` says that there is one.
-        row_major: The outputs are in row-major order without gaps, whatever the inputs are.
-        keeps_row_major: They are, if all the inputs are.
-        never_larger: The outputs are no larger than the inputs are after broadcasting.
-        broadcasts: Its operands are broadcast to one shape as NumPy does. False where one has a shape of its own, as a
-            vector with one number per channel.
-        only_shapes: The outputs follow from the shapes of the inputs, whatever their values are.
-        rounded_by: The input (of a floating result) by whose value, if it is a constant, a kernel chooses how to round:
-            what is not a constant in the user's graph may not become one there.
-        fuses: The dtypes of its inputs with which it may be a member of an elementwise chain. Its kernels always make a
-            new array, and fail on nothing but shapes that do not fit.
-        laws: Its algebra.
-        in_c: An element of the result in C, for generated kernels, given the elements {0}, {1}; T is the dtype of the
-            operands.
-        is_replicated: Every device that reads its outputs has its own: nothing is sent for them.
-        is_shared: What it names belongs to all replicas of a model: a parameter server is the place for it.
-        role: What it is to the runtime, where that interprets it.
-        on_host: Why it runs on the host alone, in a few words; "" where another device may have a kernel.
-        is_numeric: Its work is on numbers in tensors.
-        stays_home: What it does that only the process may do that built the graph, as the end of a sentence ("calls a
-            Python function of this process"); "" where any may.
-        half: What becomes of it in 16 bits; None for what is usual for its kind: see `in_16_bits`.
-        tells_step: Its kernel changes nothing before it has stopped waiting, and tells the step then (`StepAccount`).
-        takes_away: It takes something away, and its kernel can give that back.
+        kind: The name of the preset; "" for an op that states nothing.
+        effect: The effect besides computing the outputs.
+        cost: The cost estimate.
+        memory: The memory of the outputs.
+        shares: The position of the input whose memory the outputs share, if `memory` is VIEW or SAME_ORDER.
+        row_major: The outputs are in row-major order without gaps for all inputs.
+        keeps_row_major: The outputs are in row-major order without gaps if all inputs are.
+        never_larger: The outputs are no larger than the inputs after broadcasting.
+        broadcasts: The operands are broadcast to one shape by NumPy's rules. False if one has a shape of its own, such
+            as a vector with one number per channel.
+        only_shapes: The outputs depend on the shapes of the inputs only, not on their values.
+        rounded_by: The input (of a floating result) whose constant value determines how a kernel rounds. If it is not
+            constant in the user's graph, no pass may make it constant.
+        fuses: The input dtypes with which the op may be a member of an elementwise chain. Its kernels always allocate a
+            new array, and fail only on incompatible shapes.
+        laws: Its algebraic laws.
+        in_c: An element of the result as a C expression, for generated kernels. {0} and {1} are the elements of the
+            operands; T is their dtype.
+        is_replicated: Each device that reads the outputs has its own copy: they are never sent.
+        is_shared: The resource belongs to all replicas of a model, so it is placed on a parameter server.
+        role: Its role in the runtime, if the runtime interprets it.
+        on_host: Why the op runs on the host only, in a few words; "" if another device may have a kernel.
+        is_numeric: The op computes on numbers in tensors.
+        stays_home: Why only the process that built the graph can run the op, as the end of a sentence ("calls a Python
+            function of this process"); "" if any process can.
+        half: The behavior in 16 bits; None for the default of its kind: see `in_16_bits`.
+        tells_step: The kernel changes nothing while it waits, and notifies the step when it stops waiting
+            (`StepAccount`).
+        takes_away: The op removes something, and its kernel can restore it.
     """
 
     kind: str = ""
@@ -224,7 +225,7 @@ class Traits:
 
     @property
     def in_16_bits(self) -> Half:
-        """What becomes of it in 16 bits. Functions that take many instructions for an element are seldom bounded."""
+        """The behavior in 16 bits. Functions with many instructions per element are WIDE: few of them are bounded."""
         if self.half is not None:
             return self.half
         follows = self.kind in _FOLLOWING and self.cost.rate != "transcendental"
@@ -232,55 +233,55 @@ class Traits:
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is a sum of products, of which it matters whether two operands are one buffer."""
+        """True if the op is a sum of products, whose rounding may depend on whether two operands share one buffer."""
         return self.cost.rate in MULTIPLYING_RATES
 
     @property
     def draws(self) -> bool:
-        """Whether it takes the next numbers of a generator."""
+        """True if the op advances the state of a generator."""
         return self.kind == "random" and self.effect is Effect.KEEPS
 
     @property
     def is_resident(self) -> bool:
-        """Whether its outputs are there whether a step runs or not."""
+        """True if the outputs exist independently of a running step."""
         return self.memory is Memory.RESIDENT
 
     @property
     def steers(self) -> bool:
-        """Whether it is control flow."""
+        """True if the op is control flow."""
         return self.effect is Effect.STEERS
 
     def origin(self, port: int) -> int | None:
-        """The position of the input in whose memory an output is; None where it has its own."""
+        """Return the position of the input whose memory an output shares, or None if it has its own memory."""
         if self.memory is Memory.PASSED:
             return port
         return self.shares if self.memory in (Memory.VIEW, Memory.SAME_ORDER) else None
 
 
-UNSTATED: Final = Traits()  # what is known of an op that states nothing: costs as a pass over its data, has no effect
+UNSTATED: Final = Traits()  # an op that states nothing: no effect, and the cost of one pass over its data
 
 
-# -- costs that several kinds share -----------------------------------------------------------------------------------
+# -- costs shared by several kinds ------------------------------------------------------------------------------------
 
 
 def transcendental(factor: float = 1.0) -> Cost:
-    """A function that takes some tens of instructions per element; `factor` times as many as an exponential."""
+    """Return the cost of some tens of instructions per element; `factor` is relative to an exponential."""
     return Cost("transcendental", moved, factor)
 
 
 def reading(factor: float = 1.0) -> Cost:
-    """Each element is read, and `factor` times as much is done with it as in a sum."""
+    """Return the cost of reading each element; `factor` is the work per element relative to a sum."""
     return Cost("reduction", read, factor)
 
 
 WRITING: Final = Cost("movement", written)
 
 
-# -- kinds: presets that take what is unusual about an op as keyword arguments ----------------------------------------
+# -- kinds: presets; keyword arguments override single traits ---------------------------------------------------------
 
 
 class Answers(TypedDict, total=False):
-    """The answers that a kind takes: see `Traits`."""
+    """The traits that a kind accepts as keyword arguments: see `Traits`."""
 
     effect: Effect
     cost: Cost
@@ -307,10 +308,10 @@ class Answers(TypedDict, total=False):
 
 
 class Kind(Protocol):
-    """A preset."""
+    """A preset: a function that returns traits."""
 
     def __call__(self, **unusual: Unpack[Answers]) -> Traits:
-        """The answers of the kind, and what is unusual about an op."""
+        """Return the traits of the kind, with `unusual` overriding single traits."""
 
 
 def _kind(name: str, meaning: str, **usual: Unpack[Answers]) -> Kind:
@@ -324,16 +325,16 @@ def _kind(name: str, meaning: str, **usual: Unpack[Answers]) -> Kind:
     return kind
 
 
-# On arrays: one element from those at the same place; all of an axis; elements at other places; inputs multiplied.
+# On arrays: elements at the same position; all elements of an axis; elements at other positions; sums of products.
 elementwise = _kind("elementwise", "Each element of the result is made from those at the same place.")
 reduction = _kind(
     "reduction", "All elements along some axes are made one, or read once for a count or an order.", cost=reading()
 )
 movement = _kind("movement", "Elements go to other places.", cost=WRITING)
 product = _kind("product", "Inputs are multiplied and summed: state the cost.")
-opaque = _kind("opaque", "Anything else that computes.")  # anything else that computes
+opaque = _kind("opaque", "Anything else that computes.")
 
-# On no array: what takes no time, what is only counted or handed over, and what is there anyhow.
+# Without work on arrays: no time, only the time of a call, or values that exist before the step.
 instant = _kind("instant", "Known without computing, and without the time of a call.", cost=FREE)
 bookkeeping = _kind("bookkeeping", "What takes the time of a call, whatever the size.", cost=LIGHT)
 source = _kind(
@@ -345,14 +346,14 @@ passes_on = _kind("passes_on", "Each output is the input of the same position.",
 reshapes = _kind("reshapes", "The first input in another shape.", cost=FREE, memory=Memory.SAME_ORDER)
 view = _kind("view", "A part of the first input, or the same in another order.", cost=LIGHT, memory=Memory.VIEW)
 
-# State, and what decides what runs.
+# State and control flow.
 handle = _kind("handle", "Names something that outlives a step.", effect=Effect.KEEPS, cost=FREE)
 random = _kind("random", "Draws numbers.", effect=Effect.KEEPS, cost=Cost("transcendental", written))
 state_read = _kind("state_read", "Reads what others change.", effect=Effect.READS)
 state_change = _kind("state_change", "Changes what others see.", effect=Effect.CHANGES)
 control_flow = _kind("control_flow", "Decides what runs.", effect=Effect.STEERS, cost=FREE, memory=Memory.SAME_ORDER)
 
-# What a device's memory cannot hold, or its queue cannot wait for.
+# Ops on data that a device's memory cannot hold, or that wait on the host.
 text = _kind("text", "Works on strings.", on_host="strings", is_numeric=False)
 encoded = _kind(
     "encoded",

@@ -1,6 +1,6 @@
-"""The geometry of convolutions and pools along any number of axes: layouts, padding schemes, how many windows fit.
+"""The geometry of convolutions and pools along any number of axes: layouts, padding schemes, numbers of windows.
 
-Shape functions use it with sizes that may be unknown, kernels with known ones, so that both refuse the same things.
+Shape functions use it with sizes that may be unknown, kernels with known ones, so that both reject the same arguments.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ Shape: TypeAlias = tuple[int, ...]
 Size: TypeAlias = int | None
 T = TypeVar("T")
 
-_AXES: Final = ("depth", "height", "width")  # by these names the last ones are told in errors
+_AXES: Final = ("depth", "height", "width")  # the last axes have these names in errors
 
 
 class Layout(NamedTuple):
-    """The order of a batch's axes: the batch first, the spatial ones side by side, channels before or after them.
+    """The order of a batch's axes: the batch first, adjacent spatial axes, channels before or after them.
 
     Attributes:
-        axes: How many spatial axes there are.
-        first: The first of them.
+        axes: The number of spatial axes.
+        first: The first spatial axis.
         channel: The axis of channels.
-        to_last: The axes in the order that has channels last; `from_last` undoes it.
+        to_last: The permutation that moves the channels last.
+        from_last: The inverse of `to_last`.
     """
 
     axes: int
@@ -50,7 +51,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, axes: int, channels_first: bool) -> Layout:
-        """The layout of so many spatial axes."""
+        """Return the layout with this number of spatial axes."""
         around = (*range(2, axes + 2),) if channels_first else (*range(1, axes + 1),)
         channel = 1 if channels_first else axes + 1
         back = (0, axes + 1, *range(1, axes + 1)) if channels_first else (*range(axes + 2),)
@@ -58,27 +59,27 @@ class Layout(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """How many axes there are in all."""
+        """The number of all axes."""
         return self.axes + 2
 
     def spatial(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """What `values`, given an axis, says of the spatial ones."""
+        """Return the entries of `values` for the spatial axes; `values` has one entry per axis."""
         return tuple(values[self.first : self.first + self.axes])
 
     def arrange(self, batch: Size, sizes: Sequence[Size], channel: Size) -> tuple[Size, ...]:
-        """The sizes in this order of axes."""
+        """Return the sizes in the order of this layout."""
         return (batch, channel, *sizes) if self.channel == 1 else (batch, *sizes, channel)
 
     def last(self, array: Any) -> Any:
-        """An array of this layout with its channels last, a view."""
+        """Return a view of `array`, which has this layout, with channels last."""
         return array.transpose(self.to_last) if self.channel == 1 else array
 
     def back(self, array: Any) -> Any:
-        """An array with its channels last in this layout, a view."""
+        """Return a view of `array`, which has channels last, in this layout."""
         return array.transpose(self.from_last) if self.channel == 1 else array
 
     def sizes_last(self, shape: Shape) -> Shape:
-        """A shape of this layout with the channels last."""
+        """Return a shape of this layout with channels last."""
         return (shape[0], *shape[2:], shape[1]) if self.channel == 1 else shape
 
 
@@ -91,7 +92,7 @@ _LAYOUTS: Final = {
 
 
 def layout_of(data_format: str) -> Layout:
-    """The layout of that name. Raises UnimplementedError."""
+    """Return the layout named `data_format`. Raises UnimplementedError."""
     found = _LAYOUTS.get(data_format)
     if found is None:
         raise UnimplementedError(
@@ -103,7 +104,7 @@ def layout_of(data_format: str) -> Layout:
 
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
-    """The padding (before, after) of SAME: ceil(size / stride) windows, the odd element after."""
+    """Return the padding (before, after) of SAME: ceil(size / stride) windows, the odd element after."""
     total = (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size
     if total <= 0:
         return 0, 0
@@ -113,11 +114,11 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How windows of `kernel` taps lie over `size` elements: each field has one entry for each spatial axis.
+    """The windows of `kernel` positions over `size` elements. Each field has one entry per spatial axis.
 
     Attributes:
         pads: (before, after).
-        count: How many windows there are.
+        count: The number of windows.
     """
 
     size: Shape
@@ -130,7 +131,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How windows move: strides and dilations along the spatial axes, the padding scheme and its explicit sizes."""
+    """The movement of windows: strides and dilations along the spatial axes, padding scheme and explicit paddings."""
 
     layout: Layout
     strides: Shape
@@ -140,12 +141,12 @@ class Window:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Window:
-        """The window of a node with these attributes.
+        """Return the window of a node with these attributes.
 
         Raises:
             InvalidArgumentError: a list does not have one element for each axis, a stride or dilation is not positive,
                 or the explicit paddings do not match the padding scheme.
-            UnimplementedError: windows that move over batch or channels.
+            UnimplementedError: windows move over batch or channels.
         """
         layout = layout_of(attrs.get("data_format", "NHWC"))
         strides = _spatial_only("strides", attrs["strides"], layout)
@@ -155,7 +156,7 @@ class Window:
         return cls(layout, strides, spread, attrs["padding"], explicit)
 
     def outputs(self, sizes: Sequence[Size], kernel: Sequence[Size]) -> tuple[Size, ...]:
-        """How many windows fit along each spatial axis; None where it is not known.
+        """Return the number of windows along each spatial axis; None if unknown.
 
         Raises:
             InvalidArgumentError: a kernel size is not positive, or the kernel is larger than the padded array.
@@ -182,14 +183,14 @@ class Window:
         return (padded - span) // self.strides[axis] + 1
 
     def pads(self, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Pair, ...]:
-        """The padding (before, after) of each spatial axis."""
+        """Return the padding (before, after) of each spatial axis."""
         if self.padding != "SAME":
             return self.explicit
         strides, dilations = self.strides, self.dilations
         return tuple([same_padding(size, kernel[i], strides[i], dilations[i]) for i, size in enumerate(sizes)])
 
     def fit(self, kind: Callable[..., T], image: Shape, kernel: Shape, made: Shape) -> T:
-        """The windows over an array of shape `image` that make one of shape `made`: `kind` of the fields of a `Fit`."""
+        """Call `kind` with the fields of a `Fit`: the windows over shape `image` that yield shape `made`."""
         size = self.layout.spatial(image)
         pads = self.pads(size, kernel)
         return kind(size, kernel, self.strides, self.dilations, pads, self.layout.spatial(made))
@@ -243,7 +244,7 @@ def _sizes(name: str, dims: Dims, rank: int) -> tuple[Size, ...]:
 
 
 def _operands(window: Window, image: Dims, kernel: Dims) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
-    """The sizes of an image and of a filter, which always has its own axes first and the outputs last."""
+    """Return the sizes of an image and of a filter, which always has its spatial axes first and the outputs last."""
     rank = window.layout.rank
     sizes, taps = _sizes("input", image, rank), _sizes("filter", kernel, rank)
     if 0 in taps[:-1]:
@@ -259,7 +260,7 @@ def _made(window: Window, sizes: tuple[Size, ...], kernel: Sequence[Size], chann
 
 
 def conv_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
-    """Shape of the convolution of `image` by `kernel` [its spatial sizes …, channels / groups, outputs].
+    """Return the shape of the convolution of `image` by `kernel` [spatial sizes …, channels / groups, outputs].
 
     Raises:
         InvalidArgumentError: a rank, a channel count or a size does not fit.
@@ -284,7 +285,7 @@ def conv_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
 
 
 def depthwise_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
-    """Shape of the depthwise convolution of `image` by `kernel` [its spatial sizes …, channels, multiplier].
+    """Return the shape of the depthwise convolution of `image` by `kernel` [spatial sizes …, channels, multiplier].
 
     Raises:
         InvalidArgumentError: a rank, the channel count or a size does not fit.
@@ -302,16 +303,16 @@ def depthwise_dims(window: Window, image: Dims, kernel: Dims) -> Dims:
 
 
 def pool_dims(window: Window, ksize: Sequence[int], image: Dims) -> Dims:
-    """Shape of a pool over `image`.
+    """Return the shape of a pool over `image`.
 
     Raises:
         InvalidArgumentError: the rank or a size does not fit.
-        UnimplementedError: windows over batch or channels.
+        UnimplementedError: windows move over batch or channels.
     """
     sizes = _sizes("input", image, window.layout.rank)
     return _made(window, sizes, pool_kernel(window, ksize), sizes[window.layout.channel])
 
 
 def pool_kernel(window: Window, ksize: Sequence[int]) -> Shape:
-    """The spatial sizes of a pool's windows."""
+    """Return the spatial sizes of a pool's windows."""
     return _spatial_only("ksize", ksize, window.layout)

@@ -1,5 +1,5 @@
-"""Messages between processes: framing without I/O, comms by scheme, calls over a comm, and plans as messages.
+"""Communication between processes: framing without I/O, comms by scheme, calls over a comm, and plans as messages.
 
-What arrives from a peer is checked before anything is made of it, and is data only. A malformed message costs the
-connection, never more.
+Everything that arrives from a peer is plain data and is checked before use. A malformed message closes its connection
+and has no other effect.
 """

@@ -1,8 +1,9 @@
-"""The connections of a listener: each has a task of its own, owned by the block in which the listener listens.
+"""The connections of a listener. Each has its own task, owned by the block in which the listener listens.
 
-Tasks of the cluster and clients have places of their own, so that neither keep the others out. Where there is none for
-one more client, the one that has been idle longest gives way: first those that have nothing here. Who comes back has a
-place again; its variables are there, and what its nodes keep themselves (the state of random numbers) begins anew.
+Tasks of the cluster and clients have separate limits, so that neither can crowd out the other. If the clients' limit is
+reached, the connection that has been idle longest is evicted, first among those without state here. An evicted client
+may connect again. Its variables are kept; state that its nodes keep themselves (such as that of random numbers) is
+lost.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _IDLE: Final = "the connection has been idle for longest, and gives way to anoth
 
 
 class Connections:
-    """Runs the handler for each accepted comm, and closes or aborts the comm after it.
+    """Runs the handler for each accepted comm, and closes or aborts the comm afterwards.
 
-    A handler that fails costs its connection; the event loop's exception handler gets the error. When the block is
-    left, handlers that still run are cancelled.
+    If a handler fails, its connection ends and the event loop's exception handler receives the error. Leaving the block
+    cancels handlers that still run.
     """
 
     def __init__(self, handler: Handler, options: CommOptions) -> None:
@@ -35,19 +36,21 @@ class Connections:
         self._tasks: set[asyncio.Task[None]] = set()
         self._peers: set[Comm] = set()
         self._clients: dict[Comm, None] = {}
-        self._hosts: Counter[str] = Counter()  # of clients
-        self._idle: list[tuple[Idle, int, Comm]] = []  # as they were when somebody looked, the next to give way last
+        self._hosts: Counter[str] = Counter()  # client connections per host
+        # Candidates for eviction as of the last scan, the next one last.
+        self._idle: list[tuple[Idle, int, Comm]] = []
 
     def admit(self, comm: Comm) -> None:
         """Run the handler for a comm.
 
         Raises:
-            UnavailableError: there is no place for it, and nobody gives way.
+            UnavailableError: a limit is reached, and no idle connection can be evicted.
         """
         if comm.peer_is_task:
             _require(len(self._peers), self._options.peers, "connections of tasks")
             self._peers.add(comm)
         else:
+            # Loopback connections are limited only in total.
             if comm.host:
                 _require(self._hosts[comm.host], self._options.connections_per_host, f"connections from {comm.host}")
             self._make_room()
@@ -55,19 +58,18 @@ class Connections:
             self._hosts[comm.host] += 1
         task = self.run(self._serve(comm))
         task.add_done_callback(lambda _: self._leave(comm))
-        task.add_done_callback(
-            lambda _: comm.abort("its handler has ended")
-        )  # one cancelled before it began closes nothing
+        # A task that is cancelled before it starts does not close the comm.
+        task.add_done_callback(lambda _: comm.abort("its handler has ended"))
 
     def _leave(self, comm: Comm) -> None:
         self._peers.discard(comm)
         if comm in self._clients:
             del self._clients[comm]
             self._hosts[comm.host] -= 1
-            self._hosts += Counter()  # forgets those of which there are none
+            self._hosts += Counter()  # drops entries with a count of zero
 
     def _make_room(self) -> None:
-        """Let an idle client give way, where there are as many as there may be."""
+        """Evict an idle client if the limit is reached."""
         most = self._options.connections
         if len(self._clients) < most:
             return
@@ -77,11 +79,12 @@ class Connections:
             return
         self._leave(longest)
         error = UnavailableError(_IDLE, expected=f"at most {most} connections of clients")
-        error.may_have_been_applied = False  # nothing without an answer has been looked at
+        error.may_have_been_applied = False  # unanswered requests have not been started
         longest.dismiss(error)
 
     def _longest_idle(self) -> Comm | None:
-        for _ in range(2):  # to look at all of them for each one that comes would take too long
+        # Scan all connections only when the last scan's candidates are used up: a scan per arrival would be too slow.
+        for _ in range(2):
             while self._idle:
                 idle, _, comm = self._idle.pop()
                 if comm in self._clients and comm.idle() == idle:
@@ -91,7 +94,7 @@ class Connections:
         return None
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Work that never raises; it is cancelled when the block is left."""
+        """Start a task, which must never raise. Leaving the block cancels it."""
         task = self._group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -116,7 +119,7 @@ class Connections:
     ) -> None:
         for task in self._tasks:
             task.cancel()
-        # Not told of the error, which it would wrap in a group: no task here ever raises.
+        # Exit without the error: otherwise TaskGroup would wrap it in an exception group, though no task here raises.
         await self._group.__aexit__(None, None, None)
 
 

@@ -1,6 +1,6 @@
-"""Addresses of comms, "tcp://127.0.0.1:2222" or "inproc://name", and the rule for those beyond the loopback.
+"""Addresses of comms, such as "tcp://127.0.0.1:2222" or "inproc://name", and the restriction to loopback addresses.
 
-Nobody on another machine may be a peer unless it proves who it is (`credentials`).
+Peers on other machines must authenticate (`credentials`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HAS_PORT: Final = re.compile(r"[^:]*:[0-9]*|\[.*\]:[0-9]*")
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """The scheme and the rest. Raises InvalidArgumentError."""
+    """Return the scheme and the rest. Raises InvalidArgumentError."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise InvalidArgumentError("not an address", expected="scheme://place", actual=address)
@@ -42,7 +42,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def split_host(place: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[::1]:port". Raises InvalidArgumentError."""
+    """Return the host and port of "host:port" or "[::1]:port". Raises InvalidArgumentError."""
     match = _HOST_PORT.fullmatch(place)
     if match is None or int(match[3]) > 65535:
         raise InvalidArgumentError("not a TCP address", expected="host:port", actual=place)
@@ -50,15 +50,19 @@ def split_host(place: str) -> tuple[str, int]:
 
 
 def join_host(host: str, port: int) -> str:
-    """ "host:port", or "[::1]:port"."""
+    """Return "host:port", or "[::1]:port"."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def bound_place(place: str, bind: str) -> str:
-    """Where one listens who is known to others as `place`, "host:port", and listens at `bind`, "host" or "host:port".
+    """Return the address to listen on.
+
+    Args:
+        place: The address that peers know, "host:port".
+        bind: The address to bind, "host" or "host:port"; without a port, the port of `place` is used.
 
     Raises:
-        InvalidArgumentError: `bind` is malformed; or it is any port, where others know one.
+        InvalidArgumentError: `bind` is malformed, or has port 0 although peers know a fixed port.
     """
     named = split_host(place)[1]
     host, port = split_host(bind if _HAS_PORT.fullmatch(bind) else f"{bind}:{named}")
@@ -70,20 +74,23 @@ def bound_place(place: str, bind: str) -> str:
 
 
 async def resolved(host: str, port: int, anywhere: bool = False) -> tuple[str, int]:
-    """The first address that the host resolves to.
+    """Return the first address that the host resolves to.
 
     Args:
-        anywhere: Whether peers prove who they are. If not, all of the addresses must be of this machine's loopback.
+        host: The host name or address.
+        port: The port, returned unchanged.
+        anywhere: Whether any address is allowed, because peers authenticate. If not, all addresses must be loopback.
 
     Raises:
-        PermissionDeniedError: one is not.
-        UnavailableError: the host is not known.
+        PermissionDeniedError: an address is not loopback.
+        UnavailableError: the host name cannot be resolved.
     """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UnavailableError(f"the host {host!r} is not known: {error}") from error
+    # `getaddrinfo` may list an address more than once.
     addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
     other = [] if anywhere else [address for address in addresses if not is_loopback(address)]
     if other or not addresses:
@@ -97,18 +104,18 @@ async def resolved(host: str, port: int, anywhere: bool = False) -> tuple[str, i
 
 
 class PortReservation:
-    """A free port of the loopback that is kept until somebody listens there, or this object is gone.
+    """A free loopback port that stays reserved until a listener takes it or this object is garbage collected.
 
     Args:
-        host: "localhost", or an address of the loopback.
-        anywhere: Whether it may be a different host, since peers prove who they are.
+        host: "localhost", or a loopback address.
+        anywhere: Whether any host is allowed, because peers authenticate.
 
     Attributes:
         place: "host:port".
 
     Raises:
-        UnavailableError: there is none.
-        PermissionDeniedError: it is a different host.
+        UnavailableError: no port is free.
+        PermissionDeniedError: the host is not loopback.
     """
 
     def __init__(self, host: str, anywhere: bool = False) -> None:
@@ -119,6 +126,7 @@ class PortReservation:
         try:
             family, kind, protocol, _, sockaddr = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
             self._socket: socket.socket | None = socket.socket(family, kind, protocol)
+            # The system closes the socket at exit.
             weakref.finalize(self, self._socket.close).atexit = False
             self._inherited = Inherited([self._socket])
             self._socket.bind(sockaddr)
@@ -126,14 +134,15 @@ class PortReservation:
             raise UnavailableError(f"no port of {host} is free: {error}") from error
         port = self._socket.getsockname()[1]
         self.place = join_host(host, port)
+        # A listener in this process finds the socket by its address.
         _RESERVED[self.place] = self
 
     def take(self) -> socket.socket | None:
-        """The socket, for one who listens at it; None where it has been taken already."""
+        """Hand over the reserved socket to a listener; None if it has been taken already."""
         taken, self._socket = self._socket, None
         if taken is not None and os.name == "posix":
-            # Not before: others could bind it too. Its connections have it as well, and what is left of those after a
-            # crash does not keep the port from the process that is started again.
+            # Set only now: earlier, other processes could bind the port as well. Accepted connections inherit the
+            # option, so that their remains after a crash do not keep a restarted process from binding the port.
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return taken
 
@@ -142,13 +151,13 @@ _RESERVED: Final[weakref.WeakValueDictionary[str, PortReservation]] = weakref.We
 
 
 def reserved_socket(place: str) -> socket.socket | None:
-    """The socket of the reservation of "host:port", if there is one."""
+    """Take the socket that is reserved for "host:port"; None if there is no reservation."""
     reservation = _RESERVED.pop(place, None)
     return None if reservation is None else reservation.take()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is an address of the loopback; a name is none."""
+    """Return True if this is a loopback address. A host name is not."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

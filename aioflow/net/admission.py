@@ -1,6 +1,6 @@
-"""Which steps may begin on a worker, which run, and how many there have been, without I/O.
+"""Admission control for the steps of a worker: which may start, which run, and counts, without I/O.
 
-A worker that is to end admits no more of them, and waits for those that run.
+A worker that shuts down admits no new steps and waits for those that run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """The steps of one worker, of all its clients. It belongs to the running event loop.
+    """The steps of one worker, of all its clients. Bound to the running event loop.
 
     Attributes:
-        running: In the order in which they began.
-        begun, failed, refused: How many there have been. Those that were stopped have failed.
+        running: Running steps, in the order in which they started.
+        begun: Number of steps started.
+        failed: Number of steps that failed, including stopped ones.
+        refused: Number of steps rejected.
     """
 
     __slots__ = ("_idle", "_open", "_task", "begun", "failed", "refused", "running")
@@ -31,10 +33,10 @@ class Admission:
         self.begun = self.failed = self.refused = 0
 
     def begin(self, step: Step) -> None:
-        """A step begins; `end` must follow.
+        """Count a step as started; `end` must follow.
 
         Raises:
-            UnavailableError: no more steps are admitted. Nothing of this one was applied here.
+            UnavailableError: no more steps are admitted. This step was not applied here.
         """
         if not self._open:
             self.refused += 1
@@ -45,33 +47,33 @@ class Admission:
         self.running[step] = None
 
     def end(self, step: Step, failed: bool) -> None:
-        """It has ended."""
+        """Count a step as ended."""
         self.failed += failed
         self.running.pop(step, None)
         if self._idle is not None and not self.running:
             self._idle.set()
 
     def has_run(self, failed: bool) -> None:
-        """A step has begun and ended, at once; `is_open` was asked before."""
+        """Count a step that has already run to its end. The caller must have checked `is_open` before it ran."""
         self.begun += 1
         self.failed += failed
 
     def close(self) -> None:
-        """Admit no more."""
+        """Admit no more steps."""
         self._open = False
 
     @property
     def is_open(self) -> bool:
-        """Whether steps are admitted."""
+        """True if steps are admitted."""
         return self._open
 
     def stop(self, error: OpError) -> None:
-        """Stop all that run; they end when what is computing has come to a checkpoint."""
+        """Stop all running steps. They end at the next checkpoint of their kernels."""
         for step in list(self.running):
             step.stop(error)
 
     async def idle(self) -> None:
-        """Wait until none runs."""
+        """Wait until no step runs."""
         while self.running:
             self._idle = self._idle or asyncio.Event()
             self._idle.clear()

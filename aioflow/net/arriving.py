@@ -1,7 +1,7 @@
-"""Large messages of which a part has come: what they take together is bounded, however many connections they come by.
+"""A bound on the memory of partially received large messages, over all connections of a listener.
 
-Bytes count when they come and not when they are announced, since an announcement costs its sender nothing: memory for a
-tensor is reserved at once, and taken from the system page by page as bytes are written into it.
+Bytes count when they arrive, not when they are announced, because an announcement costs the sender nothing. Memory for
+a tensor is reserved at once, but the system commits its pages only as bytes are written.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _WHAT: Final = "bytes of messages that have not come whole"
 
 
 class Arrivals:
-    """Those of all connections of a listener.
+    """The count of partially received bytes of all connections of a listener.
 
     Args:
-        most: Bytes. Beyond them the connection that has most loses its message, and ends.
+        most: Maximum number of bytes. If it is exceeded, the connection with the most loses its message and ends.
     """
 
     def __init__(self, most: int) -> None:
@@ -29,11 +29,11 @@ class Arrivals:
         self.bytes = 0
 
     def one(self, on_loss: Callable[[ResourceExhaustedError], None]) -> Arriving:
-        """Those of one connection, which is ended by `on_loss` if another one needs its room."""
+        """Return the counter of one connection. `on_loss` ends the connection if another one needs its memory."""
         return Arriving(self, on_loss)
 
     def make_room(self, asking: Arriving, count: int) -> None:
-        """Let `asking` have so many bytes more. Raises ResourceExhaustedError if it is the one that has most."""
+        """Grant `count` more bytes to `asking`. Raises ResourceExhaustedError if it then holds the most."""
         while self.bytes + count > self._most:
             largest = max(self._all, key=lambda one: one.bytes, default=asking)
             if largest is asking or largest.bytes <= asking.bytes + count:
@@ -45,7 +45,7 @@ class Arrivals:
         self._all.add(asking)
 
     def gone(self, one: Arriving) -> None:
-        """One has none any more."""
+        """Subtract the bytes of one connection."""
         self.bytes -= one.bytes
         self._all.discard(one)
 
@@ -54,7 +54,7 @@ class Arrivals:
 
 
 class Arriving:
-    """Those of one connection; `Arrivals.one` makes it."""
+    """The count of partially received bytes of one connection; created by `Arrivals.one`."""
 
     __slots__ = ("_arrivals", "bytes", "on_loss")
 
@@ -64,11 +64,11 @@ class Arriving:
         self.bytes = 0
 
     def add(self, count: int) -> None:
-        """So many more. Raises ResourceExhaustedError where that is too much."""
+        """Count `count` more bytes. Raises ResourceExhaustedError if the limit is exceeded."""
         self._arrivals.make_room(self, count)
         self.bytes += count
 
     def clear(self) -> None:
-        """The message has come whole, or is lost."""
+        """Reset the count: the message is complete or lost."""
         self._arrivals.gone(self)
         self.bytes = 0

@@ -1,4 +1,4 @@
-"""The calls of one end of a channel that have no answer yet."""
+"""The unanswered calls of one end of a channel."""
 
 from __future__ import annotations
 
@@ -17,39 +17,43 @@ from aioflow.net.framing import CHUNK_BYTES, Kind, Message
 
 __all__ = ["Calls"]
 
-_OWN_NUMBERS: Final = 1 << 62  # from here on; a caller's own are below
+_OWN_NUMBERS: Final = 1 << 62  # first number assigned here; callers may choose any number below
 
 
 class Calls:
-    """Requests that were sent, by their numbers, and who waits for the answers.
+    """Sent requests by number, with the receivers of their answers.
 
     Args:
-        require_open: Raises UnavailableError where the connection has ended.
-        most: How many there may be; further ones wait.
+        sending: Sends messages over the comm.
+        require_open: Raises UnavailableError if the connection has ended.
+        most: Maximum number of open calls; further ones wait.
     """
 
     def __init__(self, sending: Sending, require_open: Callable[[], None], most: int) -> None:
         self._sending = sending
         self._require_open = require_open
         self._most = most
+        # Steps use their ids as request numbers, so these must not collide with them.
         self._numbers = itertools.count(_OWN_NUMBERS)
         self._answers: dict[int, Answer] = {}
-        self._queue: deque[asyncio.Future[None]] = deque()  # of callers, where there are too many
+        self._queue: deque[asyncio.Future[None]] = deque()  # callers that wait for a free slot
         self._ended = False
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any answer is waited for."""
+        """True if any call has no answer yet."""
         return bool(self._answers)
 
     async def ask(self, document: Mapping[str, Any], tensors: Sequence[Any], number: int = 0) -> Reply:
-        """Ask the peer, and wait for the answer.
+        """Send a request to the peer and wait for the answer.
 
         Args:
-            document, number: As of `begin`; the number may be 0 for any.
+            document: As for `begin`.
+            tensors: As for `begin`, but they may change once the call has returned.
+            number: As for `begin`; 0 chooses a free number.
 
         Raises:
-            OpError: as of `Channel.call`.
+            OpError: as `Channel.call`.
         """
         while len(self._answers) >= self._most:
             await self._queued()
@@ -59,6 +63,7 @@ class Calls:
         self._answers[message.request] = answer
         sent: asyncio.Task[OpError | None] | None = None
         try:
+            # A large message is sent by its own task, so that cancelling this call does not truncate it.
             if payload_bytes(message) > CHUNK_BYTES:
                 sent = self._sending.start(message)
                 await self._sending.finish(sent)
@@ -67,23 +72,26 @@ class Calls:
             return await answer
         finally:
             if answer.done() and not answer.cancelled():
-                answer.exception()  # seen, even where the caller was stopped in the same moment
+                # Marks it as retrieved, in case the caller was cancelled in the same turn of the loop.
+                answer.exception()
                 self.forget(message.request)
             else:
                 self.give_up(message.request, sent)
 
     def begin(self, number: int, document: Mapping[str, Any], tensors: Sequence[Any], answer: Answer) -> bool:
-        """Ask the peer, if that takes no waiting; returns whether it was asked. If so, `forget` or `give_up` must
-        follow.
+        """Send a request if that needs no waiting, and return whether it was sent.
+
+        If it was sent, `forget` or `give_up` must follow.
 
         Args:
-            number: Below 2**62, and of no other call that is open.
-            document: The whole header of the request (`packed`).
-            tensors: They must never change.
+            number: Number of the request: below 2**62, and not in use by another open call.
+            document: The complete header of the request (`packed`).
+            tensors: The tensors, which must never change.
+            answer: Receives the reply or error; need not be a future (see `Answer`).
 
         Raises:
             UnavailableError: the connection has ended.
-            OpError: this cannot be sent.
+            OpError: the message cannot be sent.
         """
         self._require_open()
         if len(self._answers) >= self._most or not self._sending.post(Message(Kind.REQUEST, number, document, tensors)):
@@ -92,22 +100,24 @@ class Calls:
         return True
 
     def forget(self, number: int) -> None:
-        """The answer to a call has come, or is not needed."""
+        """Remove a call whose answer has arrived or is not needed."""
         del self._answers[number]
         self._admit_next()
 
     def give_up(self, number: int, sent: asyncio.Task[OpError | None] | None = None) -> None:
-        """Nobody waits for the answer any more, which the peer is told.
+        """Abandon a call, and send CANCEL to the peer.
 
         Args:
-            sent: The request on its way, which a CANCEL must not overtake: it would be forgotten.
+            number: Number of the call.
+            sent: The task that still sends the request. CANCEL must not overtake it: the peer would ignore it.
         """
         self.forget(number)
         if self._ended:
             return
         cancel = Message(Kind.CANCEL, number)
-        with suppress(OpError):  # the connection has ended, and nobody has been told yet
-            if sent is None and self._sending.post(cancel):  # before whatever is asked next, which has its place
+        with suppress(OpError):  # the connection has ended, which `end` has not announced yet
+            # Posted at once, so that the peer frees the slot before the next request, which takes it, arrives.
+            if sent is None and self._sending.post(cancel):
                 return
         self._sending.start(cancel, sent)
 
@@ -117,7 +127,7 @@ class Calls:
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # it was this one's turn
+            if not waiter.cancelled():  # this caller had been woken, so wake the next one instead
                 self._admit_next()
             raise
 
@@ -129,23 +139,24 @@ class Calls:
                 return
 
     def on_reply(self, message: Message) -> None:
-        """A REPLY has come."""
+        """Handle a REPLY message."""
         answer = self._answers.get(message.request)
         if answer is not None and not answer.done():  # otherwise the caller has given up
             answer.set_result(Reply(message.header, message.tensors))
 
     def on_failure(self, message: Message) -> None:
-        """A FAILURE has come. Raises DataLossError: it is malformed."""
+        """Handle a FAILURE message. Raises DataLossError if it is malformed."""
         error = decode_error(message.header, self._sending.comm.peer)
         answer = self._answers.get(message.request)
         if answer is not None and not answer.done():
             answer.set_exception(error)
 
     def end(self, error: OpError, in_order: bool) -> None:
-        """The connection has ended: all that wait get the error.
+        """Fail all open calls because the connection has ended.
 
         Args:
-            in_order: Whether what has no answer has not been begun, and will not be.
+            error: Why it has ended.
+            in_order: Whether the peer closed gracefully, so that unanswered requests were not and will not be started.
         """
         self._ended = True
         for answer in list(self._answers.values()):
@@ -154,6 +165,7 @@ class Calls:
                 if in_order:
                     lost.may_have_been_applied = False
                 answer.set_exception(lost)
+        # Wake all waiting callers: each then raises in `_require_open`.
         for waiter in self._queue:
             if not waiter.done():
                 waiter.set_result(None)

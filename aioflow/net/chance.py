@@ -1,7 +1,7 @@
-"""Numbers that nobody can guess: of processes and of steps.
+"""Random numbers that cannot be guessed, for processes and steps.
 
-An event loop that has a source of chance of its own (`random`, as `aioflow.testing.VirtualClockLoop` has) gives them
-instead, so that what runs on it runs the same again.
+If the running event loop has a random generator (`random`, as `aioflow.testing.virtual_clock.VirtualClockLoop` has), the numbers come
+from it instead, so that runs on that loop are reproducible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["fresh_number"]
 
 
 def fresh_number(bits: int) -> int:
-    """A random number of so many bits, not 0."""
+    """Return a random number of at most this many bits, not 0."""
     source: random.Random | None = None
     with suppress(RuntimeError):  # no loop is running
         source = getattr(asyncio.get_running_loop(), "random", None)

@@ -1,10 +1,14 @@
-"""Calls and one-way pushes over one comm, any number at a time and both ways.
+"""Calls and one-way pushes over one comm, concurrently and in both directions.
 
-A call is a REQUEST that is answered by a REPLY or a FAILURE of the same number; a caller that gives up sends CANCEL,
-and forgets it. Every task belongs to the channel: one for each request whose service waits, one for each large message
-on its way out, so that a caller that gives up never cuts a message in two, and one that reads, unless the comm hands
-messages over by itself. A push whose taker never waits needs none, and neither does a request that is answered at once.
-Small messages go between the chunks of large ones, so neither pushes nor calls have an order among themselves.
+A call is a REQUEST that is answered by a REPLY or a FAILURE of the same number. A caller that gives up sends CANCEL and
+forgets the call. The channel owns all tasks:
+
+- one for each request whose service waits;
+- one for each large outgoing message, so that a cancelled caller never truncates a message;
+- one reader, unless the comm dispatches messages itself.
+
+Pushes to a taker, which never waits, and requests that are answered immediately need no task. Small messages are sent
+between the chunks of large ones, so neither pushes nor calls are ordered among themselves.
 """
 
 from __future__ import annotations
@@ -28,19 +32,20 @@ __all__ = ["Answer", "Channel", "Reply", "Request", "Service", "Taker", "packed"
 
 
 class Channel:
-    """Calls over a comm, which it closes in the end.
+    """Calls over a comm, which the channel closes at its end.
 
     Args:
-        services: What the peer may call or push to, by kind: coroutine functions, or functions that answer at once
-            where nothing has to be waited for. One that fails on a call answers with its error. A push has no answer:
-            one that fails, or that nobody knows, aborts the connection.
-        takers: Of pushes alone, by kind: functions that never wait. They are called as soon as the push has arrived.
-
-        open_requests: Of the peer; by default they are bounded by the comm's limits. So are the calls that wait here.
+        comm: The connection.
+        services: Handlers of the peer's calls and pushes, by kind: coroutine functions, or plain functions that answer
+            immediately. If a handler of a call fails, its error is the answer. A push has no answer: if its handler
+            fails, or its kind is unknown, the connection is aborted.
+        takers: Handlers of pushes only, by kind: functions that never wait. They run as soon as the push has arrived.
+        open_requests: Limits on the peer's requests; by default those of the comm. The comm's limits also bound the
+            calls of this end.
 
     Attributes:
-        calls: Those of this end, that have no answer yet.
-        in_order: Whether the peer has said goodbye (`end`): what has no answer has not been begun, and will not be.
+        calls: The unanswered calls of this end.
+        in_order: Whether the peer has closed gracefully (`end`): unanswered requests were not and will not be started.
     """
 
     def __init__(
@@ -54,7 +59,7 @@ class Channel:
         self.in_order = False
         self._error: OpError | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broken = False  # whether what arrives is not looked at any more
+        self._broken = False  # whether further messages are ignored
         self._group = asyncio.TaskGroup()  # no task in it ever raises
         self._entered = False
         self._reader: asyncio.Task[None] | None = None
@@ -72,21 +77,21 @@ class Channel:
 
     @property
     def peer(self) -> str:
-        """The other end, as errors name it."""
+        """The name of the other end, for error messages."""
         return self.comm.peer
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is asked, served or awaited."""
+        """True if a call is open or a request is being served."""
         return self.calls.is_waiting or self._requests.is_serving
 
     @property
     def error(self) -> OpError | None:
-        """Why nothing can be called any more, or None."""
+        """The reason why calls are no longer possible, or None."""
         return self._error
 
     async def wait_ended(self) -> OpError:
-        """Wait until the connection has ended; returns why."""
+        """Wait until the connection has ended, and return the reason."""
         await asyncio.shield(self._ended)
         return gone(self.peer, self._error or UnavailableError("ended"))
 
@@ -95,16 +100,19 @@ class Channel:
     async def call(
         self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = (), *, timeout: float | None
     ) -> Reply:
-        """Ask the peer.
+        """Call a service of the peer and return its answer.
 
         Args:
-            timeout: Seconds until there is an answer; the peer gets them too, and stops by itself. None where the
-                caller has a deadline of its own.
+            kind: Kind of the service.
+            header: Arguments of the service.
+            tensors: Tensors of the request.
+            timeout: Time limit in seconds. It is sent to the peer, which stops by itself. None if the caller enforces
+                its own deadline.
 
         Raises:
-            DeadlineExceededError: there was none in time.
+            DeadlineExceededError: no answer arrived in time.
             UnavailableError: the connection has ended.
-            OpError: of any class, with "From <peer>:" before its message, if the service has failed.
+            OpError: the service failed; any subclass, with "From <peer>:" before its message.
         """
         check_seconds(timeout, "the time limit of a call")
         document = {"kind": kind, "timeout": timeout, "body": header or {}}
@@ -114,12 +122,13 @@ class Channel:
             async with asyncio.timeout(timeout) as deadline:
                 return await self.calls.ask(document, tensors)
         except TimeoutError as error:
+            # DeadlineExceededError is a TimeoutError, too: one from the peer passes unchanged.
             if isinstance(error, OpError) or not deadline.expired():
                 raise
             raise DeadlineExceededError(f"{self.peer} has not answered {kind!r} within {timeout:g} s") from error
 
     def post(self, document: Mapping[str, Any], tensors: Sequence[Any] = (), number: int = 0) -> bool:
-        """As `push_packed`, unless it would have to wait; returns whether it was sent. The tensors must never change.
+        """Like `push_packed`, but return False instead of waiting. The tensors must never change.
 
         Raises:
             UnavailableError: the connection has ended.
@@ -128,7 +137,7 @@ class Channel:
         return self._sending.post(Message(Kind.PUSH, number, document, tensors))
 
     async def push(self, kind: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Any] = ()) -> None:
-        """Send to a service of the peer without an answer; returns when the tensors are on their way.
+        """Send a message without an answer to a service of the peer. Return once the tensors are being sent.
 
         Raises:
             UnavailableError: the connection has ended.
@@ -136,12 +145,12 @@ class Channel:
         await self.push_packed(packed(kind, header or {}), tensors)
 
     async def push_packed(self, document: Mapping[str, Any], tensors: Sequence[Any] = (), number: int = 0) -> None:
-        """As `push`, with the whole header (`packed`), and a number that the service gets."""
+        """Like `push`, with a complete header (`packed`), and a number that is passed to the service."""
         self._require_open()
         await self._sending.send(Message(Kind.PUSH, number, document, tensors))
 
     def notify(self, kind: str, header: Mapping[str, Any]) -> None:
-        """`push` a header for one who does not wait; where the connection has ended, nothing is done."""
+        """Start to push a header without waiting. Does nothing if the connection has ended."""
         if self._error is None:
             self._sending.start(Message(Kind.PUSH, 0, packed(kind, header)))
 
@@ -171,16 +180,17 @@ class Channel:
             self._break(error, error.message)
 
     def _on_end(self, error: OpError | None) -> None:
+        # Only a graceful close tells which requests were started; after any other end it is unknown.
         self.in_order = error is None and self._error is None
         self._finish(error or UnavailableError(f"{self.peer} has closed the connection"))
 
     def _break(self, error: OpError, reason: str) -> None:
-        """End the connection because of what the peer has sent."""
+        """Abort the connection because of an invalid message."""
         self._broken = True
-        self._finish(error)  # first, since the end of the comm is another error
+        self._finish(error)  # before the abort, which would end the channel with another error
         self.comm.abort(reason)
 
-    # ── beginning and end ──
+    # ── start and end ──
 
     def _finish(self, error: OpError) -> None:
         if self._error is not None:
@@ -191,16 +201,17 @@ class Channel:
         self._requests.end()
 
     async def answered(self) -> None:
-        """Wait until what the peer has asked by now has its answers."""
+        """Wait until the requests that the peer has sent so far are answered."""
         await self._requests.answered()
 
     def tell(self) -> bool:
-        """Post the answers for which nobody has waited, as of `Comm.tell`."""
+        """Send the answers that have been held back, as `Comm.tell`. Return True if all could be sent."""
         return self._requests.tell_now()
 
     async def end(self, reason: str) -> None:
-        """Take no more requests, answer those that are served, and let `wait_ended` return: whoever opened the channel
-        closes it then, by which the peer knows.
+        """Reject new requests, answer those being served, and let `wait_ended` return.
+
+        The owner of the channel then closes it, which tells the peer.
         """
         self._requests.refuse()
         await self._requests.answered()
@@ -208,7 +219,7 @@ class Channel:
         self._finish(UnavailableError(reason))
 
     async def open(self) -> None:
-        """Begin to read; `close` must follow."""
+        """Start reading; `close` must follow."""
         await self._group.__aenter__()
         self._entered = True
         if isinstance(self.comm, Dispatching):
@@ -217,7 +228,7 @@ class Channel:
             self._reader = self._group.create_task(self._read())
 
     async def close(self) -> None:
-        """End the connection once all that was sent has arrived; calls that wait fail, and services are cancelled."""
+        """Close the connection once everything sent has arrived. Open calls fail, and services are cancelled."""
         self._finish(UnavailableError(f"the connection to {self.peer} is closed"))
         try:
             await self.comm.close()
@@ -225,7 +236,7 @@ class Channel:
             await self._leave()
 
     async def abort(self, reason: str) -> None:
-        """End the connection now."""
+        """Close the connection immediately."""
         self.comm.abort(reason)
         self._finish(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
         await self._leave()

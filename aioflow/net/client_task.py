@@ -1,6 +1,6 @@
-"""The client as a task of its own, for what cannot be anywhere else: Python functions, and what a partial run is fed.
+"""The client as a task of the cluster, for nodes that must run in its process: Python functions and partial runs.
 
-Values come to it from the workers, and go from it to them, by the connections that the client has with them.
+Values are exchanged with workers over the client's existing connections.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ __all__ = ["ClientTask"]
 
 
 class ClientTask:
-    """The task, as a `Link` is one: it is always there.
+    """The client's own task, with the interface of `Link`. It is always reachable.
 
     Args:
         task: Its full name.
-        link: The way to another task by its name.
+        link: Returns the link to another task by name.
+        background: Owner of the task that serves it.
     """
 
     restarts = 0
@@ -42,25 +43,26 @@ class ClientTask:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has been opened."""
+        """True if it has been opened."""
         return self._session is not None
 
     @property
     def worker(self) -> WorkerSession:
-        """The worker. Raises AbortedError before it was opened, or after its end."""
+        """The worker. Raises AbortedError before it has been opened or after it has been closed."""
         if self._session is None:
             raise AbortedError("the session is closed")
         return self._session
 
     def tell(self) -> None:
-        """Nothing: it is never restarted."""
+        """Do nothing: this task never restarts."""
 
     async def open(self, patience: float) -> None:
-        """Begin, unless that is done."""
+        """Start the worker, unless it runs already. The dead-peer timeout `patience` is not used."""
         if self._ready is None:
             ready = self._ready = asyncio.get_running_loop().create_future()
             holder = await self._background.start(self._serve(ready))
-            holder.add_done_callback(lambda _: ready.cancel())  # one that was cancelled before it began answers nobody
+            # A task that is cancelled before it starts sets no result.
+            holder.add_done_callback(lambda _: ready.cancel())
         await asyncio.wait([self._ready])
         if self._ready.cancelled():
             raise AbortedError("the session is closed")
@@ -94,17 +96,17 @@ class ClientTask:
         yield self._link(task).channel
 
     def take(self, parcel: Parcel) -> None:
-        """A value for it from a server of this process; from any thread."""
+        """Accept a value from a server in this process. Thread-safe."""
         if self._session is not None:
             self._session.take(parcel)
 
     def deliver(self, request: Request) -> None:
-        """A value for it that has come by a connection."""
+        """Accept a value that arrived over a connection."""
         if self._session is not None:
             self._session.deliver(request)
 
     async def close(self) -> None:
-        """Stop what runs there."""
+        """Close the worker's session, which stops what runs in it."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

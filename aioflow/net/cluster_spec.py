@@ -1,4 +1,4 @@
-"""Who is in a cluster: the tasks of each job and their addresses, as plain data (TensorFlow's `train.ClusterSpec`)."""
+"""The tasks of each job of a cluster and their addresses, as plain data (TensorFlow's `train.ClusterSpec`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.net.addresses import split_address, split_host
 
 __all__ = ["ClusterSpec", "Task", "comm_address", "free_addresses", "parse_task"]
 
-_SCHEME: Final = "tcp"  # of an address that names none
+_SCHEME: Final = "tcp"  # for addresses without a scheme
 _MOST_TASKS: Final = 1 << 16
 
 
@@ -26,12 +26,12 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the names of its devices begin with."""
+        """The full name, "/job:J/replica:0/task:T", which is the prefix of its devices' names."""
         return DeviceSpec(self.job, 0, self.number).to_string()
 
 
 def parse_task(name: str) -> Task:
-    """The task of that full name. Raises InvalidArgumentError."""
+    """Return the task of this full name. Raises InvalidArgumentError."""
     spec = DeviceSpec.from_string(name)
     if spec.job is None or spec.task is None:
         raise InvalidArgumentError("not the name of a task", expected="/job:J/replica:0/task:T", actual=name)
@@ -39,7 +39,7 @@ def parse_task(name: str) -> Task:
 
 
 def comm_address(address: str) -> str:
-    """The address of the comm for a task's address, "host:port" or one with a scheme. Raises InvalidArgumentError."""
+    """Return the comm address of a task's address, "host:port" or with a scheme. Raises InvalidArgumentError."""
     if "://" not in address:
         address = f"{_SCHEME}://{address}"
     scheme, place = split_address(address)
@@ -49,8 +49,9 @@ def comm_address(address: str) -> str:
 
 
 def free_addresses(count: int) -> list[str]:
-    """That many addresses "127.0.0.1:port" at which nothing listens now: for a cluster on this machine."""
+    """Return addresses "127.0.0.1:port" at which nothing listens now, for a cluster on this machine."""
     with ExitStack() as stack:
+        # All sockets stay open until the end, so that no port is returned twice.
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
@@ -61,12 +62,12 @@ class ClusterSpec:
     """The tasks of a cluster, by job.
 
     Args:
-        cluster: Another ClusterSpec, or for each job a list of addresses "host:port", or a dictionary of them by task
-            index, in which indices may be missing.
+        cluster: Another ClusterSpec, or a mapping from each job to a list of addresses "host:port", or to a dictionary
+            of addresses by task index, which may have gaps.
 
     Raises:
-        DTypeError: that is something else.
-        InvalidArgumentError: something in it is not an address.
+        DTypeError: the argument has another type.
+        InvalidArgumentError: an address is malformed.
     """
 
     def __init__(self, cluster: ClusterSpec | Mapping[str, Any]) -> None:
@@ -84,13 +85,13 @@ class ClusterSpec:
     def __eq__(self, other: object) -> bool:
         return self._jobs == other._jobs if isinstance(other, ClusterSpec) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as in TensorFlow: compared by what is in it
+    __hash__ = None  # type: ignore[assignment]  # as in TensorFlow: specs compare by value
 
     def __repr__(self) -> str:
         return f"ClusterSpec({self.as_dict()})"
 
     def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
-        """For each job the list of its addresses, or where indices are missing a dictionary of them."""
+        """Return, for each job, the list of its addresses, or a dictionary by task index if there are gaps."""
         return {
             job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
             for job, tasks in self._jobs.items()
@@ -102,31 +103,31 @@ class ClusterSpec:
         return list(self._jobs)
 
     def num_tasks(self, job_name: str) -> int:
-        """How many tasks a job has. Raises UnknownNameError."""
+        """Return the number of tasks of a job. Raises UnknownNameError."""
         return len(self._job(job_name))
 
     def task_indices(self, job_name: str) -> list[int]:
-        """The indices of a job's tasks, in order. Raises UnknownNameError."""
+        """Return the indices of a job's tasks, in order. Raises UnknownNameError."""
         return list(self._job(job_name))
 
     def task_address(self, job_name: str, task_index: int) -> str:
-        """The address of a task. Raises UnknownNameError."""
+        """Return the address of a task. Raises UnknownNameError."""
         tasks = self._job(job_name)
         if task_index not in tasks:
             raise UnknownNameError(f"job {job_name!r} has no such task", expected=sorted(tasks), actual=task_index)
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """The addresses of a job's tasks by index, None where there is no such task. Raises UnknownNameError."""
+        """Return the addresses of a job's tasks by index, with None for gaps. Raises UnknownNameError."""
         tasks = self._job(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
     def tasks(self) -> Iterator[Task]:
-        """All tasks, job by job."""
+        """Return an iterator over all tasks, job by job."""
         return (Task(job, index) for job, tasks in self._jobs.items() for index in tasks)
 
     def at(self, task: Task, address: str) -> ClusterSpec:
-        """The same cluster with another address for a task."""
+        """Return a copy of the cluster with another address for a task."""
         jobs = {job: dict(tasks) for job, tasks in self._jobs.items()}
         jobs[task.job][task.number] = address
         return ClusterSpec(jobs)
@@ -147,6 +148,7 @@ def _addresses(job: Any, tasks: Any) -> dict[int, str]:
     fits = all(type(i) is int and 0 <= i < _MOST_TASKS and isinstance(a, str) for i, a in found.items())
     if not fits:
         raise DTypeError("not the tasks of a job", expected="addresses by index", actual=repr(tasks))
+    # Raises if the job's name cannot be part of a device name.
     parse_task(Task(str(job), 0).name)
     for address in found.values():
         comm_address(address)

@@ -1,16 +1,16 @@
-"""What a comm is: one connection that carries messages both ways, whatever is under it.
+"""The interface of a comm: one bidirectional connection for messages, over any transport.
 
-The contract, which `aioflow.testing.check_comm` holds every transport to:
+The contract, which `aioflow.testing.check_comm` checks for every transport:
 
 - Messages of one sender arrive whole, once and in order, except that an `urgent` one may overtake large ones.
-- When `send` returns, the sender may change its arrays; what was received never changes, and may be read-only.
-- Any number of tasks may send; one may receive.
-- `send` waits while the peer does not read: what nobody has taken yet is bounded (`Limits.unread_bytes`).
-- `close` says goodbye: the peer receives all that was sent, and then None. `dismiss` tells it another reason. Any other
-  end is an UnavailableError there, which names the peer: an abort, a dead process, silence.
-- A malformed or over-long message ends the connection that it came by with the error that says what was wrong.
+- When `send` returns, the sender may change its arrays. Received arrays never change, and may be read-only.
+- Any number of tasks may send; only one may receive.
+- `send` waits while the peer does not read: the amount of unread data is bounded (`Limits.unread_bytes`).
+- `close` is graceful: the peer receives all that was sent, and then None. `dismiss` sends the peer a reason. Any other
+  end (an abort, a dead process, silence) raises UnavailableError at the peer, with the name of this end.
+- A malformed or oversized message ends its connection with an error that states the violation.
 - Cancelling `receive` loses nothing. Cancelling `send` between the chunks of a large message aborts the connection.
-- `post` sends what needs no waiting, without a task; the sender must not change the arrays afterwards.
+- `post` sends a message that needs no waiting, without a task; the sender must not change the arrays afterwards.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def fresh_incarnation() -> int:
-    """The number of one more process, which nobody has had."""
+    """Return a new random number that identifies a process."""
     return fresh_number(63)
 
 
@@ -57,25 +57,25 @@ def _may_share() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommOptions:
-    """How connections behave.
+    """The settings of connections.
 
     Attributes:
-        limits: What a peer may ask for.
-        heartbeat: Seconds between heartbeats, by the clock of the event loop.
-        misses: Heartbeats that may be missing before the peer counts as dead: with the defaults, two seconds.
-        handshake_timeout: Seconds for the first words.
-        close_timeout: Seconds that `close` waits for the peer to have everything before it aborts.
-        connections: Connections of clients that a listener has at a time. For one more the one that has been idle
-            longest is dropped; where none is idle, it is refused.
-        connections_per_host: Of these, those from one address beyond the loopback; further ones are refused.
-        peers: Connections of tasks of the cluster, beside those; further ones are refused.
-        strangers: Connections that have not said hello or not proved themselves, beside those; for one more the oldest
-            of them is dropped.
-        incarnation: This process's number, which peers tell it from an earlier one by; random by default.
-        shared_memory: Whether large tensors may go through memory that both ends have mapped, where they turn out to be
-            processes of one user on one host; by default they may, unless AIOFLOW_SHARED_MEMORY is 0.
-        credentials: By what this process proves itself; by default what the environment says.
-        is_task: Whether this process connects as a task of the cluster, and not as a client.
+        limits: Limits on what a peer may request.
+        heartbeat: Interval of heartbeats in seconds, by the clock of the event loop.
+        misses: Number of missing heartbeats after which the peer counts as dead: with the defaults, two seconds.
+        handshake_timeout: Time limit of the handshake, in seconds.
+        close_timeout: Seconds that `close` waits until the peer has received everything, before it aborts.
+        connections: Maximum number of client connections of a listener. For a further one, the connection that has been
+            idle longest is evicted; if none is idle, the new one is rejected.
+        connections_per_host: Maximum number of these from one non-loopback address; further ones are rejected.
+        peers: Maximum number of connections from tasks of the cluster, counted separately; further ones are rejected.
+        strangers: Maximum number of connections that have not completed the handshake or not authenticated, counted
+            separately. For a further one, the oldest of them is dropped.
+        incarnation: Number by which peers distinguish this process from an earlier one; random by default.
+        shared_memory: Whether large tensors may be sent through shared memory, if both ends turn out to be processes of
+            one user on one host. True by default, unless AIOFLOW_SHARED_MEMORY is 0.
+        credentials: Credentials of this process; by default those in the environment.
+        is_task: Whether this process connects as a task of the cluster instead of as a client.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -97,7 +97,7 @@ class CommOptions:
             check_number(getattr(self, name), f"CommOptions.{name}", above=0)
         given: Any = self.credentials
         if not isinstance(given, Credentials):
-            found = type(given).__name__  # not the value, which may be the secret
+            found = type(given).__name__  # not the value: it may be the secret
             raise DTypeError("wrong type for credentials", expected="aioflow.distributed.Credentials", actual=found)
         for name, least in (("connections", 0), ("connections_per_host", 1), ("peers", 0), ("strangers", 1)):
             check_whole(getattr(self, name), f"CommOptions.{name}", least)
@@ -106,11 +106,11 @@ class CommOptions:
 
 
 class Idle(NamedTuple):
-    """How idle a connection is; the least gives way first.
+    """The idleness of a connection. The smallest is evicted first.
 
     Attributes:
-        keeps: Whether something is kept for it here.
-        since: When it has last been used, by the clock of the event loop.
+        keeps: Whether state is kept for the connection here.
+        since: Time of its last use, by the clock of the event loop.
     """
 
     keeps: bool
@@ -118,11 +118,11 @@ class Idle(NamedTuple):
 
 
 def needed() -> None:
-    """A connection is never idle (`Comm.idle`)."""
+    """Return None: the default of `Comm.idle`, for a connection that is never idle."""
 
 
 def nothing_to_tell() -> bool:
-    """The peer knows all (`Comm.tell`)."""
+    """Return True: the default of `Comm.tell`, for a connection that holds nothing back."""
     return True
 
 
@@ -130,70 +130,74 @@ class Comm(Protocol):
     """One end of a connection."""
 
     peer: str
-    """The other end, as errors name it. May be set once it is known who that is."""
+    """The name of the other end, for error messages. May be set once the peer is identified."""
     peer_incarnation: int
-    """The number of the peer's process."""
+    """The incarnation number of the peer's process."""
     peer_is_task: bool
-    """Whether the peer is a task of the cluster: it says so, and has proved what is asked for."""
+    """True if the peer is a task of the cluster: it has declared so, and has authenticated if that is required."""
     host: str
-    """The address of the peer's machine; "" for this one."""
+    """The address of the peer's machine; "" for this machine."""
     limits: Limits
-    """What the peer may ask of this end."""
+    """The limits on the peer's requests to this end."""
     used_at: float
-    """When the peer has last sent a message, by the clock of the event loop."""
+    """The time of the peer's last message, by the clock of the event loop."""
     idle: Callable[[], Idle | None]
-    """Whether the connection may be dropped for another one's sake: None while it is needed. Set by its user."""
+    """Returns the idleness of the connection; None if it must not be evicted. Set by the owner of the comm."""
     tell: Callable[[], bool]
-    """Posts what the peer need not have known until it is dismissed; returns whether all of it. Set by its user."""
+    """Sends answers held back until eviction; returns whether all could be sent. Set by the owner of the comm."""
     heard: int
-    """The number of the last heartbeat of the peer that has come; 0 is its hello."""
+    """The number of the last heartbeat received from the peer; 0 is its hello."""
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if messages can no longer be sent."""
 
     @property
     def silence(self) -> float:
-        """Seconds for which nothing has come from the peer."""
+        """Seconds since data last arrived from the peer."""
 
     def since(self, beat: int) -> float:
-        """Seconds since this end sent the heartbeat of that number; infinitely many if it is not one of the last."""
+        """Return the seconds since this end sent the heartbeat of that number; infinity if it is not a recent one."""
 
     def post(self, message: Message) -> bool:
-        """Send a message whose arrays never change, unless it would have to wait; returns whether it was sent.
+        """Send a message unless it would have to wait, and return whether it was sent. Its arrays must never change.
 
-        What is posted in one turn of the event loop may go together at its end.
+        Messages posted in one turn of the event loop may be sent together at its end.
 
         Raises:
             As `send`.
         """
 
     async def send(self, message: Message, *, urgent: bool = False) -> None:
-        """Send a message; returns when its arrays may be changed.
+        """Send a message. When this returns, the caller may change its arrays.
 
         Raises:
-            InvalidArgumentError, DTypeError, ResourceExhaustedError: it cannot be sent; the connection goes on.
+            InvalidArgumentError, DTypeError, ResourceExhaustedError: the message cannot be sent; the connection stays
+                open.
             UnavailableError: the connection has ended.
         """
 
     async def receive(self) -> Message | None:
-        """The next message, or None after the peer has closed.
+        """Return the next message, or None after the peer has closed gracefully.
 
         Raises:
             UnavailableError: the connection has ended in another way.
-            DataLossError, ResourceExhaustedError, UnimplementedError: it ended because of what the peer sent.
+            DataLossError, ResourceExhaustedError, UnimplementedError: it ended because of an invalid message of the
+                peer.
             FailedPreconditionError: another task is receiving.
         """
 
     async def close(self) -> None:
-        """Let the peer have all that was sent, and end the connection."""
+        """Wait until the peer has received everything, and close the connection."""
 
     def abort(self, reason: str) -> None:
-        """End the connection now; what has not arrived is lost."""
+        """Close the connection immediately. Data that has not arrived is lost."""
 
     def dismiss(self, error: OpError) -> None:
-        """End the connection now, and tell the peer why: its `receive` raises an error of the same class. By that error
-        nothing without an answer was applied only if all could be told (`tell`).
+        """Close the connection immediately and send the peer the reason.
+
+        The peer's `receive` raises an error of the same class. It states that unanswered requests were not applied only
+        if `tell` could send all answers.
         """
 
     async def __aenter__(self) -> Self: ...
@@ -201,18 +205,18 @@ class Comm(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close, or abort where the block has failed."""
+        """Close the connection, or abort it if the block raised an error."""
 
 
 class ClosedByBlock:
-    """What every comm does at the end of its `async with`."""
+    """Mixin for comms that are closed at the end of their `async with` block."""
 
     async def close(self) -> None:
-        """As `Comm.close`."""
+        """Close the connection; see `Comm.close`."""
         raise NotImplementedError
 
     def abort(self, reason: str) -> None:
-        """As `Comm.abort`."""
+        """Abort the connection; see `Comm.abort`."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -231,15 +235,15 @@ Handler: TypeAlias = Callable[[Comm], Awaitable[None]]
 
 
 class Listener(Protocol):
-    """What accepts connections, until the block of `listen` is left."""
+    """An acceptor of connections, active until the block of `listen` is left."""
 
     @property
     def address(self) -> str:
-        """Where peers connect, with the port that was chosen."""
+        """The address for peers to connect to, with the port that was chosen."""
 
 
 def bare(error: OpError) -> OpError:
-    """The error without where it was raised, which would keep all that was at hand there."""
+    """Return a copy of the error without its traceback, which would keep local variables alive."""
     found = type(error)(error.message, expected=error.expected, actual=error.actual)
     if not error.may_have_been_applied:
         found.may_have_been_applied = False
@@ -247,7 +251,7 @@ def bare(error: OpError) -> OpError:
 
 
 def gone(peer: str, error: OpError) -> OpError:
-    """The error of a connection, for one more of those who meet it."""
+    """Return a copy of a connection's error to raise in a further caller."""
     found = bare(error)
     if not isinstance(error, UnavailableError):
         found.message = f"the connection to {peer} has ended: {error.message}"

@@ -1,6 +1,6 @@
-"""By what the processes of a cluster know each other: without it they speak on this machine's loopback only.
+"""The credentials of the processes of a cluster. Without them, processes communicate only over loopback.
 
-A secret never stands on a command line, where everybody on the machine can read it: it comes from a file or from the
+A secret is never passed on a command line, which all users of the machine can read. It comes from a file or from the
 environment.
 """
 
@@ -20,32 +20,32 @@ from aioflow.net.tls import Tls
 
 __all__ = ["NAMES", "Credentials", "credentials_at", "introduced", "read_secret"]
 
-_LEAST: Final = 16  # bytes
+_LEAST: Final = 16  # bytes of a secret
 _MOST: Final = 4096
 _SECRET: Final = "AIOFLOW_SECRET"
 _SECRET_FILE: Final = "AIOFLOW_SECRET_FILE"
 _TLS: Final = ("AIOFLOW_TLS_CERT", "AIOFLOW_TLS_KEY", "AIOFLOW_TLS_CA")
-_ANY_BYTES: Final = "surrogateescape"  # how the text of the environment has bytes that are no text
-NAMES: Final = (_SECRET, _SECRET_FILE, *_TLS)  # that are looked at in the environment
+_ANY_BYTES: Final = "surrogateescape"  # `os.environ` decodes bytes that are not text in this way
+NAMES: Final = (_SECRET, _SECRET_FILE, *_TLS)  # all environment variables that are read
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a process proves itself by.
+    """The credentials of one process.
 
     Attributes:
-        secret: Known to every process of the cluster and its clients, and to nobody else: 16 to 4096 bytes, at best
-            32 random ones (`python -c "import secrets; print(secrets.token_hex(32))"`). Both ends of each connection
-            prove that they know it, without sending it. Beyond the loopback every frame has a tag too, so that nothing
-            can be put into the connection or changed in it; whoever can read what passes can read the values. A process
-            that is to be a client and nothing else gets `client().secret`, which is no secret of a server.
-        tls: Certificates. Both ends of each connection show one, and nobody on the way can read or change anything; so
-            no frame has a tag, and a secret may be there in addition or not at all.
-        seals_loopback: Whether frames have tags on the loopback as well.
+        secret: A shared secret of 16 to 4096 bytes, known only to the cluster's processes and its clients. Best are 32
+            random bytes (`python -c "import secrets; print(secrets.token_hex(32))"`). Both ends of each connection
+            prove that they know it, without sending it. Beyond loopback, every frame also carries an authentication
+            tag, so that data cannot be injected or changed. Values are not encrypted: a network observer can read them.
+            A process that is only a client should use `client().secret`, which servers do not accept as that of a task.
+        tls: Certificates. Both ends of each connection present one, and the connection is encrypted. Frames then have
+            no tags. A secret may be used in addition.
+        seals_loopback: Whether frames have tags on loopback, too.
 
     Raises:
         InvalidArgumentError: the secret is too short or too long.
-        DTypeError: `tls` is not of its class.
+        DTypeError: `tls` has the wrong type.
     """
 
     secret: bytes | None = field(default=None, repr=False)
@@ -55,23 +55,24 @@ class Credentials:
     def __post_init__(self) -> None:
         given: Any = self.tls
         if not isinstance(given, Tls | None):
-            found = type(given).__name__  # not the value, which may be a key
+            found = type(given).__name__  # not the value: it may be a key
             raise DTypeError("wrong type for Credentials.tls", expected="aioflow.distributed.Tls", actual=found)
         if self.secret is None:
             return
         size = len(self.secret) if type(self.secret) is bytes else None
-        if size is None or not _LEAST <= size <= _MOST:  # which is not shown
+        if size is None or not _LEAST <= size <= _MOST:  # the message must not show the secret
             actual = type(self.secret).__name__ if size is None else f"{size} bytes"
             raise InvalidArgumentError("the cluster's secret", expected=f"{_LEAST} to {_MOST} bytes", actual=actual)
 
     @property
     def is_client(self) -> bool:
-        """Whether the secret is one of clients alone."""
+        """True if the secret is a client's secret."""
         return self.secret is not None and is_client_secret(self.secret)
 
     def client(self) -> Self:
-        """The same for a client that must not be able to say that it is a task of the cluster: its secret follows from
-        that of the cluster, which cannot be found from it.
+        """Return credentials for a process that must not be able to act as a task of the cluster.
+
+        The client's secret is derived from the cluster's secret, which cannot be recovered from it.
 
         Raises:
             FailedPreconditionError: there is no secret.
@@ -82,14 +83,14 @@ class Credentials:
 
     @property
     def prove(self) -> bool:
-        """Whether they prove anything."""
+        """True if there is a secret or a certificate."""
         return self.secret is not None or self.tls is not None
 
     def environment(self) -> dict[str, str]:
-        """Of another process that is to have the same. `from_environment` reads it.
+        """Return environment variables that pass these credentials to another process. `from_environment` reads them.
 
         Raises:
-            InvalidArgumentError: the secret is none that an environment can hold.
+            InvalidArgumentError: an environment cannot hold the secret.
         """
         if self.secret is not None and (b"\0" in self.secret or self.secret != self.secret.strip()):
             raise InvalidArgumentError(
@@ -101,12 +102,17 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """The secret in AIOFLOW_SECRET, or in the file that AIOFLOW_SECRET_FILE names; and TLS with the files that
-        AIOFLOW_TLS_CERT, AIOFLOW_TLS_KEY and AIOFLOW_TLS_CA name. What is not set is not used.
+        """Return the credentials that environment variables define.
+
+        The secret is in AIOFLOW_SECRET, or in the file named by AIOFLOW_SECRET_FILE. AIOFLOW_TLS_CERT, AIOFLOW_TLS_KEY
+        and AIOFLOW_TLS_CA name the files for TLS. Variables that are not set are not used.
+
+        Args:
+            environment: Environment variables; `os.environ` by default.
 
         Raises:
-            InvalidArgumentError: both of the first are set, or not all of the others, or something is not as it should
-                be.
+            InvalidArgumentError: both variables of the secret are set, only some of TLS are set, or a value is
+                malformed.
             NotFoundError: a file cannot be read.
         """
         found = os.environ if environment is None else environment
@@ -123,34 +129,33 @@ class Credentials:
 
 
 def read_secret(path: str | Path) -> bytes:
-    """The secret in a file, without white space around it.
+    """Return the secret in a file, without surrounding white space.
 
     Raises:
-        NotFoundError: it cannot be read.
-        InvalidArgumentError: other users may read it.
+        NotFoundError: the file cannot be read.
+        InvalidArgumentError: other users may read the file.
     """
     try:
         with open(path, "rb") as file:
             check_private(path, os.fstat(file.fileno()))
-            return file.read(_MOST + 2).strip()  # with the end of a line, and to be found too long
+            # Room for a line ending, and one byte to detect a secret that is too long.
+            return file.read(_MOST + 2).strip()
     except OSError as error:
         raise NotFoundError(f"the file of the cluster's secret cannot be read: {error}") from error
 
 
-# Of clusters that this process has started, by the addresses of their tasks.
+# Credentials of clusters that this process has started, by the addresses of their tasks.
 _INTRODUCED: Final[dict[str, Credentials]] = {}
 
 
 def credentials_at(address: str) -> Credentials | None:
-    """By what this process proves itself at the address of a comm, if it was told."""
+    """Return the credentials registered for a comm address, or None."""
     return _INTRODUCED.get(address)
 
 
 @contextmanager
 def introduced(addresses: Iterable[str], credentials: Credentials) -> Iterator[None]:
-    """While the block runs, sessions of this process that are told nothing else prove themselves so at these addresses
-    of comms.
-    """
+    """Register credentials for these comm addresses during the block, for sessions without explicit credentials."""
     known = list(addresses)
     _INTRODUCED.update(dict.fromkeys(known, credentials))
     try:

@@ -1,4 +1,4 @@
-"""Bytes to messages, without I/O and step by step; the other direction, and the format, are in `framing`."""
+"""Incremental decoding of bytes to messages, without I/O. Encoding, and the format, are in `framing`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from aioflow.net.tensor_format import Buffer, Destination, Strings, TensorSpec
 __all__ = ["Decoder"]
 
 _STAGING_BYTES: Final = 64 << 10
-_SHORT_HEADER: Final = 384  # bytes, of which what was made is remembered
+_SHORT_HEADER: Final = 384  # bytes; parsed headers up to this size are cached
 _MOST_HEADERS: Final = 32
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _BARE: Final = frozenset({Kind.HEARTBEAT, Kind.CLOSE})
 
 
 def _check_layout(specs: Sequence[TensorSpec], tensors: int, payload: int) -> None:
-    """Raises DataLossError unless the tensors are so many, in so many bytes."""
+    """Raise DataLossError unless the specs describe this number of tensors in this number of bytes."""
     total = 0
     for spec in specs:
         total = aligned(total) + spec.nbytes
@@ -58,14 +58,14 @@ class _Prefix(NamedTuple):
 
     @property
     def inline(self) -> int:
-        """Bytes of the payload in this frame, with the gap before them."""
+        """Bytes of the payload in this frame, including the padding before it."""
         if self.more or self.kind is Kind.CHUNK or not self.payload:
             return 0
         return -(PREFIX.size + self.header) % ALIGNMENT + self.payload
 
 
 def _tensors_in(payload: memoryview, specs: Sequence[TensorSpec]) -> tuple[Array, ...]:
-    """The tensors of a message that has come in one frame."""
+    """Return the tensors of a message that consists of one frame."""
     tensors, end = [], 0
     for spec in specs:
         start = aligned(end)
@@ -73,6 +73,7 @@ def _tensors_in(payload: memoryview, specs: Sequence[TensorSpec]) -> tuple[Array
             _check_pad(payload[end:start])
         end = start + spec.nbytes
         destination = Destination(spec)
+        # Copied, because the staging buffer is reused.
         destination.buffer[:] = payload[start:end]
         tensors.append(destination.finish())
     return tuple(tensors)
@@ -84,7 +85,7 @@ def _check_pad(pad: Buffer) -> None:
 
 
 class _Assembly:
-    """A large message whose tensors are arriving: where the next bytes go."""
+    """A large message whose tensors are arriving, with the memory that its next bytes go to."""
 
     __slots__ = ("_destinations", "_pads", "_places", "document", "left", "prefix")
 
@@ -97,6 +98,7 @@ class _Assembly:
         self.left = 0
         for spec in specs:
             pad = bytearray(-self.left % ALIGNMENT)
+            # Padding gets memory of its own, to be checked once the message is complete.
             self._pads.append(pad)
             self._add(memoryview(pad))
             destination = Destination(spec)
@@ -109,11 +111,11 @@ class _Assembly:
             self._places.append(place)
 
     def place(self, most: int) -> memoryview:
-        """Where the next bytes go, at most that many."""
+        """Return the memory for the next bytes, at most `most` of them."""
         return self._places[0][:most]
 
     def filled(self, count: int) -> None:
-        """So many bytes have been put there."""
+        """Record that `count` bytes have been written there."""
         self.left -= count
         rest = self._places[0][count:]
         if rest.nbytes:
@@ -122,7 +124,7 @@ class _Assembly:
             self._places.popleft()
 
     def copy(self, data: memoryview) -> None:
-        """Put bytes there that were received elsewhere."""
+        """Copy bytes there that were received into another buffer."""
         while data.nbytes:
             place = self.place(data.nbytes)
             place[:] = data[: place.nbytes]
@@ -130,8 +132,13 @@ class _Assembly:
             self.filled(place.nbytes)
 
     def message(self, filling: list[Strings] | None) -> Message:
-        """The message, whole but for strings that are still to be filled in, which are added to the list, if there is
-        one. Raises DataLossError where bytes are not what they should be.
+        """Return the message.
+
+        Args:
+            filling: If not None, string tensors are returned unfilled and added to this list.
+
+        Raises:
+            DataLossError: the padding or the data of a tensor is malformed.
         """
         for pad in self._pads:
             _check_pad(pad)
@@ -145,18 +152,19 @@ class _Assembly:
 
 
 class Decoder:
-    """Bytes to messages, step by step: ask `buffer` where to put the next ones, then say how many came.
+    """An incremental decoder: write the next bytes into `buffer`, then call `received` with their number.
 
-    Frames are parsed in a staging buffer. Within a chunk the buffer is the memory of the tensor itself, so that nothing
-    but the system's read copies the data of a large tensor. After an error the position in the stream is lost: the
+    Frames are parsed in a staging buffer. Within a chunk, `buffer` is the memory of the tensor itself, so that the data
+    of a large tensor is copied only by the system's read. After an error the position in the stream is lost: the
     connection must be closed.
 
     Args:
-        arriving: What counts the bytes of a message of which a part has come; None where nobody does.
-        seal: Checks the tag that follows each frame, before anything but a prefix is looked at; None where there is
-            none.
-        filling: Gets the string tensors that take long to fill in, of messages that have been returned; None where they
-            are to be returned only when all is there.
+        limits: Limits of messages.
+        seal: Checks the tag that follows each frame, before anything but its prefix is parsed; None if there are no
+            tags.
+        arriving: Counts the bytes of partially received messages; None if they are not counted.
+        filling: Receives the string tensors of returned messages that take long to fill in. None to return messages
+            only when they are complete.
     """
 
     __slots__ = (
@@ -186,7 +194,7 @@ class Decoder:
         self.filling = filling
         self._arriving = arriving
         self._seal = seal
-        self._tag_left = False  # whether the tag of a chunk that is here is not
+        self._tag_left = False  # whether a chunk is complete but for its tag
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._start = self._end = 0
         self._direct: memoryview | None = None
@@ -197,16 +205,16 @@ class Decoder:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of a message has come that has not come whole."""
+        """True if no message is partially received."""
         return self._start == self._end and self._assembly is None
 
     @property
     def mid_frame(self) -> bool:
-        """Whether part of a frame has come."""
+        """True if a frame is partially received."""
         return self._start != self._end or self._chunk_left > 0 or self._tag_left
 
     def drop(self) -> None:
-        """Nothing more comes: give back the memory of what has come in part."""
+        """Release the memory of partially received messages. No more bytes may follow."""
         self._assembly = self._direct = None
         self._staging = memoryview(b"")
         self._headers.clear()
@@ -215,16 +223,16 @@ class Decoder:
             self._arriving.clear()
 
     def buffer(self) -> memoryview:
-        """Where the next bytes are to be written; never empty, and valid until the next call of `received`."""
+        """Return the memory for the next bytes. It is never empty, and valid until the next call of `received`."""
         return self._staging[self._end :] if self._direct is None else self._direct
 
     def received(self, count: int) -> list[Message]:
-        """The messages that are complete now that `count` bytes are in `buffer()`.
+        """Return the messages that are complete once `count` bytes have been written into `buffer()`.
 
         Raises:
             DataLossError: the bytes are malformed.
-            ResourceExhaustedError: a message is over a limit.
-            UnimplementedError: the peer speaks another version.
+            ResourceExhaustedError: a message exceeds a limit.
+            UnimplementedError: the peer uses another version.
         """
         found: list[Message] = []
         if self._direct is not None and self._assembly is not None:
@@ -241,7 +249,7 @@ class Decoder:
         return found
 
     def _parse(self, found: list[Message]) -> bool:
-        """One step over the staged bytes; False when more are needed."""
+        """Parse one item of the staged bytes. Return False if more bytes are needed."""
         staged = self._end - self._start
         if self._chunk_left and self._assembly is not None:
             count = min(staged, self._chunk_left)
@@ -270,7 +278,7 @@ class Decoder:
         return True
 
     def _end_of_chunk(self, assembly: _Assembly, found: list[Message]) -> None:
-        # The staged bytes go first; only then may the memory of the tensor be read into.
+        # Staged bytes precede those in the socket, so read directly into the tensor only after they have been consumed.
         if self._chunk_left:
             self._direct = assembly.place(self._chunk_left) if self._start == self._end else None
             return
@@ -300,6 +308,7 @@ class Decoder:
 
     def _prefix(self) -> _Prefix:
         magic, version, kind, flags, request, header, tensors, payload = PREFIX.unpack_from(self._staging, self._start)
+        # The magic and the version first: without them the other fields mean nothing.
         if magic != MAGIC:
             raise DataLossError("not a frame", expected=MAGIC, actual=magic)
         if version != VERSION:
@@ -319,14 +328,14 @@ class Decoder:
             if self._arriving is not None:
                 self._arriving.add(prefix.payload)
             self._chunk_left = prefix.payload
-            self.frames -= 1  # counted when it has come whole
+            self.frames -= 1  # a chunk is counted when it is complete
             return
         if prefix.kind in _BARE:
             found.append(Message(prefix.kind, prefix.request))
             return
         body = PREFIX.size + prefix.header
         specs, document = self._header(frame[PREFIX.size : body])
-        _check_layout(specs, prefix.tensors, prefix.payload)  # before any memory is taken
+        _check_layout(specs, prefix.tensors, prefix.payload)  # before memory is allocated
         if prefix.more:
             self._assembly = _Assembly(prefix, specs, document)
             return
@@ -334,12 +343,13 @@ class Decoder:
         found.append(Message(prefix.kind, prefix.request, document, _tensors_in(payload, specs) if specs else ()))
 
     def _header(self, data: memoryview) -> tuple[list[TensorSpec], dict[str, Any]]:
-        """What is in a header. Steps that are alike have the same, and it is parsed once."""
+        """Decode a header. Short ones are cached, because similar steps send identical headers."""
         if data.nbytes > _SHORT_HEADER:
             return decode_header(data, self._limits)
         known = bytes(data)
         found = self._headers.get(known)
         if found is None:
+            # The peer chooses the headers, so the cache must be bounded.
             if len(self._headers) >= _MOST_HEADERS:
                 self._headers.clear()
             found = self._headers[known] = decode_header(data, self._limits)
@@ -347,6 +357,7 @@ class Decoder:
 
     def _opened(self, prefix: _Prefix, frame: memoryview, seal: Seal) -> memoryview:
         if prefix.kind is Kind.CHUNK:
+            # The tag of a chunk follows its payload, so it is checked at the end of the chunk.
             seal.begin(frame)
             return frame
         seal.begin(frame[:-TAG_BYTES])
@@ -360,7 +371,7 @@ class Decoder:
             self._staging, self._start, self._end = larger, 0, self._end - self._start
 
     def _compact(self) -> None:
-        """Put what is left at the front, so that there is always room behind it."""
+        """Move the unparsed bytes to the front, so that there is always room behind them."""
         if self._start:
             left = self._end - self._start
             self._staging[:left] = self._staging[self._start : self._end]

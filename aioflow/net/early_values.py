@@ -1,7 +1,7 @@
-"""How much memory values take that nobody has asked for yet: by the connections that brought them, and in all.
+"""The memory of values that arrived before they were requested, by source and in total.
 
-Such a value is kept, since messages overtake each other, be its step begun or not. But perhaps nobody will ask for it:
-so what is kept is bounded, and where it is too much, the step that has most is given up, of whoever has most.
+Messages overtake each other, so such a value is kept even if its step has not started yet. It may never be requested,
+so the memory is bounded: if a limit is exceeded, the largest step of the largest source is given up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from aioflow.net.tensor_format import bytes_of
 
 __all__ = ["EarlyValues", "size_of"]
 
-_EACH: Final = 1024  # bytes that a value takes beside its elements: its key, the places in tables, the array object
+_EACH: Final = 1024  # bytes of a value besides its elements: its key, table entries, the array object
 
 
 class _Brought:
-    """What one source has brought: bytes by step."""
+    """The values of one source: bytes by step."""
 
     __slots__ = ("steps", "total")
 
@@ -29,10 +29,10 @@ class _Brought:
 
 
 class EarlyValues:
-    """Counts them. A source is whatever can be a key: None stands for this process itself.
+    """Counts early values. A source is any hashable key; None stands for this process.
 
     Attributes:
-        total: Bytes of all.
+        total: Bytes of all early values.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -41,7 +41,7 @@ class EarlyValues:
         self.total = 0
 
     def add(self, source: Any, step: int, edge: str, tag: str, value: Any) -> None:
-        """A value is kept for a step."""
+        """Count a value that is kept for a step."""
         size = size_of(edge, tag, value)
         brought = self._sources.setdefault(source, _Brought())
         brought.steps[step] = brought.steps.get(step, 0) + size
@@ -49,7 +49,8 @@ class EarlyValues:
         self.total += size
 
     def remove(self, step: int) -> None:
-        """The step has ended, or its values are dropped."""
+        """Remove a step that has ended or whose values are dropped."""
+        # Several sources may have sent values for one step.
         for source, brought in list(self._sources.items()):
             size = brought.steps.pop(step, 0)
             brought.total -= size
@@ -58,7 +59,7 @@ class EarlyValues:
                 del self._sources[source]
 
     def correct(self, step: int, size: int) -> None:
-        """No more than so many bytes are kept for a step: the others have been asked for."""
+        """Lower the count of a step to at most `size` bytes, because its other values have been requested."""
         for brought in self._sources.values():
             gone = max(0, brought.steps.get(step, 0) - size)
             if gone:
@@ -67,17 +68,18 @@ class EarlyValues:
                 self.total -= gone
 
     def bytes_of(self, step: int) -> int:
-        """What is counted for a step."""
+        """Return the bytes counted for a step."""
         return sum(brought.steps.get(step, 0) for brought in self._sources.values())
 
     def steps_of(self, source: Any) -> list[int]:
-        """The steps that a source has brought values for."""
+        """Return the steps that a source has sent values for."""
         brought = self._sources.get(source)
         return [] if brought is None else list(brought.steps)
 
     def excess(self, source: Any) -> tuple[int, ResourceExhaustedError] | None:
-        """A step to give up, and why, after a source has brought something; None where all is within the limits."""
+        """Return a step to give up and the reason, after `source` has sent a value; None if all limits hold."""
         brought, limits = self._sources.get(source), self._limits
+        # Values of this process itself count only towards the total.
         if brought is not None and source is not None and brought.total > limits.early_bytes:
             return _largest(brought), _error("bytes of one connection", limits.early_bytes, brought.total)
         if self.total > limits.all_early_bytes:
@@ -86,7 +88,10 @@ class EarlyValues:
         return None
 
     def excess_of_steps(self, steps: Collection[int], most: int) -> tuple[int, ResourceExhaustedError]:
-        """One of too many steps to give up, and why: the first one of the source that has brought most of them."""
+        """Return a step to give up and the reason, if there are too many.
+
+        It is the first step of the source that has sent values for the most steps.
+        """
         found = max(([step for step in brought.steps if step in steps] for brought in self._sources.values()), key=len)
         return found[0], _error("steps", most, len(steps))
 
@@ -104,5 +109,5 @@ def _error(whose: str, limit: int, actual: int) -> ResourceExhaustedError:
 
 
 def size_of(edge: str, tag: str, value: Any) -> int:
-    """Bytes that a kept value takes, of strings with their contents."""
+    """Return the bytes that a kept value takes; strings count with their contents."""
     return _EACH + len(edge) + len(tag) + bytes_of(value)

@@ -1,7 +1,7 @@
-"""The ids of steps that have ended on a worker, or never will begin there, without I/O.
+"""The ids of steps that have ended on a worker, or will never start there, without I/O.
 
-The latest hundred thousand are remembered. Whoever makes up more of them pushes out his own: each is counted for the
-client by which it came, and the one that has most loses its oldest.
+The latest hundred thousand are remembered. Each id counts for the client that sent it, and the client with the most
+loses its oldest. A client that invents ids therefore displaces only its own.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _MOST: Final = 100_000
 
 
 class _End(NamedTuple):
-    """How a step has ended.
+    """The end of a step.
 
     Attributes:
-        error: What whoever begins it late is told; None where it has simply ended.
-        whom: Whose beginning of it is refused; None for everybody's.
-        changed: Whether it has changed anything for good.
+        error: The error for a client that starts it late; None if it has ended normally.
+        whom: The client that may not start it; None for all clients.
+        changed: Whether it has made permanent changes.
     """
 
     error: OpError | None
@@ -31,16 +31,17 @@ class _End(NamedTuple):
 
 
 class EndedSteps:
-    """Remembers them. A client is whatever can be a key: None stands for those that are gone.
+    """Remembers ended steps. A client is any hashable key; None stands for those that have disconnected.
 
     Args:
-        most: How many, of all clients.
+        most: Maximum number of steps, of all clients.
     """
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
         self._ends: dict[int, _End] = {}
-        self._orders: dict[Any, deque[int]] = {}  # by client; a dictionary is slow to say what is oldest in it
+        # By client. Finding the oldest key of a dictionary is slow after many deletions, so there is a queue, too.
+        self._orders: dict[Any, deque[int]] = {}
         self._count = 0
 
     def __contains__(self, id: int) -> bool:
@@ -50,33 +51,35 @@ class EndedSteps:
         return len(self._ends)
 
     def refuses(self, id: int, client: Any) -> bool:
-        """Whether the client may not begin the step any more."""
+        """Return True if the client may not start the step."""
         end = self._ends.get(id)
         return end is not None and (end.whom is None or end.whom == client)
 
     def error(self, id: int) -> OpError | None:
-        """Why it has ended or will not begin; None where it is not known, or has simply ended."""
+        """Return why the step has ended or will not start; None if it is unknown or has ended normally."""
         end = self._ends.get(id)
         return None if end is None else end.error
 
     def has_changed(self, id: int) -> bool:
-        """Return whether the step has run and has changed anything for good."""
+        """Return True if the step has run and has made permanent changes."""
         end = self._ends.get(id)
         return end is not None and end.changed
 
     def set_changed(self, id: int) -> None:
-        """Note that the step has changed something for good after all."""
+        """Record that the step has made permanent changes after all."""
         end = self._ends.get(id)
         if end is not None:
             self._ends[id] = end._replace(changed=True)
 
     def add(self, id: int, error: OpError | None, client: Any, whom: Any = None, changed: bool = False) -> None:
-        """A step has ended, or will not begin.
+        """Record that a step has ended or will not start.
 
         Args:
-            client: By whom that is so.
-            whom: Who cannot begin it any more; nobody can for None.
-            changed: Whether it has changed anything for good.
+            id: Id of the step.
+            error: As for `_End`.
+            client: The client that the id counts for.
+            whom: The client that may not start it; None for all clients.
+            changed: Whether it has made permanent changes.
         """
         self._ends[id] = _End(error, whom, changed)
         self._orders.setdefault(client, deque()).append(id)
@@ -85,7 +88,8 @@ class EndedSteps:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Forget one in a hundred: to look for who has most takes a while."""
+        """Forget the oldest steps of the client with the most."""
+        # One percent at a time, since finding that client takes a scan over all clients.
         client = max(self._orders, key=lambda one: len(self._orders[one]))
         order = self._orders[client]
         for _ in range(min(len(order), 1 + self._most // 100)):
@@ -95,7 +99,7 @@ class EndedSteps:
             del self._orders[client]
 
     def lose(self, client: Any) -> None:
-        """A client is gone."""
+        """Count the steps of a disconnected client under None."""
         order = self._orders.pop(client, None)
         if order is not None:
             self._orders.setdefault(None, deque()).extend(order)

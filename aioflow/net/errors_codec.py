@@ -1,6 +1,6 @@
-"""Errors as data: what went wrong at a peer, raised here as the same class of `aioflow.errors`.
+"""Errors as data: an error of a peer is raised here as the same class of `aioflow.errors`.
 
-Nothing of the peer's objects crosses, only text and numbers, each cut to a length that a header has room for.
+Only text and numbers are sent, no objects. Each text is truncated, so that the whole fits into a header.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ _CLASSES: Final[Mapping[str, type[OpError]]] = {
 
 
 def encode_error(error: BaseException, room: int = DEFAULT_LIMITS.header_bytes) -> dict[str, Any]:
-    """An error as a document for a header of at most `room` bytes, of which it takes three quarters.
+    """Return an error as a document for a header of at most `room` bytes, of which it uses at most three quarters.
 
-    What is not an OpError becomes an UnknownError that names its class.
+    An error that is not an OpError becomes an UnknownError with the name of its class.
     """
     known = error if isinstance(error, OpError) else _translated(error)
     source = known.source
+    # Errors of subclasses defined elsewhere are sent as their nearest public base class.
     name = next((c.__name__ for c in type(known).__mro__ if _CLASSES.get(c.__name__) is c), OpError.__name__)
     return {
+        # The shares of the texts below add up to 11/16 of the room.
         "error": name,
         "message": _cut(known.message, room // 8),
         "node": _cut(known.node, room // 16),
@@ -54,7 +56,7 @@ def _translated(error: BaseException) -> OpError:
 
 
 def _cut(value: Any, most: int, end: bool = False) -> str | None:
-    """Its text in at most that many bytes of UTF-8: the beginning, or the end."""
+    """Return the text of a value truncated to `most` bytes of UTF-8, keeping its start, or its end if `end` is set."""
     if value is None:
         return None
     encoded = str(value).encode("utf-8", "replace")
@@ -64,10 +66,10 @@ def _cut(value: Any, most: int, end: bool = False) -> str | None:
 
 
 def decode_error(document: Mapping[str, Any], peer: str) -> OpError:
-    """The error in a document, with "From <peer>: " before its message and the peer's traceback as a note.
+    """Return the error in a document, with "From <peer>: " before its message and the peer's traceback as a note.
 
     Raises:
-        DataLossError: the document is not one of an error.
+        DataLossError: the document is malformed.
     """
     for key, (what, accepts) in _FIELDS.items():
         if key not in document or not accepts(document[key]):

@@ -1,4 +1,4 @@
-"""What goes through a channel: requests and answers as values, and messages on their way out."""
+"""The values that pass through a channel (requests and replies), and the sending of messages."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ __all__ = [
 
 
 class Request(NamedTuple):
-    """What a service is asked.
+    """A request to a service.
 
     Attributes:
-        kind: Which service this is.
+        kind: Kind of the service.
         header: The caller's document, which the service must check.
-        peer: Who asks, as errors name it.
+        tensors: The caller's tensors.
+        peer: Name of the caller, for error messages.
         timeout: Seconds after which the service is cancelled, or None.
-        number: That of the request, by which no other of this peer is open; of a push, what the sender has chosen.
+        number: Number of the request, unique among the peer's open ones; for a push, chosen by the sender.
     """
 
     kind: str
@@ -45,7 +46,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a call returns."""
+    """The result of a call."""
 
     header: Mapping[str, Any] = {}
     tensors: Sequence[Any] = ()
@@ -55,33 +56,34 @@ Service: TypeAlias = Callable[[Request], Reply | Awaitable[Reply | None]]
 Taker: TypeAlias = Callable[[Request], None]
 
 
-REMEMBERED: Final = 2048  # requests for whose answer nobody has waited, of which the peer is told when it has to know
-UNANSWERED: Final = Reply()  # what a service returns whose caller does not wait for an answer
+REMEMBERED: Final = 2048  # replies without a waiting caller that are held back until the peer has to know of them
+UNANSWERED: Final = Reply()  # returned by a service if the caller does not wait for a reply
 
 
 class Answer(Protocol):
-    """Who waits for the answer to a call; a future does."""
+    """The receiver of the answer to a call; futures conform to it."""
 
     def done(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """Return True if the answer is no longer needed."""
 
     def set_result(self, reply: Reply, /) -> None:
-        """The reply has come."""
+        """Accept the reply."""
 
     def set_exception(self, error: OpError, /) -> None:
-        """The service has failed, or the connection has ended."""
+        """Accept the error of the service or of the connection."""
 
 
 def packed(kind: str, header: Mapping[str, Any]) -> Packed:
-    """The whole header of a request or a push, for one that is sent many times."""
+    """Return the complete header of a request or push that is sent many times."""
     return Packed({"kind": kind, "timeout": None, "body": header})
 
 
 def payload_bytes(message: Message) -> int:
-    """The bytes of its tensors, at most; of strings, too many: to count them takes as long as to encode them."""
+    """Return an upper bound of the bytes of the tensors."""
     total = 0
     for tensor in message.tensors:
         dtype = getattr(tensor, "dtype", None)
+        # Counting the bytes of strings takes as long as encoding them, so treat them as large.
         if dtype is not None and dtype.hasobject:
             return CHUNK_BYTES + 1
         total += getattr(tensor, "nbytes", CHUNK_BYTES) + ALIGNMENT
@@ -89,11 +91,13 @@ def payload_bytes(message: Message) -> int:
 
 
 class Sending:
-    """Sends the messages of one channel. A message that goes in several chunks has a task of its own, so that a sender
-    who gives up does not cut it in two.
+    """Sends the messages of one channel.
+
+    A message of several chunks has its own task, so that a cancelled sender does not truncate it.
 
     Args:
-        group: Owns the tasks, none of which ever raises.
+        comm: The connection.
+        group: Owner of the tasks, which never raise.
     """
 
     def __init__(self, comm: Comm, group: asyncio.TaskGroup) -> None:
@@ -103,10 +107,11 @@ class Sending:
     def start(
         self, message: Message, after: asyncio.Task[OpError | None] | None = None
     ) -> asyncio.Task[OpError | None]:
-        """Send a message for one who does not wait.
+        """Start sending a message without waiting.
 
         Args:
-            after: What must have been sent before.
+            message: The message.
+            after: A task that must end before the message is sent.
         """
         return self._group.create_task(self._send(message, after))
 
@@ -118,11 +123,14 @@ class Sending:
             await self.comm.send(message, urgent=True)
 
     def post(self, message: Message) -> bool:
-        """Send a message whose arrays never change, unless it would have to wait. Raises OpError."""
+        """Send a message unless it would have to wait, and return whether it was sent. Raises OpError.
+
+        Its arrays must never change.
+        """
         return payload_bytes(message) <= CHUNK_BYTES and self.comm.post(message)
 
     async def finish(self, sending: asyncio.Task[OpError | None]) -> None:
-        """Wait for a message on its way, which goes on without the caller. Raises OpError."""
+        """Wait for a message that is being sent. Cancelling the caller does not stop it. Raises OpError."""
         error = await asyncio.shield(sending)
         if error is not None:
             raise error

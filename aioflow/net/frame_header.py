@@ -1,4 +1,4 @@
-"""The header of a frame: a small msgpack document, checked on both sides before anything is made of it."""
+"""The header of a frame: a small msgpack document, checked by both sender and receiver."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
 
 __all__ = ["Packed", "check_counts", "decode_header", "encode_header"]
 
-_NO_BYTES: Final = b"\xc4\x00"  # which is empty bytes, or part of something else; other bytes are over a limit
+# Encodes empty bytes, or occurs inside another value. Bytes that are not empty fail by `max_bin_len`.
+_NO_BYTES: Final = b"\xc4\x00"
 
 
 class Packed(dict[str, Any]):
-    """A document that is sent many times, mostly with tensors of the same kinds: its header is encoded once. It must
-    not be changed.
+    """A document that is sent many times, mostly with tensors of the same specs, so that its encoded header is cached.
+
+    It must not be changed.
     """
 
     __slots__ = ("_known",)
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         super().__init__(document)
-        self._known: tuple[list[TensorSpec] | None, bytes] = None, b""  # one object: several threads may send it
+        # One tuple, replaced as a whole, because several threads may send the document.
+        self._known: tuple[list[TensorSpec] | None, bytes] = None, b""
 
     def header(self, specs: list[TensorSpec], limits: Limits) -> bytes:
-        """As `encode_header`."""
+        """Return the encoded header; see `encode_header`."""
         known, header = self._known
         if specs != known:
             header = encode_header(specs, self, limits)
@@ -38,11 +41,11 @@ class Packed(dict[str, Any]):
 
 
 def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limits: Limits) -> bytes:
-    """The descriptions of the tensors and the document.
+    """Encode the specs of the tensors and the document.
 
     Raises:
-        InvalidArgumentError: the document is not plain.
-        ResourceExhaustedError: the header is over a limit.
+        InvalidArgumentError: the document has values that are not plain data.
+        ResourceExhaustedError: the header exceeds a limit.
     """
     try:
         header: bytes = msgpack.packb([[spec.document() for spec in specs], document])
@@ -50,7 +53,8 @@ def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limi
         raise InvalidArgumentError(f"the header of a message cannot be encoded: {error}") from error
     check_counts(len(header), len(specs), 0, limits)
     try:
-        # The peer would close the connection over a header that it refuses. Keys of a map do not come twice here.
+        # Decode it here as the peer will, which would close the connection over an invalid header. The slower check of
+        # pairs is needed only for bytes, because the keys of a dictionary are unique already.
         unpacked = _unpack(header, limits, _unique if _NO_BYTES in header else None)[1]
     except DataLossError as error:
         raise InvalidArgumentError(f"the header of a message is not a plain document: {error.message}") from error
@@ -60,11 +64,11 @@ def encode_header(specs: Sequence[TensorSpec], document: Mapping[str, Any], limi
 
 
 def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorSpec], dict[str, Any]]:
-    """The descriptions and the document in a header.
+    """Decode a header to the specs of the tensors and the document.
 
     Raises:
-        DataLossError: it is malformed, or holds anything but plain values.
-        ResourceExhaustedError: a description is over a limit.
+        DataLossError: it is malformed, or has values that are not plain data.
+        ResourceExhaustedError: a spec exceeds a limit.
     """
     decoded = _unpack(data, limits, _unique)
     if not (isinstance(decoded, list) and len(decoded) == 2 and isinstance(decoded[0], list)):
@@ -76,7 +80,7 @@ def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorSpec], dict[
 
 def _unpack(data: Buffer, limits: Limits, pairs: Callable[[list[tuple[Any, Any]]], Any] | None) -> Any:
     try:
-        # A call is an unpacker of its own: nothing is left of one that failed.
+        # `unpackb` creates a new unpacker, so that a failure leaves no state behind.
         return msgpack.unpackb(
             data,
             raw=False,
@@ -109,7 +113,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def check_counts(header: int, tensors: int, payload: int, limits: Limits) -> None:
-    """Raises ResourceExhaustedError where a number of a message is over its limit."""
+    """Raise ResourceExhaustedError if a size of a message exceeds its limit."""
     if header <= limits.header_bytes and tensors <= limits.tensors and payload <= limits.tensor_bytes:
         return
     for what, actual, most in (

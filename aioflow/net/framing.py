@@ -1,13 +1,13 @@
-"""Messages as bytes and back, without I/O: a frame is a fixed prefix, a small msgpack header, raw tensor buffers.
+"""The wire format of messages, without I/O: a fixed prefix, a small msgpack header, and raw tensor buffers.
 
     frame    prefix (32 bytes) · header · payload
     prefix   magic · version · kind · flags · request id · bytes of the header · tensors · bytes of the payload
     header   [[dtype, shape, bytes] for each tensor, document]
-    payload  the tensors one after the other, each at a multiple of 64 bytes, zeros between
+    payload  the tensors in order, each at a multiple of 64 bytes, zeros between
 
-A message whose payload is at most INLINE_BYTES is one frame, in which the payload starts at a multiple of 64 bytes. A
-larger one is a frame with MORE set and no payload, and CHUNK frames of at most CHUNK_BYTES that carry the payload piece
-by piece. Whole frames of small messages may go between the chunks; a second large message may not.
+A message with a payload of at most INLINE_BYTES is one frame, in which the payload starts at a multiple of 64 bytes. A
+larger one is a frame with MORE set and no payload, followed by CHUNK frames of at most CHUNK_BYTES that carry the
+payload. Complete frames of small messages may be sent between the chunks; a second large message may not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 MAGIC: Final = b"aiof"
 VERSION: Final = 2
-OLDEST: Final = 2  # that is understood as well; two peers speak the newest that both do
+OLDEST: Final = 2  # oldest version understood; two peers use the newest version that both understand
 ALIGNMENT: Final = 64
 PREFIX: Final = struct.Struct("<4sBBHQIIQ")
 INLINE_BYTES: Final = 64 << 10
@@ -51,7 +51,7 @@ _ZEROS: Final = bytes(ALIGNMENT)
 
 
 class Kind(enum.IntEnum):
-    """What a frame is. The first three belong to the connection and never reach its user."""
+    """The kind of a frame. Those below REQUEST are handled by the connection and never reach its user."""
 
     HEARTBEAT = 1
     CLOSE = 2
@@ -61,18 +61,19 @@ class Kind(enum.IntEnum):
     FAILURE = 18
     PUSH = 19
     CANCEL = 20
-    MEMORY = 24  # these two are never of its user either: `shared_memory`
+    MEMORY = 24  # this and LENT are handled by `shared_memory` and do not reach the user either
     LENT = 25
 
 
 class Message(NamedTuple):
-    """What is sent and received.
+    """A message to send, or a received one.
 
     Attributes:
-        request: The number that ties a reply to its request; below 2**64.
-        header: A small document: None, bool, int, float, str, lists, and maps by str. No bytes. One that has come must
-            not be changed: it is that of other messages, too.
-        tensors: Arrays or NumPy scalars; they come out as arrays.
+        kind: Kind of the message.
+        request: Number that relates a reply to its request; below 2**64.
+        header: A small document: None, bool, int, float, str, lists, and maps with str keys. No bytes. The header of a
+            received message must not be changed: other messages may share it.
+        tensors: Arrays or NumPy scalars; they are received as arrays.
     """
 
     kind: Kind
@@ -82,13 +83,14 @@ class Message(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A message, ready to be written.
+    """An encoded message.
 
     Attributes:
         head: Its first frame, complete.
-        header: The header in it.
-        payload: Of a large message, the buffers that go in chunks, over the memory of its tensors; otherwise none.
-        size: Bytes of header and payload, which is what a message counts for in `Limits.unread_bytes`.
+        header: The header in that frame.
+        request: Number of the request.
+        payload: For a large message, the buffers to send in chunks, which are views of its tensors; otherwise empty.
+        size: Bytes of header and payload, which count towards `Limits.unread_bytes`.
     """
 
     head: bytes
@@ -99,18 +101,18 @@ class Encoded(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Of its tensors, with what is between them."""
+        """Bytes of the tensors, with padding."""
         return self.size - len(self.header)
 
     def whole(self) -> list[Buffer]:
-        """All of it, one buffer after the other."""
+        """Return all frames, as buffers to write in order."""
         buffers: list[Buffer] = [self.head]
         for chunk in self.chunks():
             buffers += chunk
         return buffers
 
     def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[list[Buffer]]:
-        """The CHUNK frames, each as the buffers to write one after the other."""
+        """Yield the CHUNK frames, each as the buffers to write in order."""
         parts: list[Buffer] = []
         room = chunk_bytes
         for buffer in self.payload:
@@ -131,12 +133,12 @@ class Encoded(NamedTuple):
 
 
 def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
-    """A message as buffers. Tensor data is copied only into a small message, or where it is not contiguous.
+    """Encode a message. Tensor data is copied only for small messages or if it is not contiguous.
 
     Raises:
         InvalidArgumentError: the header is not a plain document.
         DTypeError: a tensor cannot be sent.
-        ResourceExhaustedError: the message is over a limit.
+        ResourceExhaustedError: the message exceeds a limit.
     """
     specs: list[TensorSpec] = []
     buffers, total = [], 0
@@ -165,10 +167,10 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
 
 
 def bare_frame(kind: Kind, number: int = 0) -> bytes:
-    """The frame of a kind that has no content: HEARTBEAT, which has a number, and CLOSE."""
+    """Return a frame without content: a HEARTBEAT, which has a number, or a CLOSE."""
     return PREFIX.pack(MAGIC, VERSION, kind, 0, number, 0, 0, 0)
 
 
 def aligned(offset: int) -> int:
-    """The next multiple of ALIGNMENT."""
+    """Round up to a multiple of ALIGNMENT."""
     return offset + -offset % ALIGNMENT

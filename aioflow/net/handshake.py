@@ -1,8 +1,8 @@
-"""The first 32 bytes each way: a fixed hello with the protocol's version, before anything that has a length.
+"""The hello, the first 32 bytes in each direction: a fixed layout with the protocol version.
 
-A peer of another version, or something that is not a peer at all, is told apart here. The incarnation is a random
-number for each start of a process, so that a restarted peer is not taken for the one before. What follows where there
-is a secret is in `proving`.
+It precedes everything with a length field, and detects peers of another version and connections of other protocols. The
+incarnation is a random number per process, so that a restarted peer is not mistaken for its predecessor. The
+authentication that follows, if there is a secret, is in `proving`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["CLIENT", "HELLO_BYTES", "PROVES", "SEALS", "SHARES", "TASK", "Hello"
 _HELLO: Final = struct.Struct("<8sHHIQQ")  # magic, version, oldest version understood, flags, incarnation, reserved
 _MAGIC: Final = b"aioflow\n"
 HELLO_BYTES: Final = _HELLO.size
-PROVES: Final = 1  # a nonce follows: this end has a secret, and both prove that they know it
-SEALS: Final = 2  # and each frame after that has a tag
-CLIENT: Final = 4  # what this end knows is the secret of clients alone
+PROVES: Final = 1  # a nonce follows: this end has a secret, and both ends must prove that they know it
+SEALS: Final = 2  # each later frame has a tag
+CLIENT: Final = 4  # this end knows only a client's secret
 TASK: Final = 8  # this end is a task of the cluster
-SHARES: Final = 16  # this end may share memory with the other (`shared_memory`), and understands what it says of that
+SHARES: Final = 16  # this end supports the messages of `shared_memory`, and allows sharing memory with the peer
 _KNOWN: Final = PROVES | SEALS | CLIENT | TASK | SHARES
 
 
 class Hello(NamedTuple):
-    """What a peer says of itself."""
+    """The fields of a hello."""
 
     incarnation: int
     version: int = VERSION
@@ -35,16 +35,16 @@ class Hello(NamedTuple):
     flags: int = 0
 
     def to_bytes(self) -> bytes:
-        """The 32 bytes."""
+        """Return the 32 bytes."""
         return _HELLO.pack(_MAGIC, self.version, self.oldest, self.flags, self.incarnation, 0)
 
 
 def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
-    """The hello of a peer.
+    """Parse the hello of a peer.
 
     Raises:
-        DataLossError: it is not one.
-        UnimplementedError: the peer speaks only versions that this process does not.
+        DataLossError: it is malformed.
+        UnimplementedError: there is no version that both ends understand.
     """
     magic, version, oldest, flags, incarnation, reserved = _HELLO.unpack(data)
     if magic != _MAGIC:

@@ -1,10 +1,10 @@
-"""Heartbeats, without I/O: when a silent peer counts as dead, and how late a message is that quotes one.
+"""Heartbeats, without I/O: detection of dead peers, and the age of messages that quote a heartbeat.
 
-Ticks are counted, not seconds: after this process itself has been held up for long, one tick is late and not many are
-missing, so that nobody is declared dead for a pause that was ours.
+Silence is counted in ticks, not seconds. If this process itself is suspended for long, one tick is late instead of many
+being missing, so that its own pause does not make the peer count as dead.
 
-Heartbeats are numbered. A request that must not be late quotes the last one that its sender has heard: however long it
-was on its way, or its receiver held up, the receiver knows by its own clock when that heartbeat left.
+Heartbeats are numbered. A request that must not be late quotes the last heartbeat that its sender has received. The
+receiver knows by its own clock when it sent that heartbeat, however long the request took or the receiver was stalled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ class Heartbeat:
     """Watches one peer.
 
     Args:
-        misses: Ticks without a byte after which the peer is dead.
-        frame_ticks: Ticks that one frame may take to arrive; a frame holds 4 MiB at most, whatever the message.
+        misses: Number of ticks without a byte after which the peer is dead.
+        frame_ticks: Maximum number of ticks for one frame to arrive. A frame holds at most 4 MiB, however large the
+            message.
     """
 
     __slots__ = ("_frame_ticks", "_frames", "_heard", "_misses", "_silent", "_slow")
@@ -36,20 +37,21 @@ class Heartbeat:
         self._frames = -1
 
     def heard(self) -> None:
-        """Something has come."""
+        """Record that bytes have arrived."""
         self._heard = True
 
     def tick(self, reading: bool, frames: int, mid_frame: bool) -> str | None:
-        """An interval has passed.
+        """Record that an interval has passed.
 
         Args:
-            reading: Whether this side reads at all; when it does not, silence says nothing.
-            frames: Frames that have come whole since the beginning.
-            mid_frame: Whether part of one has come.
+            reading: Whether this end reads at all. If it does not, silence means nothing.
+            frames: Number of complete frames received so far.
+            mid_frame: Whether a frame is partially received.
 
         Returns:
-            Why the peer is dead, or None.
+            The reason why the peer is dead, or None.
         """
+        # Unread data may wait in the socket, so silence means nothing.
         if not reading:
             self._heard = True
         self._silent = 0 if self._heard else self._silent + 1
@@ -63,10 +65,10 @@ class Heartbeat:
 
 
 class Beats:
-    """When the last heartbeats were sent, by their numbers; that of the hello is 0.
+    """The send times of the last heartbeats, by number. The hello has number 0.
 
     Args:
-        now: Seconds by any clock; so are all others.
+        now: Time of the hello in seconds. All times are of one clock, which may be any.
     """
 
     __slots__ = ("_last", "_times")
@@ -76,12 +78,12 @@ class Beats:
         self._times = deque([now], maxlen=_REMEMBERED)
 
     def sent(self, now: float) -> int:
-        """One more has been sent: its number."""
+        """Record a heartbeat and return its number."""
         self._last += 1
         self._times.append(now)
         return self._last
 
     def since(self, beat: int, now: float) -> float:
-        """Seconds since the heartbeat of that number; infinitely many if it is not one of the last."""
+        """Return the seconds since the heartbeat of that number; infinity if it is not a recent one."""
         back = self._last - beat
         return now - self._times[-1 - back] if 0 <= back < len(self._times) else float("inf")

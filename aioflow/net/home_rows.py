@@ -1,4 +1,7 @@
-"""Where resources are, as others say it: checked before anything of it is kept, and without holding the event loop."""
+"""Checks of the resource locations that other tasks and clients send, without blocking the event loop.
+
+All data is checked before any of it is kept.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,18 @@ __all__ = [
     "unhurried",
 ]
 
-_TURN: Final = 512  # rows between which the event loop does other things: about a millisecond
+_TURN: Final = 512  # rows between two yields to the event loop: about a millisecond
 _T = TypeVar("_T")
 
 
 class Resource(NamedTuple):
-    """What names a resource, and where it may be.
+    """The identity of a resource.
 
     Attributes:
-        request: The device that its user asks for, in part: resources of one name in two such places are two.
+        container: Name of its container.
+        name: Its name.
+        request: The partial device specification of its user. Resources of one name with different requests are
+            distinct.
     """
 
     container: str
@@ -44,7 +50,7 @@ class Resource(NamedTuple):
 
 
 async def unhurried(rows: Iterable[_T]) -> AsyncIterator[_T]:
-    """The rows, with breaks for the event loop."""
+    """Yield the rows, and let the event loop run other tasks in between."""
     for number, row in enumerate(rows, 1):
         yield row
         if number % _TURN == 0:
@@ -55,7 +61,7 @@ async def unhurried(rows: Iterable[_T]) -> AsyncIterator[_T]:
 
 
 async def pack_rows(rows: Sequence[Sequence[str]]) -> list[Array]:
-    """Rows of texts as a tensor, or no tensor where there are none."""
+    """Encode rows of texts as a tensor. Return no tensor if there are no rows."""
     if not rows:
         return []
     packed = np.empty((len(rows), len(rows[0])), object)
@@ -67,14 +73,17 @@ async def pack_rows(rows: Sequence[Sequence[str]]) -> list[Array]:
 
 
 async def read_rows(tensors: Sequence[Array], columns: int, limits: Limits, most: int = 0) -> list[list[str]]:
-    """The rows in the one tensor of a message that asks for something.
+    """Decode the rows in the single tensor of a request.
 
     Args:
-        most: How many there may be, if not `Limits.rows`.
+        tensors: The tensors of the message.
+        columns: Number of texts per row.
+        limits: Limits of the rows and texts.
+        most: Maximum number of rows; 0 for `Limits.rows`.
 
     Raises:
-        DataLossError: there are none.
-        ResourceExhaustedError: there are too many, or one is too long.
+        DataLossError: the tensors are malformed.
+        ResourceExhaustedError: there are too many rows, or a text is too long.
     """
     if not (
         len(tensors) == 1 and tensors[0].dtype == object and tensors[0].ndim == 2 and tensors[0].shape[1] == columns
@@ -91,7 +100,7 @@ async def read_rows(tensors: Sequence[Array], columns: int, limits: Limits, most
 
 
 async def read_homes(tensors: Sequence[Array], limits: Limits, most: int = 0) -> list[tuple[Resource, str]]:
-    """Resources, each with its device. Args, Raises: as `read_rows`."""
+    """Decode resources, each with its device. Arguments and errors are those of `read_rows`."""
     return [(Resource(*row[:3]), row[3]) for row in await read_rows(tensors, 4, limits, most)]
 
 
@@ -106,7 +115,7 @@ def _too_long(size: int, limits: Limits) -> ResourceExhaustedError:
     )
 
 
-# ── what may be kept ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_home(device: str, tasks: Collection[str]) -> None:
@@ -127,19 +136,22 @@ async def check_homes(
     limits: Limits,
     known: Callable[[tuple[str, str]], int],
 ) -> None:
-    """Raise unless all of it can be kept.
+    """Raise an error unless all of these resources can be kept.
 
     Args:
-        tasks: Those of the cluster.
-        known: On how many devices there are resources of that container and name already.
+        resources: The resources.
+        devices: The device of each.
+        tasks: The tasks of the cluster.
+        limits: Limits of the resources.
+        known: Returns the number of devices that already have resources of a container and name.
 
     Raises:
-        InvalidArgumentError: a request or a device is malformed, or the device is of none of the tasks.
-        ResourceExhaustedError: there are too many, or a name is too long.
+        InvalidArgumentError: a request or a device is malformed, or the device does not belong to any of the tasks.
+        ResourceExhaustedError: there are too many resources, or a name is too long.
     """
     _check_count(len(resources), limits.rows)
     places: Counter[tuple[str, str]] = Counter()
-    checked: set[str] = set()  # devices: there are few
+    checked: set[str] = set()  # distinct devices are few, so check each only once
     async for resource, device in unhurried(zip(resources, devices, strict=True)):
         for text in (*resource, device):
             if len(text) > limits.name_bytes:
@@ -154,7 +166,7 @@ async def check_homes(
 
 
 def check_places(resource: Resource, count: int, limits: Limits) -> None:
-    """Raise ResourceExhaustedError if there are too many of the resource's name."""
+    """Raise ResourceExhaustedError if too many devices have resources of this name."""
     if count > limits.places:
         raise ResourceExhaustedError(
             f"places for resources of the name {brief(resource.name)}",
@@ -164,5 +176,5 @@ def check_places(resource: Resource, count: int, limits: Limits) -> None:
 
 
 def size_of(resource: Resource, device: str) -> int:
-    """Letters of what is kept of it."""
+    """Return the number of characters that are kept for a resource."""
     return sum(map(len, resource)) + len(device)

@@ -1,7 +1,8 @@
-"""Where the resources of a cluster are: decided once, by one of its tasks, for all clients.
+"""The resource directory of a cluster: one task, the coordinator, decides for all clients where resources are.
 
-A client that has placed a resource asks this task, the keeper. Before the keeper answers, the task that is to have the
-resource writes it down: a keeper that has been restarted looks up what the others have, and what they are to have.
+A client that places a resource asks the coordinator (`keeper_of`). Before it answers, the task that is to own the
+resource records the reservation. A restarted coordinator therefore looks up the resources and reservations of all
+tasks.
 """
 
 from __future__ import annotations
@@ -32,27 +33,28 @@ from aioflow.runtime.worker import Worker
 
 __all__ = ["Holdings", "Homes", "Resource", "keeper_of", "pack_texts", "unpack_texts"]
 
-_SECONDS: Final = 2.0  # for another task to say what it has, and to be there where it is to have something
-_PAUSE: Final = 0.05  # seconds between attempts to reach it
-_ANSWERS: Final = 64  # resources of one name that one task may have, on average
+# Seconds for another task to answer a lookup, and to become reachable for a reservation.
+_SECONDS: Final = 2.0
+_PAUSE: Final = 0.05  # seconds between attempts to connect
+_ANSWERS: Final = 64  # maximum resources per name in the answer of one task, on average
 
 Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 Name: TypeAlias = tuple[str, str]  # container and name of resources
 
 
 def keeper_of(tasks: Sequence[str]) -> str:
-    """The task that all clients ask."""
+    """Return the coordinator: the first task by name, so that all clients choose the same."""
     return min(tasks)
 
 
 class Holdings:
-    """What one task has, or has been told that it will have.
+    """The resources that one task owns, and those reserved for it.
 
-    It remembers who has asked last: what another process of the keeper's task had sent before, and comes late, is void.
+    Remembers the incarnation of the coordinator that asked last. Late requests of its predecessor are rejected.
 
     Args:
-        worker: Its own.
-        limits: Of what is kept.
+        worker: The task's worker.
+        limits: Limits of the reservations.
     """
 
     def __init__(self, worker: Worker, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -60,14 +62,17 @@ class Holdings:
         self._limits = limits
         self._room = _room(limits)
         self.task = task_of(next(iter(worker.devices)))
-        self._claimed: dict[Name, dict[str, str]] = {}  # devices by what was asked for
+        self._claimed: dict[Name, dict[str, str]] = {}  # reservations: devices by request
         self._keeper = 0
 
     def look_up(self, names: Sequence[Name], keeper: int = 0) -> list[tuple[Resource, str]]:
-        """The resources of these names that are here, as if each had been asked for right there, and those to come.
+        """Return the resources of these names that exist here, and the reservations.
+
+        The request of an existing resource is taken to be its device.
 
         Args:
-            keeper: The number of the process that asks.
+            names: Containers and names of the resources.
+            keeper: Incarnation of the coordinator that asks.
         """
         self._keeper = keeper
         held = [
@@ -83,13 +88,17 @@ class Holdings:
         ]
 
     def claim(self, homes: Mapping[Resource, str], keeper: int = 0) -> None:
-        """These resources are to be on these devices, and nowhere else.
+        """Reserve these resources for the given devices.
+
+        Args:
+            homes: The device of each resource.
+            keeper: Incarnation of the coordinator that asks.
 
         Raises:
-            AbortedError: another process has asked since what is here.
-            NotFoundError: there is no such device here.
-            InvalidArgumentError: what was asked for is malformed.
-            ResourceExhaustedError: there are too many.
+            AbortedError: another coordinator has called `look_up` since.
+            NotFoundError: this task has no such device.
+            InvalidArgumentError: a request is malformed.
+            ResourceExhaustedError: there are too many reservations.
         """
         if self._keeper not in (0, keeper):
             raise AbortedError("another task keeps where the resources of the cluster are")
@@ -106,13 +115,13 @@ class Holdings:
 
 
 class Homes:
-    """What one task knows of it.
+    """The resource directory, as one task knows it.
 
     Args:
-        holdings: Its own.
-        others: The names of the other tasks.
+        holdings: The resources of this task.
+        others: Returns the names of the other tasks.
         reach: Opens a channel to one of them.
-        limits: Of what is kept, and of one message.
+        limits: Limits of the directory, and of one message.
     """
 
     def __init__(
@@ -131,23 +140,31 @@ class Homes:
         self._decided: dict[Resource, str] = {}
 
     async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
-        """The devices of the resources, which are those proposed where nobody has decided otherwise. Their tasks know.
+        """Return the devices of the resources: those decided earlier, or else those proposed.
+
+        The tasks that own them have recorded the reservations.
+
+        Args:
+            resources: The resources.
+            devices: The proposed device of each.
 
         Raises:
-            ResourceExhaustedError: there are too many, or a name is too long; nothing is decided then.
-            InvalidArgumentError: a request or a device is malformed, or of no task of the cluster; nor is it then.
-            DeadlineExceededError, UnavailableError: a task does not say what it has, and may have something; nothing is
-                decided then. Or one that is to have a resource is not there.
+            ResourceExhaustedError: there are too many resources, or a name is too long. Nothing is decided then.
+            InvalidArgumentError: a request or device is malformed, or not of this cluster. Nothing is decided then.
+            DeadlineExceededError, UnavailableError: a task that may own some of the resources does not answer the
+                lookup; nothing is decided then. Or a task that is to own one cannot be reached.
         """
         await check_homes(resources, devices, {self.holdings.task, *self._others()}, self._limits, self._places)
         fresh = {r: size_of(r, d) for r, d in zip(resources, devices, strict=True) if r not in self._decided}
+        # Held across the lookups, so that concurrent calls cannot exceed the limits together.
         with self._room.reserved(len(fresh), sum(fresh.values())):
+            # In a loop, since a concurrent call that was aborted may have removed names meanwhile.
             while new := [name for name in dict.fromkeys(r[:2] for r in resources) if name not in self._known]:
                 self._learn(new, await self._look_up(new))
             settled = [self._settled(*pair) for pair in zip(resources, devices, strict=True)]
         try:
             await self._claim(dict(zip(resources, settled, strict=True)))
-        except AbortedError:  # they have been asked by a predecessor, late; they are asked again next time
+        except AbortedError:  # a task has served another coordinator in between: look up again next time
             for resource in resources:
                 self._known.pop(resource[:2], None)
             raise
@@ -159,7 +176,8 @@ class Homes:
     def _learn(self, names: Sequence[Name], found: Sequence[tuple[Resource, str]]) -> None:
         for name in names:
             self._known.setdefault(name, [])
-        for resource, device in sorted(found, key=lambda row: (row[0].request != row[1], row)):  # first what exists
+        # Existing resources first: their request equals their device.
+        for resource, device in sorted(found, key=lambda row: (row[0].request != row[1], row)):
             if resource not in self._decided:
                 self._decide(resource, device)
             self._note(resource, device)
@@ -175,7 +193,8 @@ class Homes:
             known.append(device)
 
     def _settled(self, resource: Resource, device: str) -> str:
-        decided = self._decided.get(resource)  # which need not match: soft placement may have found no such device
+        # May not match the request: soft placement may have found no such device.
+        decided = self._decided.get(resource)
         if decided is None:
             asked = DeviceSpec.from_string(resource.request)
             found = (home for home in self._known[resource[:2]] if asked.matches(DeviceSpec.from_string(home)))
@@ -184,7 +203,7 @@ class Homes:
         return decided
 
     async def _look_up(self, names: Sequence[Name]) -> list[tuple[Resource, str]]:
-        """What all tasks have of these names, or are to have."""
+        """Return the existing and reserved resources of these names, of all tasks."""
         found = self.holdings.look_up(names)
         message = await pack_rows(names)
         asked, most = set(names), len(names) * _ANSWERS
@@ -194,20 +213,21 @@ class Homes:
                 async with self._reach(task) as channel:
                     reply = await channel.call(HOLDS, {}, message, timeout=_SECONDS)
             except UnavailableError as error:
-                if not _is_refusal(error):  # who is there, and says nothing, may have it
+                if not _is_refusal(error):  # a running task that does not answer may own the resources
                     raise
             else:
                 rows = await read_homes(reply.tensors, self._limits, most) if reply.tensors else []
                 for resource, device in rows:
                     check_home(device, {task})
                     DeviceSpec.from_string(resource.request)
+                # Ignore names that were not requested: `_learn` expects only those.
                 found.extend(row for row in rows if row[0][:2] in asked)
 
         await self._of_each(self._others(), ask)
         return found
 
     async def _claim(self, homes: Mapping[Resource, str]) -> None:
-        """Have the tasks write down what they are to have."""
+        """Send each task its reservations, and retry tasks that cannot be reached yet."""
         others = set(self._others())
         rows: dict[str, list[Sequence[str]]] = {}
         for resource, device in homes.items():
@@ -230,7 +250,7 @@ class Homes:
         await self._of_each(rows, tell)
 
     async def _of_each(self, tasks: Iterable[str], ask: Callable[[str], Awaitable[None]]) -> None:
-        """Ask all of the tasks at once. Raises the first error when all have been asked."""
+        """Call `ask` for all tasks concurrently. Raises the first error once all calls have ended."""
         errors: list[OpError] = []
 
         async def asked(task: str) -> None:
@@ -251,14 +271,17 @@ def _room(limits: Limits) -> Quota:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether nothing listens there: who cannot be reached, or is not heard any more, may go on all the same."""
+    """Return True if the connection was refused, so that the task is not running.
+
+    A task that cannot be reached, or has gone silent, may still run.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     return isinstance(error, ConnectionRefusedError)
 
 
 def pack_texts(rows: Sequence[Sequence[str]]) -> Array:
-    """Rows of texts, at least one, as a tensor, which a message has more room for than its header."""
+    """Encode rows of texts, at least one, as a tensor, since a header is limited to fewer bytes."""
     packed = np.empty((len(rows), len(rows[0])), object)
     for index, row in enumerate(rows):
         packed[index] = [text.encode() for text in row]
@@ -266,7 +289,7 @@ def pack_texts(rows: Sequence[Sequence[str]]) -> Array:
 
 
 def unpack_texts(tensors: Sequence[Array], columns: int, rows: int | None = None) -> list[list[str]]:
-    """The rows in the one tensor of a message. Raises DataLossError."""
+    """Decode the rows in the single tensor of a message. Raises DataLossError."""
     fits = len(tensors) == 1 and tensors[0].dtype == object and tensors[0].ndim == 2
     if not fits or tensors[0].shape != (len(tensors[0]) if rows is None else rows, columns):
         raise DataLossError("malformed rows of texts", expected=(rows, columns), actual=[t.shape for t in tensors])

@@ -1,6 +1,6 @@
-"""Messages that have arrived: they wait to be received, or go straight to whoever takes them.
+"""The queue of received messages of a comm, which are either queued for `receive` or dispatched to a callback.
 
-Says when too many of them wait, and how it ended.
+Signals when too many are queued, and records how the connection ended.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ OnEnd: TypeAlias = Callable[[OpError | None], None]
 
 @runtime_checkable
 class Dispatching(Protocol):
-    """A comm that can hand messages over in the moment when they arrive, without waking a task that receives."""
+    """A comm that can dispatch messages on arrival, without waking a receiving task."""
 
     def dispatch(self, on_message: OnMessage, on_end: OnEnd) -> None:
-        """Hand over every message from now on, those that wait first; nobody may receive any more.
+        """Dispatch every message from now on, queued ones first. `receive` must not be called any more.
 
         Args:
-            on_message: Gets each message; it must neither raise nor take long.
-            on_end: Called once, after the last message: with what `receive` would raise, or None after a goodbye.
+            on_message: Receives each message; it must neither raise nor take long.
+            on_end: Called once after the last message, with the error that `receive` would raise, or None after a
+                graceful close.
 
         Raises:
             FailedPreconditionError: a task is receiving.
@@ -40,8 +41,8 @@ class Inbox:
     """The receiving half of a comm.
 
     Args:
-        room: Bytes beyond which it is `full`.
-        on_room: Called when it was full and half of it is free again.
+        room: Number of unread bytes above which the inbox is `full`.
+        on_room: Called when a full inbox has drained to half of `room`.
     """
 
     __slots__ = (
@@ -70,7 +71,7 @@ class Inbox:
         self.full = False
 
     def put(self, message: Message, size: int) -> None:
-        """A message has arrived that counts for `size` bytes."""
+        """Queue or dispatch a message that counts for `size` bytes."""
         if self._finished:
             return
         if self._on_message is not None:
@@ -78,11 +79,12 @@ class Inbox:
             return
         self._queue.append((message, size))
         self._unread += size
+        # Stays full until half is free, so that reading does not stop and start with every message.
         self.full = self.full or self._unread > self._room
         self._wake()
 
     def finish(self, error: OpError | None) -> None:
-        """Nothing more will come: the peer has closed, or what went wrong. What has arrived can still be received."""
+        """Record that the connection has ended, with an error or gracefully. Queued messages can still be received."""
         if not self._finished:
             self._finished, self._error = True, error
             self._wake()
@@ -95,11 +97,11 @@ class Inbox:
             self._waiter.set_result(None)
 
     def dispatch(self, peer: str, on_message: OnMessage, on_end: OnEnd) -> None:
-        """As `Dispatching.dispatch`."""
+        """Dispatch every message from now on; see `Dispatching.dispatch`."""
         self._require_unused(peer)
         while self._queue:
             on_message(self._pop())
-        if self._finished:  # before, or by what was just handed over
+        if self._finished:  # earlier, or by a message that was just dispatched
             on_end(self._error)
         else:
             self._on_message, self._on_end = on_message, on_end
@@ -109,7 +111,7 @@ class Inbox:
             raise FailedPreconditionError(f"two tasks receive from {peer}", expected="one at a time", actual="two")
 
     async def receive(self, peer: str) -> Message | None:
-        """The next message; None at the end. Raises what it ended with."""
+        """Return the next message, or None after a graceful close. Raises the error that the connection ended with."""
         self._require_unused(peer)
         while not self._queue:
             if self._finished:

@@ -1,7 +1,7 @@
-"""Sockets that a forked child inherits, and has no part in.
+"""Detaching a forked child from the sockets of its parent.
 
-A connection ends when the last copy of its socket is closed: a child that lives on would keep its parent's open after
-the parent has died, and the parent's port taken. And what a child writes into its copy reaches the parent's peer.
+A connection ends only when the last copy of its socket is closed. A child that outlives its parent would keep its
+connections open and its port occupied. And data that the child writes would reach the parent's peer.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ __all__ = ["Inherited"]
 
 
 class Inherited:
-    """Sockets of this process, which lead nowhere in a child."""
+    """Sockets of this process, which are disconnected in forked children."""
 
     def __init__(self, sockets: Iterable[Any] = ()) -> None:
         self._sockets = list(sockets)
         renew_in_child(self)
 
     def add(self, socket: Any) -> None:
-        """One more."""
+        """Add a socket."""
         self._sockets.append(socket)
 
     def after_fork(self) -> None:
-        """Put another file in the place of each: if they were closed, whoever closes them again would hit others."""
+        """Redirect the child's copies of the sockets to the null device."""
+        # Not closed: their owners close them again later, when the numbers may belong to other files.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_RDWR)
             for number in [socket.fileno() for socket in self._sockets]:

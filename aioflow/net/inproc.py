@@ -1,7 +1,7 @@
 """Comms within one process and event loop: "inproc://name".
 
-They behave as TCP does: headers go through the same encoding and checks. An array is shared where nobody can write to
-it, that is where it and all arrays under it are read-only, and copied otherwise; it is received read-only.
+They behave as TCP does: headers pass through the same encoding and checks. An array is shared if it and all its bases
+are read-only, and copied otherwise. Received arrays are read-only.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class InprocComm(ClosedByBlock):
-    """One end of a pair."""
+    """One end of an in-process connection."""
 
     def __init__(self, peer: str, options: CommOptions) -> None:
         self.peer = peer
         self.peer_incarnation = 0
         self.peer_is_task = False
         self.heard = 0
-        self.silence = 0.0  # nothing is ever on its way
+        self.silence = 0.0  # messages arrive immediately
         self.limits = options.limits
         self.host = ""
         self.idle: Callable[[], Idle | None] = needed
@@ -49,13 +49,13 @@ class InprocComm(ClosedByBlock):
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
         self._inbox = Inbox(options.limits.unread_bytes, self._made_room)
-        self._senders: deque[asyncio.Future[None]] = deque()  # of the other end, who wait for room in our inbox
+        self._senders: deque[asyncio.Future[None]] = deque()  # tasks of the other end that wait for room in this inbox
         self._error: OpError | None = None
         self._other: InprocComm
 
     @classmethod
     def pair(cls, names: tuple[str, str], options: tuple[CommOptions, CommOptions]) -> tuple[InprocComm, InprocComm]:
-        """Two ends; `names` is what each calls the other."""
+        """Return two connected ends; `names[0]` is the first end's name for its peer."""
         first, second = (cls(name, option) for name, option in zip(names, options, strict=True))
         first._other, second._other = second, first
         first.peer_incarnation, second.peer_incarnation = options[1].incarnation, options[0].incarnation
@@ -64,15 +64,15 @@ class InprocComm(ClosedByBlock):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if messages can no longer be sent."""
         return self._error is not None
 
     def since(self, beat: int) -> float:
-        """0: nothing is ever on its way; see `Comm`."""
+        """Return 0, since messages arrive immediately; see `Comm`."""
         return 0.0
 
     def post(self, message: Message) -> bool:
-        """Send a message, unless the peer has no room; see `Comm`."""
+        """Send a message unless the peer's inbox is full; see `Comm`."""
         if self._other._inbox.full:
             return False
         self._send(message)
@@ -94,6 +94,7 @@ class InprocComm(ClosedByBlock):
         try:
             received = other._received(message, encoded)
         except OpError as error:
+            # As over TCP, an invalid message ends the connection at the receiver and then at the sender.
             other._end(error)
             self._end(UnavailableError(f"{self.peer} has ended the connection: {error.message}"))
             return
@@ -102,6 +103,7 @@ class InprocComm(ClosedByBlock):
     def _received(self, message: Message, encoded: Encoded) -> Message:
         self.used_at = self._loop.time()
         limits = self.limits
+        # The sender has checked its own limits in `encode`; these are the receiver's.
         if len(encoded.header) > limits.header_bytes or encoded.size - len(encoded.header) > limits.tensor_bytes:
             raise ResourceExhaustedError("bytes of one message", expected=limits, actual=encoded.size)
         specs, document = decode_header(encoded.header, limits)
@@ -110,24 +112,25 @@ class InprocComm(ClosedByBlock):
         return Message(message.kind, message.request, document, tuple(_kept(tensor) for tensor in message.tensors))
 
     async def receive(self) -> Message | None:
-        """The next message, or None; see `Comm`."""
+        """Return the next message, or None; see `Comm`."""
         return await self._inbox.receive(self.peer)
 
     async def close(self) -> None:
-        """End the connection; the peer has all that was sent."""
+        """Close the connection. The peer has received everything already."""
         if self._error is None:
             self._end_cleanly(f"the connection to {self.peer} is closed")
             self._other._end_cleanly(f"{self._other.peer} has closed the connection")
 
     def abort(self, reason: str) -> None:
-        """End the connection now."""
+        """Close the connection immediately."""
         if self._error is None:
             self._end(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
             self._other._end(UnavailableError(f"{self._other.peer} has ended without a goodbye"))
 
     def dismiss(self, error: OpError) -> None:
-        """End the connection now, and tell the peer why; see `Comm`."""
+        """Close the connection immediately and send the peer the reason; see `Comm`."""
         if self._error is None:
+            # Answers that could not be sent are unknown to the peer, so their requests may have been applied.
             if not self.tell():
                 error.may_have_been_applied = True
             document = encode_error(error, self.limits.header_bytes)
@@ -157,10 +160,10 @@ class InprocComm(ClosedByBlock):
 
 
 def _kept(value: Any) -> Array:
-    """The array for the receiver, which nobody can change."""
+    """Return a read-only array for the receiver that shares no writable memory with the sender."""
     array = np.asarray(value)
     if not _frozen(array):
-        array = array.copy()  # in C order, as from a wire
+        array = array.copy()  # in C order, as after transmission
     kept = array.astype(array.dtype.newbyteorder("="), copy=False).view()
     kept.flags.writeable = False
     return kept
@@ -172,7 +175,8 @@ def _frozen(array: Array) -> bool:
         if base.flags.writeable:
             return False
         base = base.base
-    return base is None and array.flags.c_contiguous  # memory of something else may change without NumPy's knowing
+    # Memory that does not belong to NumPy may change although all arrays are read-only.
+    return base is None and array.flags.c_contiguous
 
 
 class InprocListener:
@@ -185,13 +189,13 @@ class InprocListener:
         self._connections = connections
 
     def accept(self, comm: InprocComm) -> None:
-        """Hand an end to the handler. Raises UnavailableError when there are too many."""
+        """Pass a connection to the handler. Raises UnavailableError if there are too many."""
         self._connections.admit(comm)
 
 
 @asynccontextmanager
 async def listen_inproc(place: str, handler: Handler, options: CommOptions) -> AsyncIterator[InprocListener]:
-    """Accept connections to a name for as long as the block runs."""
+    """Accept connections to a name during the block."""
     if place in _LISTENERS:
         raise AlreadyExistsError(f"something already listens at inproc://{place}", expected="a free name", actual=place)
     async with Connections(handler, options) as connections:
@@ -206,10 +210,11 @@ async def connect_inproc(place: str, options: CommOptions, peer: str) -> InprocC
     """Connect to a name.
 
     Raises:
-        UnavailableError: nothing listens at it on this event loop.
+        UnavailableError: no listener of this event loop has that name.
     """
     listener = _LISTENERS.get(place)
     if listener is None or listener.loop is not asyncio.get_running_loop():
+        # The same cause as over TCP: callers use it to distinguish a missing listener from a silent one.
         refusal = ConnectionRefusedError(errno.ECONNREFUSED, "nothing listens there")
         raise UnavailableError(f"nothing listens at inproc://{place} on this event loop") from refusal
     names = (peer, f"inproc://{place}#{next(_NUMBERS)}")

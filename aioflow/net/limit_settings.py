@@ -1,4 +1,4 @@
-"""The limits of a worker as settings by name: those of `Limits`, and those of connections that `CommOptions` has."""
+"""The limits of a worker as settings by name: those of `Limits`, and the connection limits of `CommOptions`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LIMIT_NAMES: Final = (*_OF_CONNECTIONS, *_OF_MESSAGES)
 
 
 def with_limits(options: CommOptions, settings: Mapping[str, Any]) -> CommOptions:
-    """The options with these limits in the place of theirs.
+    """Return the options with these limits replaced.
 
     Raises:
-        InvalidArgumentError: there is no such limit, or it cannot be that.
-        DTypeError: it is not a number.
+        InvalidArgumentError: a limit does not exist, or its value is out of range.
+        DTypeError: a value is not a number.
     """
     for name in settings:
         if name not in LIMIT_NAMES:
@@ -37,7 +37,7 @@ def with_limits(options: CommOptions, settings: Mapping[str, Any]) -> CommOption
 
 
 def parse_limit(text: str) -> tuple[str, int | float]:
-    """`NAME=NUMBER`. Raises InvalidArgumentError."""
+    """Parse "NAME=NUMBER". Raises InvalidArgumentError."""
     name, _, value = text.partition("=")
     for kind in (int, float):
         try:

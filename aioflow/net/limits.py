@@ -1,4 +1,4 @@
-"""What a peer may ask of this process: sizes and counts, checked before memory is taken."""
+"""Limits on the requests of peers: sizes and counts, checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ from aioflow.errors import InvalidArgumentError
 
 __all__ = ["DEFAULT_LIMITS", "Limits"]
 
-_MOST_HEADER_BYTES: Final = 1 << 20
+_MOST_HEADER_BYTES: Final = 1 << 20  # upper bound of the setting `header_bytes`
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one connection, and of what a worker keeps for all of them. Both ends have their own: a message is
-    checked where it is sent and where it arrives.
+    """The limits of one connection, and of what a worker keeps for all connections.
+
+    Each end has its own limits: a message is checked both when it is sent and when it arrives.
 
     Attributes:
-        header_bytes: The encoded header of a message; at most 1 MiB, since decoding one can take 75 times its size.
+        header_bytes: Size of an encoded header; at most 1 MiB, since decoding one can take 75 times its size.
         header_items: Length of any list or map in a header.
-        tensor_bytes: Tensor bytes of one message.
-        tensors: Tensors of one message.
+        tensor_bytes: Bytes of the tensors of one message.
+        tensors: Number of tensors of one message.
         rank: Rank of a tensor.
-        strings: Elements of a string tensor.
-        unread_bytes: Received, and not yet taken by `receive`. Beyond it the connection is not read, which in the end
-            stops the sender. What is held is at most this and one message.
-        open_requests: Requests of one peer that have not been answered. If it does not read that there are too many
-            either, its connection ends.
-        open_bytes: The tensors of those requests.
-        all_open_bytes: Those of all clients of a worker.
-        unsent_bytes: Answers that wait for one peer to read them, and values that wait for one task; what is more is an
-            error.
-        steps: Steps of one client that run at a time.
-        step_seconds: How long a step may run; None for as long as its client waits.
-        plan_bytes: The nodes of one plan.
-        parts: Parts that one client has registered and not deregistered.
-        part_bytes: What those parts take: their constants, and four KiB for a node.
+        strings: Number of elements of a string tensor.
+        unread_bytes: Received bytes that `receive` has not returned yet. Above the limit, the connection is not read,
+            which eventually blocks the sender. At most this and one message are held.
+        open_requests: Unanswered requests of one peer. Further ones are rejected; if the peer does not read the
+            rejections either, its connection ends.
+        open_bytes: Bytes of the tensors of those requests.
+        all_open_bytes: The same, for all clients of a worker.
+        unsent_bytes: Answers that wait for one peer to read them, and values that wait to be sent to one task. Beyond
+            the limit, sending fails.
+        steps: Concurrent steps of one client.
+        step_seconds: Time limit of a step in seconds; None for as long as its client waits.
+        plan_bytes: Bytes of the nodes of one plan.
+        parts: Registered parts of one client.
+        part_bytes: Memory of those parts: their constants, and 4 KiB per node.
         nodes: Nodes of one part.
-        all_arriving_bytes: What has come of messages that have not come whole, by all connections of a listener.
-        early_bytes: Values that one connection has brought, and that no step has asked for yet.
-        all_early_bytes: Those of all connections of a worker.
-        name_bytes: The name of a container, a resource, a device or a task, in UTF-8.
-        rows: Resources of one message that asks where they are.
-        resources: Resources whose places a worker keeps for the cluster.
-        resource_bytes: Their names and places.
-        places: Devices on which resources of one name are.
-        shared_bytes: Tensors that one end has lent to the other in shared memory, and that are still held there, each
-            way of a connection; what is more goes by the connection.
+        all_arriving_bytes: Bytes of partially received messages, over all connections of a listener.
+        early_bytes: Bytes of the values that one connection has sent and no step has requested yet.
+        all_early_bytes: The same, over all connections of a worker.
+        name_bytes: Size in UTF-8 of the name of a container, resource, device or task.
+        rows: Resources in one message of the resource directory.
+        resources: Resources that a worker keeps in the directory of the cluster.
+        resource_bytes: Size of their names and devices.
+        places: Devices with resources of one name.
+        shared_bytes: Bytes of tensors that one end has exported to the other through shared memory and that are still
+            held there, per direction of a connection. Further tensors are sent over the connection.
     """
 
     header_bytes: int = 64 << 10

@@ -1,5 +1,6 @@
-"""The ways from a client to the tasks of its cluster: each is a connection, which is made anew when it was lost, or a
-server of the same process, which is used without one.
+"""The links from a client to the tasks of its cluster.
+
+A link is a connection, which is reopened if it is lost, or a server of the same process, which is used directly.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ _PAUSE: Final = 0.05  # seconds between attempts to connect
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """What the links of one client share.
+    """The state that all links of one client share.
 
     Attributes:
-        options: Of the connections.
-        timeout: Seconds in which a task that is needed must let itself be reached.
-        origin: The client, for a server of this process.
-        on_deliver: Takes one that comes by a connection.
-        peers: For each task the number of its process; the links keep it up to date.
-        connections: Holds the connections.
+        options: Settings of the connections.
+        timeout: Connection timeout, in seconds.
+        origin: The client, as a server of this process identifies it.
+        on_deliver: Receives the values that arrive over a connection.
+        peers: Incarnation of each task's process, kept up to date by the links.
+        connections: Owner of the tasks that hold the connections.
     """
 
     options: CommOptions
@@ -54,18 +55,19 @@ class Hub:
 
 
 class Link:
-    """The way to one task.
+    """The link to one task.
 
     Args:
-        address: Of its comm.
-        task: Its full name; "" for the target of the session, whoever is there. A server of this process and event loop
-            is used without a connection if it is the target.
+        hub: The shared state.
+        address: Address of the task's comm.
+        task: Full name of the task; "" for the session's target, whichever task that is. If the target is a server of
+            this process and event loop, it is used without a connection.
 
     Attributes:
-        devices: Their full names, of who was there last; a task that has not been reached counts as one with a CPU.
-        restarts: How many times another process was found at its end than before.
-        is_told: Whether somebody has been told of the last of these.
-        is_known: Whether the task has been reached, so that a restart from now on is noticed.
+        devices: Full device names of the task as of its last process; one CPU before the task is first reached.
+        restarts: Number of times that another process was found at the address than before.
+        is_told: Whether the last restart has been reported.
+        is_known: Whether the task has been reached, so that later restarts are noticed.
     """
 
     def __init__(self, hub: Hub, address: str, task: str = "") -> None:
@@ -86,23 +88,24 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether the task can be asked right now, as far as is known."""
+        """True if the task can be called now, as far as is known."""
         worker = self._session or self._worker
         return worker is not None and worker.is_open
 
     @property
     def opens_files(self) -> bool:
-        """Whether graphs may open any files on it, as far as is known."""
-        here = own_server(self.address)  # which may have been given a folder since
+        """True if graphs may open files on the task, as far as is known."""
+        here = own_server(self.address)  # it may have been granted a folder after connecting
         return self._opens_files if here is None else bool(here.worker.folders)
 
     @property
     def is_known(self) -> bool:
+        """True if the task has been reached."""
         return self._incarnation != 0
 
     @property
     def worker(self) -> RemoteWorker | WorkerSession:
-        """The worker of the task. Raises UnavailableError before it was reached."""
+        """The worker of the task. Raises UnavailableError if the task has not been reached."""
         found = self._session or self._worker
         if found is None:
             raise UnavailableError(f"{self.task} has not been reached")
@@ -110,18 +113,18 @@ class Link:
 
     @property
     def channel(self) -> Channel:
-        """The connection. Raises UnavailableError where there is none."""
+        """The connection. Raises UnavailableError if there is no connection."""
         if self._channel is None:
             raise UnavailableError(f"there is no connection to {self.task}")
         return self._channel
 
     @property
     def connection(self) -> Channel | None:
-        """The connection, if there is one."""
+        """The connection, or None."""
         return self._channel
 
     async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
-        """As `Homes.settle`, of the task at the end. Raises UnavailableError."""
+        """Resolve resources at the linked task; see `Homes.settle`. Raises UnavailableError."""
         if self._server is not None:
             return await self._server.homes.settle(resources, devices)
         if self._worker is None:
@@ -129,20 +132,20 @@ class Link:
         return await self._worker.settle(resources, devices)
 
     async def state(self, seconds: float) -> WorkerState:
-        """How the worker is, within so many seconds.
+        """Return the state of the worker, within `seconds`.
 
         Raises:
-            OpError: it cannot be reached, or does not answer.
+            OpError: the worker cannot be reached, or does not answer.
         """
         async with within(seconds, self.task):
             await self.open(0.0)
             return await self.worker.state()
 
     async def status(self, seconds: float) -> ServerStatus:
-        """How the server is, within so many seconds.
+        """Return the status of the server, within `seconds`.
 
         Raises:
-            OpError: it cannot be reached, or does not answer.
+            OpError: the server cannot be reached, or does not answer.
         """
         async with within(seconds, self.task):
             await self.open(0.0)
@@ -153,13 +156,13 @@ class Link:
             return await self._worker.status()
 
     def tell(self) -> None:
-        """Raises AbortedError, once: the task was restarted."""
+        """Report a restart of the task: raises AbortedError once per restart."""
         if not self.is_told:
             self.is_told = True
             raise self.restarted()
 
     def restarted(self) -> AbortedError:
-        """The error of those whose step meets another process than the one before."""
+        """Return the error for steps that find a new process of the task."""
         error = AbortedError(
             f"{self.task} was restarted, and what it kept is gone: its variables have to be restored or initialized"
         )
@@ -167,10 +170,10 @@ class Link:
         return error
 
     async def open(self, patience: float) -> Hello | None:
-        """Make the way, unless it is there; returns what the task says of itself if it was made now.
+        """Open the link unless it is open. Return the task's description if it was opened now, else None.
 
         Args:
-            patience: Seconds in which one who is not there yet may come.
+            patience: Seconds to keep trying while the task is not reachable.
 
         Raises:
             UnavailableError, DeadlineExceededError: the task cannot be reached.
@@ -182,7 +185,7 @@ class Link:
             return await self._make(patience)
 
     async def _make(self, patience: float) -> Hello | None:
-        if self.is_open:  # somebody else has made it meanwhile
+        if self.is_open:  # opened by another task while this one waited for the lock
             return None
         await self._leave()
         server = find_server(self.address) if self._is_target else None
@@ -197,16 +200,19 @@ class Link:
     async def _connect(self, patience: float) -> Hello:
         await start_own(self.address)
         comm = await self._reach(patience)
+        # Values and aborts are taken on arrival: neither may wait.
         takers = {DELIVER: self._hub.on_deliver, ABORT: self._on_abort}
         channel = Channel(comm, {WANTED: self._is_wanted}, takers)
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         options = self._hub.options
         patience = options.heartbeat * options.misses * 2 / 3
-        here = own_server(self.address)  # another process may have its port, if it has not been started
+        # Another process may have that port, if the server of this process has not been started.
+        here = own_server(self.address)
         home = here is not None and here.incarnation == comm.peer_incarnation
         worker = RemoteWorker(channel, self._hub.peers, patience=patience, home=home)
         try:
             holder = await self._hub.connections.start(_hold(channel, opened, worker))
+            # Ends the wait below if the task is cancelled before it starts.
             holder.add_done_callback(lambda _: opened.cancel())
             await asyncio.wait([opened])
             if opened.cancelled():
@@ -221,7 +227,8 @@ class Link:
 
     async def _introduced(self, worker: RemoteWorker) -> Hello:
         past = past_sessions()
-        past.told(self.address, [self._hub.options.incarnation])  # one that could not be set up is tried again
+        # This session may be listed as ended, if an earlier attempt to set it up failed.
+        past.told(self.address, [self._hub.options.incarnation])
         ended = past.at(self.address)
         hello = await worker.hello(ended)
         past.told(self.address, ended)
@@ -234,7 +241,8 @@ class Link:
             try:
                 peer = self.task or self.address
                 return await connect(self.address, self._hub.timeout, self._hub.options, peer=peer)
-            except DeadlineExceededError as error:  # not the caller's limit: nobody is there, whoever does not say so
+            except DeadlineExceededError as error:
+                # The connection timeout, not the caller's limit: the task is unreachable.
                 raise UnavailableError(f"{peer} cannot be reached: {error.message}") from error
             except UnavailableError:
                 if clock() + _PAUSE > until:
@@ -247,6 +255,7 @@ class Link:
                 "the server at an address of the cluster is another task's", expected=self.task, actual=hello.task
             )
         if self._incarnation not in (0, incarnation):
+            # The variables of the earlier process are lost: `tell` reports that to one step.
             self.restarts += 1
             self.is_told = False
         self.task, self._incarnation = hello.task, incarnation
@@ -264,7 +273,7 @@ class Link:
             self._worker.failed(asked.step, decode_error(asked.error, request.peer))
 
     async def close(self) -> None:
-        """End what is left of the way, which is not made again."""
+        """Close the link. It must not be opened again."""
         if self._incarnation and self._server is None:
             past_sessions().add(self.address, self._hub.options.incarnation)
         await self._leave()
@@ -280,18 +289,19 @@ class Link:
 
 @asynccontextmanager
 async def within(seconds: float, peer: str) -> AsyncIterator[None]:
-    """A block that takes no longer. Raises DeadlineExceededError, which names the peer."""
+    """Limit the time of the block. Raises DeadlineExceededError, which names the peer."""
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
+        # It is a TimeoutError, too: one from inside the block passes unchanged.
         if isinstance(error, DeadlineExceededError):
             raise
         raise DeadlineExceededError(f"{peer} has not answered within {seconds:g} s") from error
 
 
 async def _hold(channel: Channel, opened: asyncio.Future[None], worker: RemoteWorker) -> None:
-    """Keep a connection until it ends, which the worker's steps are told, or this is cancelled."""
+    """Keep a connection open until it ends or this task is cancelled, and report its end to the worker's steps."""
     await channel.open()
     if not opened.done():
         opened.set_result(None)

@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own, for a program without one that talks to other processes.
+"""An event loop in a separate thread, for programs without an event loop that use a cluster.
 
-Connections must be served between two calls of the program too, or the peers would take it for dead.
+Connections must be served between the calls of the program, too. Otherwise peers would consider it dead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _NAME: Final = "aioflow-loop"
 
 
 class LoopThread:
-    """Runs coroutines for callers in other threads. It starts with the first one, and does not keep a program alive."""
+    """Runs coroutines for callers in other threads.
+
+    The thread starts with the first coroutine. It is a daemon thread, which does not keep the program alive.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,11 +42,11 @@ class LoopThread:
             await self._closing.wait()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """The result of a coroutine, which sees the caller's context variables. An interrupt cancels it.
+        """Run a coroutine with the caller's context variables and return its result. An interrupt cancels it.
 
         Raises:
             FailedPreconditionError: called from within the loop.
-            ClosedSessionError: after `refuse`.
+            ClosedSessionError: called after `refuse`.
         """
         with self._lock:
             if self._closed:
@@ -53,7 +56,8 @@ class LoopThread:
                 self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=_NAME, daemon=True)
                 self._thread.start()
                 self._ready.wait()
-            done = self._submit(coroutine, self._thread)  # with the lock: `close` would end the loop first
+            # Under the lock, because `close` could otherwise end the loop first.
+            done = self._submit(coroutine, self._thread)
         return self._result(done)
 
     def _submit(self, coroutine: Coroutine[Any, Any, Any], thread: threading.Thread) -> Future[Any]:
@@ -73,7 +77,7 @@ class LoopThread:
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], done: Future[Any], context: Context) -> None:
         task = self._group.create_task(_pass_on(coroutine, done), context=context)
-        task.add_done_callback(lambda _: coroutine.close())  # it has not begun where the task was cancelled at once
+        task.add_done_callback(lambda _: coroutine.close())  # for a task that was cancelled before it started
 
         def cancel(done: Future[Any]) -> None:
             if done.cancelled():
@@ -82,12 +86,13 @@ class LoopThread:
         done.add_done_callback(cancel)
 
     def refuse(self) -> bool:
-        """Run no more coroutines; whether there is something to close."""
+        """Reject further coroutines. Return True if there may be a thread to close."""
         self._closed = True
+        # A locked lock means that another thread may be starting the thread.
         return self._thread is not None or self._lock.locked()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run a last coroutine and end the thread; where it has not started, nothing is run."""
+        """Run a last coroutine and end the thread. If the thread was never started, nothing runs."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -102,11 +107,11 @@ class LoopThread:
 
 
 async def _pass_on(coroutine: Coroutine[Any, Any, Any], done: Future[Any]) -> None:
-    """What comes of the coroutine goes to whoever waits for it, if they still do."""
+    """Pass the result or error of the coroutine to the waiting caller, if there still is one."""
     try:
         result = await coroutine
     except BaseException as error:
-        with suppress(InvalidStateError):  # he has given up
+        with suppress(InvalidStateError):  # the caller has given up
             done.set_exception(error)
         if isinstance(error, asyncio.CancelledError):
             raise

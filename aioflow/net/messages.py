@@ -1,22 +1,22 @@
-"""The messages of the worker service: the fields of each kind as a table, by which what arrives is checked.
+"""The messages of the worker service. A table of the fields of each kind is used to check received messages.
 
-hello       which sessions of the client have ended → who is there: the task, the cluster, the devices, the settings
-register    a part of a plan, with the settings that matter to it → a handle
-deregister  forget a part
-run         one step of a part, with the feeds that it takes → its fetches, and times if it was traced; the number of
-            the request is that of the step
-wanted      to a client, of a step that has come late: whether it still waits for it
-clock       what time it is there
-report      what a step waits for: seconds, and rows of node and reason
-abort       stop a step and say when nothing of it is running any more, and whether it had begun
-deliver     a push, from worker to worker: a value for the rendezvous of a step, whose number is that of the push
-settle      to the task that keeps them: where resources are; rows of container, name, request and device → devices
-holds       to the others: what they have, and are to have, of these; rows of container and name → rows as of settle
-claim       to those that are to have them: rows as of settle
-state       how the worker is
-status      how the server is, with what runs and waits there, as the one string of `pack_status`
-understands what a worker takes besides, which those of earlier releases do not know: names of optional fields
-reset       drop resources
+hello        the client's sessions that have ended → description: task, cluster, devices, settings
+register     a part of a plan, with the settings that it needs → a handle
+deregister   a part to forget
+run          one step of a part, with its feeds → its fetches, and times if it was traced. The number of the request
+             is that of the step
+wanted       to a client, about a step that arrived late → whether the client still waits for it
+clock        → the time at the worker
+report       a step → its current waits: seconds, and rows of node and reason
+abort        a step to stop → once nothing of it runs any more: whether it had started
+deliver      a push from worker to worker: a value for the rendezvous of a step, whose number is that of the push
+settle       to the coordinator of the resource directory: rows of container, name, request and device → devices
+holds        to the other tasks: rows of container and name → their resources and reservations, rows as in settle
+claim        to the tasks that are to own resources: rows as in settle
+state        → the state of the worker
+status       → the status of the server, with running steps and their waits, as the one string of `pack_status`
+understands  → the names of optional fields that the worker accepts; workers of earlier releases lack this kind
+reset        resources to drop
 """
 
 from __future__ import annotations
@@ -96,28 +96,31 @@ UNDERSTANDS: Final = "understands"
 
 TRACEPARENT: Final = "traceparent"
 
-_REMEMBERED: Final = 32  # headers
-_TRACEPARENT_LETTERS: Final = 128  # those of version 0 have 55
+_REMEMBERED: Final = 32  # parsed headers per kind
+_TRACEPARENT_LETTERS: Final = 128  # maximum characters; version 0 has 55
 
-STATS_TENSORS: Final = 4  # what `pack_stats` makes of the times of a step
+STATS_TENSORS: Final = 4  # number of tensors that `pack_stats` returns
 
 
 class Greeting(NamedTuple):
-    """What a client says of itself, if there is anything to say.
+    """A client's description of itself, sent only if it is not empty.
 
     Attributes:
-        ended: The numbers of earlier sessions of its process, of which the worker need not have heard that they ended.
+        ended: Numbers of earlier sessions of its process whose end the worker may not have noticed.
     """
 
     ended: list[int]
 
 
 class Hello(NamedTuple):
-    """What a worker says of itself.
+    """A worker's description of itself.
 
     Attributes:
-        task: Its full name. cluster: As `ClusterSpec.as_dict`, but tasks as [index, address]. devices: Full names.
-        settings: As of `settings_document`. files: Whether graphs may open any files on it.
+        task: Full name of its task.
+        cluster: The cluster, as `ClusterSpec.as_dict`, but with tasks as [index, address].
+        devices: Full names of its devices.
+        settings: Settings, as from `settings_document`.
+        files: Whether graphs may open files on it.
     """
 
     task: str
@@ -131,8 +134,9 @@ class Register(NamedTuple):
     """A part to prepare; the tensors are those of `encode_part`.
 
     Attributes:
-        part: The header of `encode_part`. config: As of `config_document`.
-        peers: For each task that the part sends to, the number of its process.
+        part: The header from `encode_part`.
+        config: Settings, as from `config_document`.
+        peers: Incarnation of each task that the part sends to.
     """
 
     part: dict[str, Any]
@@ -141,22 +145,25 @@ class Register(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """A part that has been registered."""
+    """The handle of a registered part."""
 
     handle: int
 
 
 class Run(NamedTuple):
-    """One step of a part; the tensors are its feeds in order. What is alike from step to step stands here, so that a
-    header is encoded, and parsed, once for many steps; the number of the step is that of the request.
+    """One step of a part; the tensors are its feeds in order.
+
+    The fields are equal for similar steps, so that a header is encoded and parsed once for many of them. The step's
+    number is that of the request.
 
     Attributes:
-        trace: Whether the times of nodes come back.
-        beat: The last heartbeat of the worker that the client had heard when it sent this.
-        patience: Seconds; where that heartbeat is older, the worker asks whether the step is still wanted.
-        seconds: After how many the client gives up; None for never.
-        answered: Whether the end is told; otherwise only a failure is.
-        traceparent: The span of the client, as W3C's header of that name; sent to those who understand it.
+        handle: Handle of the part.
+        trace: Whether to return the times of nodes.
+        beat: Number of the last heartbeat of the worker that the client had received when it sent this.
+        patience: Seconds; if that heartbeat is older, the worker asks whether the step is still wanted.
+        seconds: Time limit of the client, in seconds; None for no limit.
+        answered: Whether to report the end of the step; otherwise only a failure is reported.
+        traceparent: Span of the client, as in the W3C header of that name; sent only to workers that accept it.
     """
 
     handle: int
@@ -168,7 +175,7 @@ class Run(NamedTuple):
     traceparent: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """The body of a request: without a span it is what those understand who know of none."""
+        """Return the body of a request. Without a span it omits the field, which earlier releases reject."""
         fields = self._asdict()
         if self.traceparent is None:
             del fields[TRACEPARENT]
@@ -176,10 +183,11 @@ class Run(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """The end of a step; the tensors are its fetches in order, and times if `devices` is not None.
+    """The end of a step; the tensors are its fetches in order, followed by times if `devices` is not None.
 
     Attributes:
-        origin: When it began, by the worker's clock; 0 without times.
+        devices: Names of the devices that times are for.
+        origin: Start time by the worker's clock; 0 without times.
     """
 
     devices: list[str] | None
@@ -187,38 +195,47 @@ class Ran(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """What the clock of the worker says, in seconds from any moment."""
+    """The time of the worker's clock, in seconds from an arbitrary moment."""
 
     now: float
 
 
 class Wanted(NamedTuple):
-    """A step whose client may have given it up."""
+    """A step that its client may have given up."""
 
     step: int
 
 
 class WhetherWanted(NamedTuple):
-    """What the client says."""
+    """The client's answer to `Wanted`."""
 
     wanted: bool
 
 
 class Abort(NamedTuple):
-    """A step to stop. error: As of `encode_error`."""
+    """A step to stop.
+
+    Attributes:
+        step: Number of the step.
+        error: The reason, as from `encode_error`.
+    """
 
     step: int
     error: dict[str, Any]
 
 
 class Aborted(NamedTuple):
-    """A step that was stopped. begun: Whether anything of it had run."""
+    """A step that was stopped.
+
+    Attributes:
+        begun: Whether any of it had run.
+    """
 
     begun: bool
 
 
 class Deliver(NamedTuple):
-    """A value for a step, which the push has as its number; the one tensor is it, unless it is dead."""
+    """A value for the step whose number the push has. The tensor is the value, and is absent if it is dead."""
 
     edge: str
     tag: str
@@ -226,7 +243,7 @@ class Deliver(NamedTuple):
 
 
 class State(NamedTuple):
-    """As `WorkerState`."""
+    """The fields of `WorkerState`."""
 
     devices: list[str]
     registered: int
@@ -234,18 +251,19 @@ class State(NamedTuple):
 
 
 class Understands(NamedTuple):
-    """Optional fields, by their names."""
+    """The names of optional fields."""
 
     fields: list[str]
 
 
 class Reset(NamedTuple):
-    """The containers to drop; all for None."""
+    """The containers to drop; None for all."""
 
     containers: list[str] | None
 
 
 def _is_int(value: Any) -> bool:
+    # `type(...) is`, since bool is a subclass of int.
     return type(value) is int and 0 <= value < 2**64
 
 
@@ -315,13 +333,13 @@ _ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[Any], bool]]]] = {
     Understands: {"fields": _is_texts},
 }
 
-_OPTIONAL: Final[Mapping[type, Sequence[str]]] = {Run: (TRACEPARENT,)}  # the last fields, which have defaults
+_OPTIONAL: Final[Mapping[type, Sequence[str]]] = {Run: (TRACEPARENT,)}  # must be the last fields, with defaults
 
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
 
 class Parsed(Generic[_T]):
-    """Reads headers of one kind, and remembers what it has read: those of steps that are alike are the same object."""
+    """A parser of the headers of one kind, with a cache. Headers of similar steps are the same object."""
 
     __slots__ = ("_kind", "_known")
 
@@ -330,22 +348,23 @@ class Parsed(Generic[_T]):
         self._known: dict[int, tuple[Mapping[str, Any], _T]] = {}
 
     def __call__(self, header: Mapping[str, Any]) -> _T:
-        """As `parse`."""
+        """Parse a header; see `parse`."""
         known = self._known.get(id(header))
         if known is not None and known[0] is header:
             return known[1]
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         found = parse(self._kind, header)
-        self._known[id(header)] = header, found  # which keeps it, so that no other has its id
+        # The entry keeps the header alive, so that its id is not reused.
+        self._known[id(header)] = header, found
         return found
 
 
 def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
-    """The header of a message as what it is.
+    """Parse the header of a message.
 
     Raises:
-        DataLossError: a field is missing, of the wrong type, or one too many.
+        DataLossError: a field is missing, has the wrong type, or is unknown.
     """
     fields = _ACCEPTS[kind]
     missing = [name for name in _OPTIONAL.get(kind, ()) if name not in header]
@@ -356,6 +375,7 @@ def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
             raise DataLossError(
                 f"a malformed message {kind.__name__!r}: field {name!r}", actual=brief(header.get(name, "missing"))
             )
+    # A newer peer sends new fields only if this end has declared that it understands them.
     if len(header) != len(fields):
         raise DataLossError(
             f"a malformed message {kind.__name__!r}", expected=sorted(fields), actual=brief(sorted(header))
@@ -365,7 +385,7 @@ def parse(kind: type[_T], header: Mapping[str, Any]) -> _T:
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# What of a session's settings matters to the worker that runs its parts; the rest is the worker's own affair.
+# The settings of a session that affect the worker that runs its parts. The worker's own settings decide all others.
 _SETTINGS: Final[Mapping[str, type]] = {
     "inline_budget": float,
     "executor": str,
@@ -375,12 +395,12 @@ _SETTINGS: Final[Mapping[str, type]] = {
 
 
 def config_document(config: SessionConfig) -> dict[str, Any]:
-    """The settings that a worker is told."""
+    """Return the settings that are sent to workers."""
     return {name: getattr(config, name) for name in _SETTINGS}
 
 
 def config_of(document: Mapping[str, Any]) -> SessionConfig:
-    """The settings in a document, all others being their defaults. Raises DataLossError."""
+    """Return the settings in a document, with defaults for all others. Raises DataLossError."""
     for name, kind in _SETTINGS.items():
         if not _fits(document.get(name), kind):
             raise DataLossError(
@@ -391,18 +411,18 @@ def config_of(document: Mapping[str, Any]) -> SessionConfig:
     return _settings(document)
 
 
-_OF_CLIENTS: Final = frozenset({"partial_runs", "partial_run_timeout"})  # settings that no worker needs
+_OF_CLIENTS: Final = frozenset({"partial_runs", "partial_run_timeout"})  # settings without effect on workers
 
 
 def settings_document(config: SessionConfig) -> dict[str, Any]:
-    """All settings, for the sessions on a server."""
+    """Return the settings of a server, for the sessions that use it."""
     names = [field.name for field in dataclasses.fields(config) if field.name not in _OF_CLIENTS]
     values = {name: getattr(config, name) for name in names}
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
 def settings_of(document: Mapping[str, Any]) -> SessionConfig:
-    """The settings in a document. Raises DataLossError."""
+    """Return the settings in a document. Raises DataLossError."""
     hints = {name: hint for name, hint in typing.get_type_hints(SessionConfig).items() if name not in _OF_CLIENTS}
     for name, hint in hints.items():
         if name not in document or not _fits(document[name], hint):
@@ -422,7 +442,7 @@ def _settings(document: Mapping[str, Any]) -> SessionConfig:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether the value is of the type: a plain one, a mapping of plain ones, or one of several."""
+    """Return True if the value has the type: a plain type, a mapping of plain types, or a union."""
     if isinstance(hint, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is Mapping:
@@ -435,7 +455,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def to_wire_value(value: Any) -> Any:
-    """A value of the engine as what a message takes: a scalar string is Python's bytes within the engine."""
+    """Convert a value of the engine for a message: the engine holds a scalar string as Python bytes."""
     if type(value) is bytes:
         array = np.empty((), object)
         array[()] = value
@@ -444,7 +464,7 @@ def to_wire_value(value: Any) -> Any:
 
 
 def from_wire(array: Array) -> Any:
-    """A tensor of a message as the engine wants it: numbers of rank 0 as NumPy scalars."""
+    """Convert a tensor of a message for the engine, which holds numbers of rank 0 as NumPy scalars."""
     return array if array.ndim or array.dtype == object else array[()]
 
 
@@ -452,7 +472,10 @@ def from_wire(array: Array) -> Any:
 
 
 def pack_stats(step_stats: Sequence[StepStats]) -> tuple[list[str], list[Array]]:
-    """The devices for the header, and tensors: device numbers, texts, times, sizes. A header has no room for all."""
+    """Return the devices for the header, and the tensors: device numbers, texts, times and sizes.
+
+    A header has no room for all of it.
+    """
     rows = [(number, node) for number, stats in enumerate(step_stats) for node in stats.nodes]
     texts = np.empty((len(rows), 3), object)
     for row, (_, node) in enumerate(rows):
@@ -464,7 +487,7 @@ def pack_stats(step_stats: Sequence[StepStats]) -> tuple[list[str], list[Array]]
 
 
 def unpack_stats(devices: Sequence[str], tensors: Sequence[Array]) -> list[StepStats]:
-    """The times in a message. Raises DataLossError."""
+    """Return the times in a message. Raises DataLossError."""
     numbers, texts, times, sizes = tensors
     count = len(numbers) if numbers.ndim == 1 else -1
     fits = (

@@ -1,6 +1,4 @@
-"""What is asked by one connection and not answered yet: so many requests, of so many bytes, of which all clients of a
-worker have so many together.
-"""
+"""Limits on unanswered requests: number and bytes per connection, and bytes over all clients of a worker."""
 
 from __future__ import annotations
 
@@ -17,15 +15,14 @@ _ANY: Final = 1 << 62
 
 
 def all_open_requests(limits: Limits) -> Quota:
-    """Those of all clients of a worker."""
+    """Return the quota for the open requests of all clients of a worker."""
     return Quota("bytes of the open requests of all clients", _ANY, limits.all_open_bytes)
 
 
 class OpenRequests:
-    """Those of one connection.
+    """The open requests of one connection.
 
-    Args:
-        everybody: Those of all connections, if they have a bound.
+    `limits` are those of the connection. `everybody` is the quota over all connections, if there is one.
     """
 
     __slots__ = ("_ending", "_everybody", "_most", "_own")
@@ -34,13 +31,13 @@ class OpenRequests:
         self._own = Quota("too many open requests", limits.open_requests, limits.open_bytes)
         self._everybody = everybody
         self._most = limits.open_requests
-        self._ending = 0  # that their caller has given up
+        self._ending = 0  # requests abandoned by their caller that have not stopped yet
 
     def take(self, tensors: Sequence[Any]) -> int:
-        """One more, with these tensors; returns what `give` must be told.
+        """Count a request with these tensors, and return the size to pass to `give`.
 
         Raises:
-            ResourceExhaustedError: that is too much. Nothing of the request is looked at.
+            ResourceExhaustedError: a limit is exceeded. The request must then be rejected unread.
         """
         size = sum(tensor.nbytes for tensor in tensors) if tensors else 0
         try:
@@ -57,11 +54,13 @@ class OpenRequests:
         return size
 
     def give_up(self) -> bool:
-        """The caller of one does not wait for it any more, and may ask for something else before it has stopped.
+        """Stop counting a request whose caller has given up, as far as possible.
+
+        The caller may send another request before the abandoned one has stopped.
 
         Returns:
-            Whether it counts no more: so many of these are let go before they have stopped as may be open. Their bytes
-            count to the end.
+            True if the request no longer counts. At most as many abandoned requests as may be open are uncounted in
+            this way. Their bytes count until they have stopped.
         """
         if self._ending >= self._most:
             return False
@@ -70,10 +69,11 @@ class OpenRequests:
         return True
 
     def give(self, size: int, given_up: bool = False) -> None:
-        """One is answered, or has stopped.
+        """Uncount a request that was answered or has stopped.
 
         Args:
-            given_up: What `give_up` has said of it.
+            size: The size that `take` returned.
+            given_up: The result of `give_up` for this request.
         """
         self._ending -= given_up
         self._own.give(0 if given_up else 1, size)

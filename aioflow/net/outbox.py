@@ -1,11 +1,11 @@
-"""Values on their way to the workers of other tasks: pushed as soon as they exist, one connection per task.
+"""Delivery of values to the workers of other tasks: each is pushed as soon as it exists, over one connection per task.
 
-A Send never waits, so values queue here. How many bytes of large values are handed to a connection at a time is
-bounded, others overtake them, and a value that cannot be delivered stops its step with an error that names
-the peer.
+A Send never waits, so values queue here. The number of bytes of large values in flight per connection is bounded, and
+small values overtake large ones. A value that cannot be delivered stops its step with an error that names the peer.
 
-What was written to a connection may be lost with it, and the part that has sent it has ended by then. So a value counts
-as sent until the peer has answered a question that was asked after it: a few questions a second, however many values.
+A value written to a connection may be lost with it, and the part that sent the value may have ended by then. So a value
+counts as sent only when the peer has answered a request that was made after it: a few requests a second, however many
+values there are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aioflow.runtime.frames import DEAD
 __all__ = ["Outbox", "Parcel", "Reach"]
 
 _IN_FLIGHT: Final = 64 << 20  # bytes
-_ASK_SECONDS: Final = 0.2  # between questions whether values have arrived
+_ASK_SECONDS: Final = 0.2  # between requests that confirm arrival
 _REMEMBERED: Final = 1024  # headers
 
 Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
@@ -39,12 +39,13 @@ Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parcel:
-    """A value for a step at another task.
+    """A message: one value for a step at another task.
 
     Attributes:
-        task: Which task; incarnation: the number that its process had when the step was planned, 0 for any.
-        fail: Called on the outbox's event loop if the value cannot be delivered, or may not have been.
-        connection: Finds the one that the client of the step has to the task, if the client is on this loop, too.
+        task: Name of the receiving task.
+        incarnation: Incarnation of the receiving process when the step was planned, or 0 for any.
+        fail: Called on the outbox's event loop if the value cannot be delivered, or may have been lost.
+        connection: Returns the connection from the step's client to a task, if that client runs on this event loop.
     """
 
     task: str
@@ -58,13 +59,13 @@ class Parcel:
 
 
 class Outbox:
-    """What leaves one worker for others. Use it as `async with`; what is in it at the end is dropped.
+    """The sender of one worker's values to other tasks. Use it as `async with`; values left at exit are dropped.
 
     Args:
-        reach: Opens a channel to a task by its name, for the time of a block.
-        confirms: Whether a value that was lost with its connection is to stop its step. It need not where the step
-            depends on that connection in any case.
-        most: Bytes of values that wait for one task. A value beyond that stops its step: the task does not read.
+        reach: Opens a channel to a task by its name, for the duration of a block.
+        confirms: Whether a value that was lost with its connection stops its step. Not needed where the step depends on
+            that connection in any case.
+        most: Maximum bytes of values queued for one task. A value beyond that stops its step: the task is not reading.
     """
 
     def __init__(self, reach: Reach, *, confirms: bool = False, most: int = DEFAULT_LIMITS.unsent_bytes) -> None:
@@ -79,7 +80,7 @@ class Outbox:
         self._closed = False
 
     def push(self, parcel: Parcel) -> None:
-        """Send a value, from any thread; returns at once."""
+        """Send a value, from any thread, without waiting."""
         if threading.get_ident() == self._home:
             self._put(parcel)
         else:
@@ -99,7 +100,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was put in has arrived; if nothing is confirmed, whether it is on its way."""
+        """True if every value has arrived or, without confirmation, has been sent."""
         return all(lane.is_empty for lane in self._lanes.values())
 
     async def __aenter__(self) -> Self:
@@ -116,7 +117,7 @@ class Outbox:
 
 
 class _Queue:
-    """Values that wait, and their bytes."""
+    """A FIFO of messages that counts their bytes."""
 
     __slots__ = ("_parcels", "bytes")
 
@@ -132,12 +133,12 @@ class _Queue:
         return self._parcels[0]
 
     def put(self, parcel: Parcel) -> None:
-        """One more."""
+        """Append a message."""
         self._parcels.append(parcel)
         self.bytes += _size(parcel.value)
 
     def take(self) -> Parcel:
-        """The first one."""
+        """Remove and return the first message."""
         parcel = self._parcels.popleft()
         self.bytes -= _size(parcel.value)
         return parcel
@@ -148,7 +149,7 @@ def _unread(most: int, actual: int) -> ResourceExhaustedError:
 
 
 class _Lane:
-    """What goes to one task."""
+    """The send queue of one task."""
 
     def __init__(self, task: str, reach: Reach, confirms: bool, most: int) -> None:
         self._task = task
@@ -159,23 +160,24 @@ class _Lane:
         self._in_flight = 0
         self._awake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._channel: Channel | None = None  # while there is one
-        self._sent: list[tuple[str, Callable[[OpError], None]]] = []  # edges that may not have arrived; whom to tell
+        self._channel: Channel | None = None  # while connected
+        self._sent: list[tuple[str, Callable[[OpError], None]]] = []  # unconfirmed: edge and `Parcel.fail`
         self._has_sent = asyncio.Event()
 
     @property
     def is_empty(self) -> bool:
-        """As of `Outbox`."""
+        """True if no value is queued, in flight or unconfirmed."""
         return not (self._small or self._large or self._in_flight or self._sent)
 
     def put(self, parcel: Parcel) -> None:
-        """One more."""
+        """Send a small value at once if the connection accepts it, else queue the value."""
         size = _size(parcel.value)
         waiting = self._small.bytes + self._large.bytes + size
         if waiting > self._most and (self._small or self._large):
             _fail(parcel, _unread(self._most, waiting))
             return
         (self._large if size > CHUNK_BYTES else self._small).put(parcel)
+        # Through the queue even if it was empty, so that small values keep their order.
         while self._small and self._channel is not None and self._post(self._channel, self._small.first):
             self._small.take()
         if self._small or self._large:
@@ -190,7 +192,7 @@ class _Lane:
         await self._awake
 
     async def run(self) -> None:
-        """Connect when there is something to send, and send."""
+        """Send values forever: connect whenever a value is queued."""
         while True:
             if not self._small and not self._large:
                 await self._sleep()
@@ -207,14 +209,14 @@ class _Lane:
                 queue.take().fail(error)
 
     def _fail_sent(self, reason: OpError | None) -> None:
-        """The connection has ended: nobody knows what of the last values has arrived."""
+        """Fail the unconfirmed values: it is unknown which of them arrived before the connection ended."""
         sent, self._sent = self._sent, []
         why = "" if reason is None else f": {reason.message}"
         for edge, fail in sent:
             fail(UnavailableError(f"the connection by which {edge} was sent to {self._task} was lost{why}"))
 
     async def _serve(self, channel: Channel) -> None:
-        """Send until the connection has ended."""
+        """Send values until the connection ends."""
         self._channel = channel
         try:
             await self._send_all(channel)
@@ -242,7 +244,7 @@ class _Lane:
         self._wake()
 
     async def _confirm(self, channel: Channel) -> None:
-        """Forget what has arrived."""
+        """Remove values from `_sent` once the peer has confirmed their arrival."""
         while True:
             await self._has_sent.wait()
             await asyncio.sleep(_ASK_SECONDS)
@@ -254,9 +256,9 @@ class _Lane:
                     self._has_sent.clear()
 
     async def _ask(self, channel: Channel) -> None:
-        """Returns when the peer has answered, and so has got all that was sent before, or the connection has ended."""
+        """Wait until the peer answers, which implies that all earlier values arrived, or the connection ends."""
         with suppress(OpError):
-            await channel.call(CLOCK, timeout=None)  # the end of the connection is its end, too
+            await channel.call(CLOCK, timeout=None)  # no timeout: the call fails when the connection ends
 
     async def _send_large(self, channel: Channel, parcel: Parcel) -> None:
         try:
@@ -266,7 +268,7 @@ class _Lane:
             self._wake()
 
     def _post(self, channel: Channel, parcel: Parcel) -> bool:
-        """Send a small value if that takes no waiting; returns whether it is done with."""
+        """Send a small value if no waiting is needed. Return True if the value was sent or has failed."""
         if not _is_meant(channel, parcel):
             return False
         try:
@@ -295,7 +297,12 @@ class _Lane:
             self._has_sent.set()
 
     async def _misaddressed(self, channel: Channel, parcel: Parcel) -> None:
-        """A value is not for the process at the other end: one of them is there no more. Who answers is there."""
+        """Fail or requeue a value that was planned for another incarnation than the connected one.
+
+        One of the two processes no longer exists. If the connected one answers, the value's receiver is the one that is
+        gone;
+        if its connection ends, the value waits for the next connection.
+        """
         await self._ask(channel)
         if channel.error is None:
             parcel.fail(AbortedError(f"{self._task} was restarted since the step was planned"))
@@ -311,7 +318,10 @@ def _fail(parcel: Parcel, error: Exception) -> None:
 
 
 def _goes_with_its_step(parcel: Parcel) -> bool:
-    """Send a value by the connection by which the step has gone there, and whose end is the end of the step."""
+    """Send a value over the connection of its step, if there is one. Return False if the outbox must send it.
+
+    The step ends with that connection, so the value needs no confirmation.
+    """
     channel = None if parcel.connection is None else parcel.connection(parcel.task)
     if channel is None or channel.error is not None or not _is_meant(channel, parcel):
         return False
@@ -338,5 +348,5 @@ def _document(edge: str, tag: str, dead: bool) -> Packed:
 
 def _size(value: Any) -> int:
     if getattr(getattr(value, "dtype", None), "hasobject", False):
-        return CHUNK_BYTES + 1  # to tell how long strings are takes as long as to send them
+        return CHUNK_BYTES + 1  # measuring strings takes as long as sending them
     return int(getattr(value, "nbytes", 0))

@@ -1,8 +1,8 @@
-"""The sessions of this process that have ended, for workers that may not have heard of it.
+"""The closed sessions of this process, for workers that may not know yet that they are closed.
 
-What a session says when it is closed may be lost, or be on its way for longer than the next session takes to connect. A
-step of the first that is still running would then be applied after the second has restored a checkpoint, and counted
-twice. So whoever connects says which sessions of its process have ended since the last one did.
+The message that closes a session may be lost, or may take longer than the next session takes to connect. A step of the
+first session that still runs would then be applied after the second has restored a checkpoint, and be counted twice. So
+each new connection lists the sessions of its process that have ended since the previous one.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from weakref import WeakKeyDictionary
 
 __all__ = ["PastSessions", "past_sessions"]
 
-_REMEMBERED: Final = 64  # of an address
+_REMEMBERED: Final = 64  # session numbers per address
 
 
 class PastSessions:
-    """Their numbers, by the addresses of the workers that they had connections to."""
+    """Numbers of closed sessions, by the addresses of the workers they were connected to."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[int, None]] = {}
 
     def add(self, address: str, number: int) -> None:
-        """A session has ended, and will not connect again."""
+        """Record that a session has ended and will not connect again."""
         numbers = self._numbers.setdefault(address, {})
         numbers[number] = None
         if len(numbers) > _REMEMBERED:
             del numbers[next(iter(numbers))]
 
     def at(self, address: str) -> list[int]:
-        """Those of which a worker has to be told."""
+        """Return the closed sessions that the worker at an address has not been told of."""
         return list(self._numbers.get(address, ()))
 
     def told(self, address: str, numbers: list[int]) -> None:
-        """It knows of these."""
+        """Remove numbers that the worker at the address has acknowledged."""
         left = self._numbers.get(address, {})
         for number in numbers:
             left.pop(number, None)
@@ -48,8 +48,8 @@ _SIMULATED: Final[WeakKeyDictionary[object, PastSessions]] = WeakKeyDictionary()
 
 
 def past_sessions() -> PastSessions:
-    """Those of this process, or of the simulated one that runs."""
+    """Return the closed sessions of this process, or of the simulated process that is running."""
     process: object = None
-    with suppress(RuntimeError):  # no loop is running here
+    with suppress(RuntimeError):  # no event loop is running
         process = getattr(asyncio.get_running_loop(), "process", None)
     return _PROCESS if process is None else _SIMULATED.setdefault(process, PastSessions())

@@ -1,15 +1,15 @@
-"""Parts of plans as messages: the nodes as a stream of small msgpack records in one buffer, large constants beside it.
+"""Encoding of parts of plans as messages: nodes as small msgpack records in one buffer, large constants beside it.
 
-A part that arrives is data until it has been checked as a whole: known ops, attributes of the kinds that their ops
-declare, edges that exist, dtypes that fit. Each record is bounded by itself, so that no part of the buffer can ask for
-much more memory than it takes up.
+A received part is untrusted data until it has been checked as a whole: known ops, attributes of the kinds that their
+ops declare, existing edges, matching dtypes. Each record is bounded by itself, so that no piece of the buffer can
+allocate much more memory than its own size.
 
-    texts     the ops, dtypes, devices, attribute names and file names, which records give by number
+    texts     ops, dtypes, devices, attribute names and file names, which records refer to by number
     subgraph  device, feeds, fetches, targets, number of nodes
     node      name, op, inputs (node, port, …), control, attributes (name, value, …), outputs (dtype, dims, …),
               device, source (file, line, function) or nil
 
-A body (`Node.body`) is in the record of its node: feeds, fetches, targets, and the records of its nodes.
+A body (`Node.body`) is part of its node's record: feeds, fetches, targets, and the records of its nodes.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ __all__ = ["PartMessage", "decode_part", "encode_part"]
 PartMessage = tuple[dict[str, Any], list[Array]]
 
 _VERSION: Final = 1
-_MOST_ITEMS: Final = 1 << 16  # of one list in a record
-_MOST_DEPTH: Final = 4  # of an attribute's value; a list of shapes has depth 2
-_MOST_BODIES: Final = 8  # one in another
+_MOST_ITEMS: Final = 1 << 16  # per list in a record
+_MOST_DEPTH: Final = 4  # of nesting of an attribute's value; a list of shapes has depth 2
+_MOST_BODIES: Final = 8  # nested in one another
 _MOST_FEEDS: Final = 1 << 20
-_INLINE_CONSTANT: Final = 4096  # bytes; a larger constant is a tensor of its own
+_INLINE_CONSTANT: Final = 4096  # bytes; larger constants are sent as separate tensors
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 
-# What stands before the content of a value that msgpack has no form for.
+# Type tags, which precede the content of values that msgpack cannot represent.
 _DTYPE, _TUPLE, _LIST, _FUNCTION, _ARRAY, _SCALAR, _TENSOR, _BODY = range(8)
 
 
@@ -64,14 +64,16 @@ _DTYPE, _TUPLE, _LIST, _FUNCTION, _ARRAY, _SCALAR, _TENSOR, _BODY = range(8)
 
 
 def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS, home: bool = False) -> PartMessage:
-    """The header and tensors of a message that `decode_part` makes the part of again.
+    """Return the header and tensors of a message that `decode_part` turns back into the part.
 
     Args:
-        home: Whether it is decoded in this process: only then nodes may be in it that call Python functions.
+        part: The part to encode.
+        limits: Bounds on the size of the message.
+        home: Whether the part is decoded in this process: only then may its nodes call Python functions.
 
     Raises:
         InvalidArgumentError: an attribute is not plain data; the error names the node.
-        ResourceExhaustedError: the part is larger than `Limits.plan_bytes`, or one node of it is too large.
+        ResourceExhaustedError: the part is larger than `Limits.plan_bytes`, or one of its nodes is too large.
     """
     writer = _Writer(limits)
     records = [record for device, graph in part.subgraphs.items() for record in writer.subgraph(device, graph)]
@@ -103,7 +105,7 @@ class _Writer:
         self._limits = limits
         self.texts: dict[str, int] = {}
         self.tensors: list[Array] = []
-        self._tensor_of: dict[int, int] = {}  # by identity: a constant that is on several devices is sent once
+        self._tensor_of: dict[int, int] = {}  # by `id`: a constant shared by several devices is sent once
 
     def subgraph(self, device: str, graph: ClientGraph) -> Iterator[bytes]:
         targets = _bounded(list(graph.targets), "targets of a plan")
@@ -182,15 +184,15 @@ _PLAIN: Final = frozenset({bool, int, float, str, bytes})
 
 
 def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Limits = DEFAULT_LIMITS) -> Part:
-    """The part in a message.
+    """Decode and check a part.
 
     Raises:
         DataLossError: the message is malformed.
-        InvalidArgumentError: it is well formed, but not a part that could be run: an unknown op, an edge that leads
-            nowhere, an attribute of a different kind. The error names the node.
-        PermissionDeniedError: a node calls a Python function, and the part is not of this process.
-        ResourceExhaustedError: it is over a limit.
-        UnimplementedError: it was written by another version.
+        InvalidArgumentError: the message is well formed, but cannot be run: an unknown op, an edge to a missing node,
+            an attribute of the wrong kind. The error names the node.
+        PermissionDeniedError: a node calls a Python function, and the part does not come from this process.
+        ResourceExhaustedError: the part exceeds a limit.
+        UnimplementedError: the message has another version of the format.
     """
     version, task, subgraphs = (header.get(key) for key in ("plan", "task", "subgraphs"))
     if version != _VERSION:
@@ -209,8 +211,9 @@ def decode_part(header: Mapping[str, Any], tensors: Sequence[Array], limits: Lim
 
 
 def _check_numbers(part: Part) -> None:
-    """A feed is the same on every device that takes it, as what arrives is held to what one of them says of it; a fetch
-    is on one of them.
+    """Raise InvalidArgumentError if devices declare a feed differently, or two devices return the same fetch.
+
+    A received feed is checked against the declaration of only one device, so the others must agree with it.
     """
     feeds: dict[int, OutputSpec] = {}
     fetches: set[int] = set()
@@ -243,6 +246,7 @@ class _Reader:
         self._inside = 0
         self._tensors = [_constant(tensor) for tensor in tensors[1:]]
         size = max(tensors[0].nbytes, 1)
+        # Records contain no maps or extensions. The other limits keep a small message from allocating much memory.
         self._unpacker = msgpack.Unpacker(
             raw=False,
             use_list=True,
@@ -367,7 +371,7 @@ class _Reader:
 
     def _attr(self, op: str, key: str, value: Any) -> Any:
         found = self._value(value, _MOST_DEPTH)
-        own = op in BOUNDARY or op not in OPS  # the plan's own nodes: `_check_attrs` looks at them
+        own = op in BOUNDARY or op not in OPS  # nodes of the plan itself, which `_check_attrs` checks
         declared = None if own else OPS.get(op).attrs.get(key)
         return found if declared is None else declared.check(found)
 
@@ -430,7 +434,7 @@ _DECODERS: Final[Mapping[int, Callable[[_Reader, list[Any]], Any]]] = {
 
 
 def _check_attrs(node: Node) -> None:
-    """What `verify` takes for granted: the attributes of feeds and fetches, and numbers of tensors that are there."""
+    """Check what `verify` assumes: the attributes of feeds and fetches, and that tensor counts match the tensors."""
     if node.op in BOUNDARY:
         dtype, index = node.attrs.get("T"), node.attrs.get("index")
         _require(isinstance(dtype, DType) and type(index) is int, f"node {node.op}", dict(node.attrs))

@@ -1,21 +1,22 @@
-"""How two ends prove to each other that they know the cluster's secret, without I/O.
+"""Mutual authentication by the cluster's secret, without I/O.
 
-    opening   a hello, and where it says PROVES a nonce: 32 random bytes
+    opening   a hello and, if it has the flag PROVES, a nonce: 32 random bytes
     proof     HMAC-SHA256(secret, label · opening of the connecting end · opening of the listening end)
 
-Each end sends its opening at once. Then the connecting end proves itself, and only after that the listening one: who
-merely connects gets nothing by which a secret could be guessed. A wrong proof is answered by 32 zeros. The label names
-the end, so that a proof sent back to its maker is none; the nonces make each proof good for one connection. Versions,
-flags and incarnations are part of what is proved, so nobody between the two can change them.
+Each end sends its opening at once. Then the connecting end proves itself, and only after that the listening one: a
+client that merely connects gets nothing to test guesses of the secret against. A wrong proof is answered by 32 zeros.
+The label names the end, so that a proof sent back to its sender is not valid; the nonces make each proof valid for one
+connection. Versions, flags and incarnations are part of the proof, so nothing between the two ends can change them.
 
-Who has only the secret of clients says CLIENT, and the other end derives that secret from its own:
+A process that has only the clients' secret sets the flag CLIENT, and the other end derives that secret from its own:
 
-    secret of clients   "aioflow-client:" · HMAC-SHA256(secret, "aioflow client secret"), in hexadecimal digits
+    clients' secret   "aioflow-client:" · HMAC-SHA256(secret, "aioflow client secret"), in hexadecimal digits
 
-So it opens no connection as a task (TASK), which is believed by those who have asked for a proof, or for none.
+So such a process cannot connect as a task of the cluster (TASK). The flag TASK is trusted by ends that have verified a
+proof, and by ends that have no secret.
 
-If one end has a secret and the other has none, both refuse, and so do those of different secrets. Keys of the frames
-(`sealing`) are made in the same way with other labels.
+If one end has a secret and the other has none, both refuse; so do ends with different secrets. The keys of the frames
+(`sealing`) are derived in the same way with other labels.
 """
 
 from __future__ import annotations
@@ -31,49 +32,53 @@ from aioflow.net.sealing import Seal
 
 __all__ = ["NONCE_BYTES", "WORD_BYTES", "Proving", "Role", "client_secret", "is_client_secret"]
 
-WORD_BYTES: Final = HELLO_BYTES  # a hello, a nonce and a proof are as long
+WORD_BYTES: Final = HELLO_BYTES  # a hello, a nonce and a proof have the same length
 NONCE_BYTES: Final = WORD_BYTES
 _REFUSED: Final = bytes(WORD_BYTES)
 _CLIENT: Final = b"aioflow-client:"
 
 
 def client_secret(secret: bytes) -> bytes:
-    """What clients of the cluster may know in the place of its secret, which cannot be found from it."""
+    """Derive the secret for clients of the cluster, from which the cluster's own secret cannot be found."""
     return _CLIENT + hmac.digest(secret, b"aioflow client secret", "sha256").hex().encode()
 
 
 def is_client_secret(secret: bytes) -> bool:
-    """Whether it is one of these."""
+    """Return True if the secret is one made by `client_secret`."""
     return secret.startswith(_CLIENT)
 
 
 class Role(enum.Enum):
-    """Which end this is."""
+    """The end of a connection."""
 
     CONNECTING = b"connecting"
     LISTENING = b"listening"
 
     @property
     def other(self) -> Role:
-        """The other end."""
+        """The opposite end."""
         return Role.LISTENING if self is Role.CONNECTING else Role.CONNECTING
 
 
 class Proving:
-    """One end of it: send `opening`, then what `filled` returns when bytes have come into `buffer`, until `done`.
+    """One end of the handshake.
+
+    Send `opening`, then read bytes into `buffer` and send what `filled` returns, until `done`.
 
     Args:
-        secret: None where there is none: then the peer must have none either.
-        seals: Whether this end wants tags on frames; they are there if either does.
-        nonce: NONCE_BYTES that nobody can guess and that were not used before.
-        is_task: Whether this end says that it is a task of the cluster.
+        role: The end of the connection that this is.
+        incarnation: Incarnation of this process, for the hello.
+        secret: The secret, or None if this process has none: then the peer must have none either.
+        seals: Whether this end wants tags on frames. Tags are used if either end wants them.
+        nonce: NONCE_BYTES unpredictable bytes that were not used before.
+        is_task: Whether this end declares itself a task of the cluster.
         shares: Whether this end may share memory with the other.
 
     Attributes:
-        opening: What is sent first.
-        peer: The other end's hello, once it has come.
-        done: Whether both have proved themselves.
-        last_words: After an error, what is sent before the connection is closed.
+        opening: The bytes to send first.
+        peer: The other end's hello, once received.
+        done: Whether both ends have proved themselves.
+        last_words: After an error, the bytes to send before the connection is closed.
     """
 
     def __init__(
@@ -100,11 +105,11 @@ class Proving:
         self._count = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes are to be written; none beyond this end's next word."""
+        """Return the memory for the next bytes, which ends with the current word."""
         return memoryview(self._word)[self._count :]
 
     def filled(self, count: int) -> bytes:
-        """So many bytes are in `buffer()`; returns what is to be sent. Raises as `received`."""
+        """Process `count` bytes written to `buffer()` and return the bytes to send. Raises as `received`."""
         self._count += count
         if self._count < WORD_BYTES:
             return b""
@@ -112,21 +117,21 @@ class Proving:
         return self.received(bytes(self._word))
 
     def received(self, word: bytes) -> bytes:
-        """The next WORD_BYTES have come; returns what is to be sent.
+        """Process the next WORD_BYTES of the peer and return the bytes to send.
 
         Raises:
             DataLossError, UnimplementedError: as `parse_hello`.
-            UnauthenticatedError: the peer does not know the secret, or knows of one that this end has not.
+            UnauthenticatedError: the peer does not know the secret, or has one while this process has none.
         """
         return self._next(word)
 
     @property
     def shares(self) -> bool:
-        """Once done: whether both ends may share memory."""
+        """True if both ends may share memory. Valid once `done`."""
         return self.peer is not None and bool(self._hello.flags & self.peer.flags & SHARES)
 
     def seals(self) -> tuple[Seal, Seal] | None:
-        """Once done: what makes the tags of frames that are sent, and what checks those that come; None without."""
+        """Return the seals of outgoing and incoming frames, or None if frames have no tags. Valid once `done`."""
         if self._secret is None or self.peer is None or not (self._hello.flags | self.peer.flags) & SEALS:
             return None
         own, other = (Seal(self._derived(b"aioflow frames: ", role)) for role in (self._role, self._role.other))
@@ -142,7 +147,8 @@ class Proving:
         if self._secret is not None and not peer.flags & PROVES:
             raise UnauthenticatedError("the peer has no secret, and this process asks for the cluster's")
         if peer.flags & CLIENT:
-            if peer.flags & TASK or self._role is Role.CONNECTING:  # who knows more must not be content with less
+            # Listening ends are tasks, which have the full secret: one with the clients' secret only is an impostor.
+            if peer.flags & TASK or self._role is Role.CONNECTING:
                 raise UnauthenticatedError("the peer has only the secret of clients, and is no task of the cluster")
             if self._secret is not None and not is_client_secret(self._secret):
                 self._secret = client_secret(self._secret)
@@ -171,7 +177,7 @@ class Proving:
 
     @property
     def peer_is_task(self) -> bool:
-        """Whether the other end says that it is a task, and once `done`, may say so."""
+        """True if the other end declares itself a task. To be trusted once `done`."""
         return self.peer is not None and bool(self.peer.flags & TASK)
 
     def _proof(self, role: Role) -> bytes:

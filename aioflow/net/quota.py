@@ -1,4 +1,4 @@
-"""How many things of a kind somebody has, how many bytes they take, and how much more there may be."""
+"""A limit on the number of items and on their total bytes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ __all__ = ["Quota"]
 
 
 class Quota:
-    """Counts them.
+    """A counter of items and their bytes, with a limit on both.
 
     Args:
-        what: What they are, for the error.
-        count, size: The most things, and bytes of all.
+        what: Description of the items, for the error.
+        count: Maximum number of items.
+        size: Maximum total bytes.
 
     Attributes:
-        taken: How many there are, and their bytes.
+        taken: Current number of items and their bytes.
     """
 
     def __init__(self, what: str, count: int, size: int) -> None:
@@ -27,7 +28,7 @@ class Quota:
         self.taken = 0, 0
 
     def take(self, count: int, size: int) -> None:
-        """So many more. Raises ResourceExhaustedError, and takes nothing, where that is too much."""
+        """Count more items. Raises ResourceExhaustedError, and counts nothing, if a limit would be exceeded."""
         after = self.taken[0] + count, self.taken[1] + size
         if after[0] > self._most[0] or after[1] > self._most[1]:
             raise ResourceExhaustedError(
@@ -38,16 +39,16 @@ class Quota:
         self.taken = after
 
     def add(self, count: int, size: int) -> None:
-        """So many more, of what is reserved."""
+        """Count items without checking the limits, within room held by `reserved`."""
         self.taken = self.taken[0] + count, self.taken[1] + size
 
     def give(self, count: int, size: int) -> None:
-        """So many less."""
+        """Subtract items."""
         self.taken = self.taken[0] - count, self.taken[1] - size
 
     @contextmanager
     def reserved(self, count: int, size: int) -> Iterator[None]:
-        """A block for which there is surely so much room. Raises as `take`."""
+        """Hold room for the items during a block. Raises as `take`."""
         self.take(count, size)
         try:
             yield
@@ -56,5 +57,5 @@ class Quota:
 
 
 def _said(count: int, size: int, most: int) -> str:
-    """Without the bytes where these are not counted."""
+    """Format a count, with the bytes only if they are limited."""
     return f"{count}, of {size} bytes" if most else str(count)

@@ -1,8 +1,8 @@
-"""Memory for large arrays that arrive, used again once nobody holds them.
+"""Recycled memory for large arrays that arrive.
 
-Pages that come fresh from the system have to be cleared first, which takes about a quarter of the receiver's time. The
-array that is handed out rests on a `_Loan`, and so does everything that is made over its memory: views, buffers, what
-other libraries share. When the last of them is gone the loan ends, and its block can be lent again.
+The kernel clears fresh pages first, which takes about a quarter of the receiver's time. The returned array has a
+`_Loan` as its base, and so does every object made over its memory: views, buffers, memory shared with other libraries.
+When the last of them is freed, the loan ends and its block can be used again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _Block: TypeAlias = "ctypes.Array[ctypes.c_char]"
 
 
 class Blocks:
-    """Blocks of memory that wait to be lent again, by their size. May be used from any thread.
+    """A pool of free memory blocks, matched by size. Thread-safe.
 
     Args:
-        room: Bytes that wait here at most; the oldest blocks go first.
-        smallest: Bytes below which an array is not worth it.
+        room: Maximum bytes of free blocks; the oldest are dropped first.
+        smallest: Bytes below which an array is allocated without the pool.
     """
 
     def __init__(self, room: int, smallest: int = 1 << 20) -> None:
@@ -40,24 +40,25 @@ class Blocks:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """Another thread may have held the lock; what it was at is let go."""
+        """Replace the lock, which another thread of the parent may have held, and drop the free blocks."""
         self._lock = threading.Lock()
         self._waiting.clear()
         self._bytes = 0
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to be lent again."""
+        """Bytes of free blocks."""
         return self._bytes
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """As `numpy.empty`. Raises MemoryError."""
+        """Return an uninitialized array, like `numpy.empty`, in recycled memory if it is large. Raises MemoryError."""
         nbytes = math.prod(shape) * dtype.itemsize
         if not self._smallest <= nbytes <= self._room:
             return np.empty(shape, dtype)
         block = self._take(nbytes)
         if block is None:
-            # Not the array itself: NumPy would make it the base of the loan's views too, past the loan.
+            # A ctypes block, not an array: NumPy collapses chains of bases, so views would refer to the array and the
+            # loan could end before them.
             block = (ctypes.c_char * nbytes).from_buffer(np.empty(nbytes, np.uint8).data)
         loan = _Loan(shape, dtype, cast("Any", block))
         loan.home, loan.block = self, block
@@ -73,8 +74,9 @@ class Blocks:
         return None
 
     def give(self, block: _Block) -> None:
-        """Nobody uses the block any more."""
-        # An array may end anywhere, within `_take` too: then the block is let go, since waiting would be for ever.
+        """Add a block that is no longer used."""
+        # Arrays may be freed anywhere, even inside `_take` of this thread, where waiting for the lock would deadlock:
+        # then drop the block.
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -87,9 +89,9 @@ class Blocks:
 
 
 class _Loan(np.ndarray[Any, Any]):
-    """An array over a block; all others over it have it for their base."""
+    """The array over a block that all other arrays over it have as their base."""
 
-    home: Blocks | None = None  # of views of a loan, which are not lent themselves
+    home: Blocks | None = None  # None for views of a loan, which own no block
     block: _Block | None = None
 
     def __del__(self) -> None:

@@ -1,8 +1,8 @@
 """The workers of a cluster, for a session: the client plans, has each worker register its parts, and runs steps.
 
-The session's target is one of the workers; it knows who the others are. All connections belong to the cluster and to
-one event loop, and each worker forgets the session when its connection ends. One that is lost is made again by the next
-step that needs it, which registers its parts again.
+The session's target is one of the workers and knows the addresses of the others. All connections belong to the cluster
+and to one event loop; a worker forgets the session when its connection ends. The next step that needs a lost connection
+opens it again and registers its parts again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _random_step() -> int:
 
 @contextmanager
 def _before_the_step() -> Iterator[None]:
-    """What fails here lets no step begin."""
+    """Mark errors of the block as raised before the step began: nothing has been applied."""
     try:
         yield
     except OpError as error:
@@ -73,14 +73,14 @@ class RemoteCluster:
 
     Args:
         target: "aioflow://host:port".
-        timeout: Seconds in which a worker that is needed must let itself be reached.
-        options: Of the connections.
-        credentials: By what both ends prove themselves, where `options` are not given; by default those of the cluster,
-            if this process has started it, and else as the environment says.
-        step_ids: Gives the id of each step.
+        timeout: Connection timeout for a worker that is needed, in seconds.
+        options: Options of the connections.
+        credentials: Credentials for both ends, used if `options` is not given. Default: those of the cluster if this
+            process started it, else those of the environment.
+        step_ids: Returns the id of each new step.
 
     Attributes:
-        pins, settings, on_move: As of `Cluster`; the settings are the server's.
+        pins, settings, on_move: As in `Cluster`; the settings are the server's.
 
     Raises:
         InvalidArgumentError: the target is malformed.
@@ -106,18 +106,18 @@ class RemoteCluster:
         self._hub = Hub(options or client_options(known), timeout, origin, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connecting = asyncio.Lock()
-        self._links: dict[str, Link] = {}  # by task, that of the target first
+        self._links: dict[str, Link] = {}  # by task; the target's first
         self._own: ClientTask | None = None
-        self._settled: dict[Resource, str] = {}  # where resources are, as the whole cluster knows it
-        self._moves = 0  # how many times some were found elsewhere
+        self._settled: dict[Resource, str] = {}  # devices of resources, agreed on by the whole cluster
+        self._moves = 0  # number of times that resources were found to have moved
         self.on_move: list[Callable[[], Awaitable[None]]] = []
 
     @property
     def devices(self) -> Sequence[str]:
-        """Full names of all devices, those of the target's task first.
+        """Full names of all devices; those of the target's task first.
 
         Raises:
-            FailedPreconditionError: they are not known before `connect`.
+            FailedPreconditionError: called before `connect`.
         """
         if not self._links:
             raise FailedPreconditionError(
@@ -129,50 +129,51 @@ class RemoteCluster:
 
     @property
     def home(self) -> frozenset[str]:
-        """The devices in this process, the client's own among them."""
+        """Names of the devices in this process, including the client's own."""
         here = [link.devices for link in self._links.values() if is_of_this_process(link.address)]
         return frozenset(device for devices in (*here, self._client.devices) for device in devices)
 
     @property
     def files(self) -> frozenset[str]:
-        """The devices of the tasks on which graphs may open any files."""
+        """Names of the devices of tasks that let graphs open any file."""
         return frozenset(name for link in self._links.values() if link.opens_files for name in link.devices)
 
     @property
     def own(self) -> str:
-        """The client's own device."""
+        """Name of the client's own device."""
         return self._client.devices[0]
 
     @property
     def worker(self) -> Worker:
-        """There is more than one. Raises UnimplementedError."""
+        """Not available, since there are several workers: raises UnimplementedError."""
         raise UnimplementedError(
             "the workers of the session are in other processes", expected="a local session", actual=self._target
         )
 
     def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
-        """Let the target open files of that folder, if it is a server of this program."""
+        """Let the target open files in that folder, if it is a server of this program."""
         server = own_server(self._address)
         if server is not None:
             server.worker.folders.allow(folder)
 
     def background(self, session: int) -> Background:
-        """Tasks of the session that run here."""
+        """Return a new group for the session's tasks in this process."""
         return Background()
 
     def forget(self, session: int) -> None:
-        """Nothing: the workers do so when the connections end."""
+        """Do nothing: the workers forget the session when its connections end."""
 
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def connect(self, others: bool = True) -> None:
-        """Find out who is in the cluster, unless that is known.
+        """Connect to the target and look up the tasks of its cluster. Idempotent.
 
-        A task that is not there yet counts as one with a CPU; it must be there when a plan first needs it. Where this
-        fails or is cancelled, no connection is left open.
+        A task that is not reachable yet is assumed to have one CPU; it must be reachable when a plan first needs it. On
+        failure
+        or cancellation, no connection is left open.
 
         Args:
-            others: Whether to wait for the tasks beside the target, which are known by name in any case.
+            others: Whether to wait for the tasks other than the target. Their names are known in any case.
 
         Raises:
             UnavailableError, DeadlineExceededError: the target cannot be reached.
@@ -184,7 +185,8 @@ class RemoteCluster:
         if not self._links:
             async with self._connecting:
                 if not self._links:
-                    self._loop = asyncio.get_running_loop()  # again: who held the lock may have given up
+                    # Again: the previous holder of the lock resets it if it fails.
+                    self._loop = asyncio.get_running_loop()
                     try:
                         with _before_the_step():
                             self._links = await self._find_all(others)
@@ -201,7 +203,7 @@ class RemoteCluster:
             )
 
     def next_step(self) -> int:
-        """The id of a new step. Raises FailedPreconditionError: this is another event loop."""
+        """Return the id of a new step. Raises FailedPreconditionError on another event loop than the session's."""
         self._require_loop()
         return self._step_ids()
 
@@ -259,14 +261,15 @@ class RemoteCluster:
     # -- plans --------------------------------------------------------------------------------------------------------
 
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RemoteStep:
-        """Have every worker prepare its part.
+        """Register each part with its worker.
 
         Raises:
-            OpError: one cannot, or cannot be reached; the first cause. What the others have prepared is forgotten.
+            OpError: a worker refuses or cannot be reached; the first cause. Parts registered by other workers are
+                forgotten.
         """
-        # A step that asks for nothing has one part, of no task.
+        # A step without fetches and targets has one part, which has no task.
         ways = [(self._way(part.task), part) for part in plan.parts.values() if part.task]
-        ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # what goes far goes first
+        ways.sort(key=lambda pair: is_of_this_process(pair[0].address))  # remote parts first
         standing, quiet = self._standing(), unanswered(plan)
         step = RemoteStep(ways, config, self._hub.timeout, self._hub.connections, standing, quiet)
         with _before_the_step():
@@ -274,10 +277,10 @@ class RemoteCluster:
         return step
 
     async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
-        """As of `Cluster.settle`.
+        """Resolve the devices of resources, as `Cluster.settle`.
 
         Raises:
-            UnavailableError: the task that keeps where resources are cannot be reached.
+            UnavailableError: the coordinator of the resource directory cannot be reached.
         """
         new = {Resource(*key): device for key, device in homes.items() if key not in self._settled}
         if new:
@@ -286,13 +289,14 @@ class RemoteCluster:
         return {key: self._settled[Resource(*key)] for key in homes}
 
     async def _ask_keeper(self, asked: Mapping[Resource, str]) -> None:
-        """Settle these resources, with tasks that are known: of what befalls those later this client will learn."""
+        """Resolve these resources using only tasks that this client has reached, so that it notices their restarts."""
         keeper = self._link(keeper_of(list(self._links)))
         try:
             while True:
                 await keeper.open(self._hub.timeout)
                 known = {link.task: link.restarts for link in self._links.values() if link.is_known}
                 devices = await keeper.settle(list(asked), list(asked.values()))
+                # Owners that were not reached before, or restarted meanwhile: connect to them, and resolve again.
                 strange = [link for link in self._homes(devices) if known.get(link.task) != link.restarts]
                 if not strange:
                     break
@@ -313,33 +317,37 @@ class RemoteCluster:
                 await drop()
 
     def _homes(self, devices: Iterable[str]) -> list[Link]:
-        """The tasks that devices belong to."""
+        """Return the links to the tasks that devices belong to."""
         return [self._links[task] for task in dict.fromkeys(map(task_of, devices)) if task in self._links]
 
     def _standing(self) -> Standing:
-        """What a step that is made now relies on."""
+        """Return the conditions under which a step that is made now stays valid."""
         moves = self._moves
         return Standing(self._settle_again, lambda: moves == self._moves)
 
     async def _settle_again(self, tasks: Collection[str]) -> None:
-        """They were restarted: what was to be there may be elsewhere from now on, as others may have been quicker."""
+        """Resolve the resources of restarted tasks again: other clients may have moved them in the meantime."""
         asked = {resource: device for resource, device in self._settled.items() if task_of(device) in tasks}
         if asked:
             await self._ask_keeper(asked)
 
     async def reset(self, containers: Sequence[str] | None) -> None:
-        """Drop the resources of the containers, or of all, on every worker that is there. Raises UnavailableError."""
+        """Drop the resources of these containers, or of all, on every connected worker. Raises UnavailableError."""
         await self.connect()
         for link in self._links.values():
             if link.is_open:
                 await link.worker.reset(containers)
 
     async def health(self, seconds: float) -> Mapping[str, WorkerState | OpError]:
-        """As of `Cluster.health`. Raises UnavailableError, DeadlineExceededError: the target has never been reached."""
+        """Return the state of each worker, or the error that prevented it, as `Cluster.health`.
+
+        Raises:
+            UnavailableError, DeadlineExceededError: the target has never been reached.
+        """
         return await self._of_all(seconds, Link.state)
 
     async def status(self, seconds: float) -> Mapping[str, ServerStatus | OpError]:
-        """For each task how its server is, or why nobody knows. Raises as `health`."""
+        """Return the status of each task's server, or the error that prevented it. Raises as `health`."""
         return await self._of_all(seconds, Link.status)
 
     async def _of_all(
@@ -362,8 +370,9 @@ class RemoteCluster:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End all connections; the workers forget the session."""
-        async with AsyncExitStack() as closing:  # the last one first; none is left out because of another's error
+        """Close all connections; the workers then forget the session."""
+        # An exit stack runs all of its callbacks, the last one first, even if some raise.
+        async with AsyncExitStack() as closing:
             for link in self._links.values():
                 closing.push_async_callback(link.close)
             closing.push_async_callback(self._hub.connections.close)
@@ -371,5 +380,5 @@ class RemoteCluster:
                 closing.push_async_callback(self._own.close)
 
     def stop(self) -> None:
-        """`close` for one who cannot wait."""
+        """Start closing without waiting."""
         self._hub.connections.stop()

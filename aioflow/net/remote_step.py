@@ -1,4 +1,4 @@
-"""A plan on the workers of a cluster: registered part by part, and again where a worker was lost since."""
+"""A plan on the workers of a cluster: registered part by part, and registered again with workers that were lost."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Way: TypeAlias = Link | ClientTask
 
 
 class Standing(NamedTuple):
-    """What a plan relies on.
+    """The conditions under which a plan stays valid.
 
     Attributes:
-        settle: Called with tasks that were restarted: finds out where resources that were there are from now on.
-        holds: Whether they are where they were when the plan was made.
+        settle: Resolves the resources of restarted tasks again; called with these tasks.
+        holds: Returns True while all resources are where they were when the plan was made.
     """
 
     settle: Callable[[Collection[str]], Awaitable[None]]
@@ -38,7 +38,7 @@ class Standing(NamedTuple):
 
 
 class _Registered(NamedTuple):
-    """A part that a worker knows, for as long as it is open."""
+    """A part that its worker has registered; valid while the worker is open."""
 
     worker: RemoteWorker | WorkerSession
     part: Part
@@ -46,14 +46,15 @@ class _Registered(NamedTuple):
 
 
 class RemoteStep:
-    """A plan that workers know (`runtime.cluster.RegisteredStep`). `open` comes first.
+    """A plan registered with workers (`runtime.cluster.RegisteredStep`). Call `open` first.
 
     Args:
-        parts: Each with the way to the worker that it is for; the remote ones first.
-        patience: Seconds in which a worker must let itself be reached.
-        background: Where parts are forgotten whose registration nobody waits for any more.
-        standing: What the plan relies on.
-        unanswered: As of `StepOfParts`.
+        parts: Parts, each with the way to its worker; remote ones first.
+        config: Settings of the session.
+        patience: Connection timeout for a worker, in seconds.
+        background: Runs the calls that register and deregister parts, which outlive a cancelled caller.
+        standing: The conditions under which the plan stays valid.
+        unanswered: Tasks whose parts report only failures, as for `StepOfParts`.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class RemoteStep:
         self._is_dropped = False
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """The fetches of a short step that is in this process as a whole; None for others, which are waited for."""
+        """Run a short step whose only part is in this process and return its fetches; None if it has to be awaited."""
         if len(self._parts) != 1 or not self._is_ready:
             return None
         worker, _, handle = self._registered[0]
@@ -92,11 +93,13 @@ class RemoteStep:
         return len(self._registered) == len(self._parts)
 
     async def open(self) -> None:
-        """Have every worker prepare its part.
+        """Register each part with its worker, unless all are registered.
 
         Raises:
-            OpError: one cannot, or cannot be reached; the first cause. What the others have prepared is forgotten.
-            AbortedError: one was restarted, and nobody has been told yet; or resources are elsewhere than planned.
+            OpError: a worker refuses or cannot be reached; the first cause. Parts registered by other workers are
+                forgotten.
+            AbortedError: a worker was restarted and this had not been reported yet, or resources have moved since
+                planning.
         """
         restarts = [way.restarts for way, _ in self._parts]
         async with self._lock:
@@ -111,7 +114,8 @@ class RemoteStep:
                 self._require_standing()
         for (way, _), before in zip(self._parts, restarts, strict=True):
             if isinstance(way, Link) and way.restarts != before:
-                raise way.restarted()  # somebody else has been told meanwhile, but this step is an old one, too
+                # Another step has reported the restart meanwhile, but this step was planned before it, too.
+                raise way.restarted()
 
     def _require_standing(self) -> None:
         if not self._standing.holds():
@@ -134,14 +138,17 @@ class RemoteStep:
         self._step = StepOfParts(self._registered, self._unanswered)
 
     async def _prepare(self, way: Way, part: Part, known: dict[str, _Registered]) -> None:
-        """Register one part and add it to `known`. A cancelled call leaves nothing registered that is not there.
+        """Register one part and add it to `known`.
+
+        If the caller is cancelled, a part that is registered later is deregistered at once.
 
         Raises:
-            OpError: the worker cannot be asked any more, or refuses; or the session is closed.
+            OpError: the worker cannot be reached any more, or refuses; or the session is closed.
         """
         worker = way.worker
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        # Retrieves the error, or asyncio would log it if the caller was cancelled.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         async def register() -> None:
             try:
@@ -158,18 +165,19 @@ class RemoteStep:
                     answer.set_result(None)
 
         def ended(_: asyncio.Task[None]) -> None:
-            if not answer.done():  # cancelled by the end of the session, perhaps before the task began
+            if not answer.done():  # cancelled as the session closed, perhaps before the task began
                 answer.set_exception(ClosedSessionError.refusing())
 
         (await self._background.start(register())).add_done_callback(ended)
         await answer
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step on all workers; returns the fetches in order.
+        """Run one step on all workers and return the fetches in order.
 
         Raises:
-            OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more. The
-                error says whether updates may have been made.
+            OpError: a worker failed; the first cause. By then the others have stopped or are unreachable. The error
+                states
+                whether updates may have been made.
         """
         step.begun = set()
         self._running += 1
@@ -187,7 +195,7 @@ class RemoteStep:
                 await self._forget()
 
     async def deregister(self) -> None:
-        """Let the workers forget their parts, when no step is running any more. Nobody waits for them to do so."""
+        """Make the workers forget their parts once no step runs any more, without waiting for their answers."""
         self._is_dropped = True
         if not self._running:
             await self._forget()
@@ -195,37 +203,37 @@ class RemoteStep:
     async def _forget(self) -> None:
         registered, self._registered = self._registered, ()
         if registered:
-            with suppress(ClosedSessionError):  # then they forget everything with the connections
+            with suppress(ClosedSessionError):  # the workers forget everything when the connections end
                 await self._background.start(_deregister(registered))
 
 
 async def _deregister(parts: Sequence[_Registered]) -> None:
-    """Tell each worker; one who does not hear it forgets its part with the connection."""
+    """Send each worker a deregister request. A worker that misses it forgets its part with the connection."""
     await outcomes(known.worker.deregister(known.handle) for known in parts if known.worker.is_open)
 
 
 async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-    """Run the calls at the same time; return the result or the error of each when all have ended."""
+    """Run the calls concurrently and return the result or the error of each, when all have ended."""
     begun: list[Coroutine[Any, Any, T]] = []
 
     async def outcome(call: Coroutine[Any, Any, T]) -> T | BaseException:
         try:
             return await call
-        except (Exception, asyncio.CancelledError) as error:  # where the group is cancelled, it says so itself
+        except (Exception, asyncio.CancelledError) as error:  # if the group is cancelled, it raises that itself
             return error
 
     try:
-        begun.extend(calls)  # outside the group, which would put an error of the iterable into an ExceptionGroup
+        begun.extend(calls)  # outside the group, which would wrap an error of the iterable in an ExceptionGroup
         async with asyncio.TaskGroup() as tg:
             tasks = [tg.create_task(outcome(call)) for call in begun]
     finally:
         for call in begun:
-            call.close()  # one that has not begun: its task was cancelled before
+            call.close()  # of a task that was cancelled before it began; avoids a "never awaited" warning
     return [task.result() for task in tasks]
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Wait for all of the calls; raises the first error."""
+    """Wait for all of the calls and raise the first error."""
     for outcome in await outcomes(calls):
         if isinstance(outcome, BaseException):
             raise outcome

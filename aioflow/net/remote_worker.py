@@ -1,4 +1,4 @@
-"""A worker in another process: each method is one message, and `run` is one message per step."""
+"""A worker in another process: each method sends one message, and `run` sends one message per step."""
 
 from __future__ import annotations
 
@@ -69,23 +69,23 @@ __all__ = ["RemoteWorker"]
 _ABORT_SECONDS: Final = 2.0
 _PATIENCE: Final = 0.9  # seconds
 _REPORT_SECONDS: Final = 1.0
-_CLOCK_SECONDS: Final = 60.0  # for which a comparison of clocks holds
+_CLOCK_SECONDS: Final = 60.0  # validity of a comparison of clocks
 _CLOCK_ASKS: Final = 5
-_REGISTER_SECONDS: Final = 60.0  # per part: kernels are bound, and code is generated
+_REGISTER_SECONDS: Final = 60.0  # per part: binding kernels and generating code take long
 
 
 class RemoteWorker:
     """A worker at the other end of a channel (`runtime.worker.WorkerAPI`).
 
-    Args:
-        channel: The connection, open; whoever made it closes it.
-        peers: For each task the number of its process; a part is told those of the tasks that it sends to.
-        timeout: Seconds for an answer to a short question.
-        patience: Seconds after which the worker asks, of a step that comes late, whether it is still wanted (`wants`).
-            Less than what it must be silent for until the connection counts as dead.
-        home: Whether the worker is in this process.
+    A step has no deadline but its caller's. It ends early if the connection does, which is watched by heartbeats.
 
-    A step has no deadline but its caller's: it ends early if the connection does, which heartbeats watch.
+    Args:
+        channel: The open connection, to be closed by its creator.
+        peers: Incarnations by task. A registered part receives those of the tasks it sends to.
+        timeout: Seconds to wait for the answer to a short request.
+        patience: Seconds after which the worker asks whether a late step is still wanted (`wants`). Less than the
+            dead-peer timeout of the connection.
+        home: Whether the worker is in this process.
     """
 
     def __init__(
@@ -102,29 +102,33 @@ class RemoteWorker:
         self._patience = patience
         self._home = home
         self._parts: dict[int, _Registered] = {}
-        self._documents: dict[int, tuple[tuple[int, bool], Packed]] = {}  # of usual steps, with what differs
+        # Headers of steps without options, with what they depend on.
+        self._documents: dict[int, tuple[tuple[int, bool], Packed]] = {}
         self._ran = Parsed(Ran)
         self._wanted: dict[int, Step] = {}
-        self._sent: dict[int, Step] = {}  # its part has ended, and what that has sent may not have arrived
-        self._unanswered = 0  # how many parts have begun that need not say that they have ended
-        self._understands: Sequence[str] | None = None  # of optional fields; None as long as nobody has asked
-        self._clock: tuple[float, float] | None = None  # when it was compared with ours, and how far it is ahead
+        # Steps whose part has ended, but whose values sent from there may not have arrived.
+        self._sent: dict[int, Step] = {}
+        self._unanswered = 0  # number of parts begun that report only failures
+        self._understands: Sequence[str] | None = None  # the optional fields; None before the first query
+        self._clock: tuple[float, float] | None = (
+            None  # time of the last comparison, and seconds by which the worker's is ahead
+        )
 
     @property
     def peer(self) -> str:
-        """The task, as errors name it."""
+        """Name of the task in errors."""
         return self._channel.peer
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked, as far as is known."""
+        """True until the connection is known to have ended."""
         return self._channel.error is None
 
     async def hello(self, ended: Sequence[int] = ()) -> Hello:
-        """Who is there. Errors call the worker by the name of its task from now on.
+        """Return the worker's description of itself. From then on, errors name the worker by its task.
 
         Args:
-            ended: The numbers of sessions of which nothing is to be running there when this returns.
+            ended: Numbers of closed sessions. When this returns, the worker runs none of their steps.
         """
         reply = await self._ask(HELLO, {"ended": list(ended)} if ended else {})
         hello = parse(Hello, reply.header)
@@ -132,10 +136,11 @@ class RemoteWorker:
         return hello
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
-        """Prepare a part of a plan; `session` is ignored, since the connection is one.
+        """Register a part of a plan. `session` is ignored, since the connection identifies the session.
 
         Raises:
-            OpError: the worker cannot; or UnavailableError: it cannot be reached.
+            OpError: the worker refuses the part.
+            UnavailableError: the worker cannot be reached.
         """
         if worth_a_thread(part.size):
             header, tensors = await in_thread(partial(encode_part, part, home=self._home), effects=False)
@@ -151,19 +156,26 @@ class RemoteWorker:
         return handle
 
     async def deregister(self, handle: int) -> None:
-        """Forget a part; a step of it that is running goes on."""
+        """Forget a part; a running step of it continues."""
         self._parts.pop(handle, None)
         self._documents.pop(handle, None)
-        with suppress(UnavailableError):  # it has forgotten the part with the connection
+        with suppress(UnavailableError):  # the worker forgets the part with the connection
             await self._ask(DEREGISTER, {"handle": handle})
 
     def begin(
         self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
-        """Send the request of a step, if that takes no waiting; None where it does, or times are asked for.
+        """Send the request of a step without waiting.
 
         Args:
+            handle: The registered part.
+            feeds: The feeds of the whole step.
+            step: The step.
+            on_end: Called when the part ends, with its error or None; if `quietly`, only with errors.
             quietly: Whether the worker answers only if the part fails.
+
+        Returns:
+            The pending call, or None if the request would have to wait, or the step is traced or checked.
 
         Raises:
             InvalidArgumentError: `feeds` are not those of the whole step.
@@ -185,7 +197,7 @@ class RemoteWorker:
             step.begun.add(self._channel.peer)
 
     def _has_ended(self, part: _Registered, step: Step) -> None:
-        """The part of a step has ended well."""
+        """Process the successful end of a part."""
         self._may_be_given_back(part, step)
         if part.sends:
             self._sent[step.id] = step
@@ -198,8 +210,14 @@ class RemoteWorker:
             step.took(partial(self._stop, step))
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run a registered part once and return its fetches. When this returns or raises, nothing of the step is
-        running there any more, as far as the worker can be reached.
+        """Run a registered part once and return its fetches.
+
+        When this returns or raises, the worker runs nothing of the step any more, unless it is unreachable.
+
+        Args:
+            handle: The registered part.
+            feeds: The feeds of the whole step.
+            step: The step.
 
         Raises:
             InvalidArgumentError: `feeds` are not those of the whole step.
@@ -220,8 +238,8 @@ class RemoteWorker:
             if not error.may_have_been_applied:
                 self._not_begun(step)
             raise
-        except asyncio.CancelledError:  # the wait stays in the step, so that a timeout names it
-            await to_its_end(self._stop(step))  # or what the step has taken would be lost
+        except asyncio.CancelledError:  # keep `wait` in the step, so that a timeout names it
+            await to_its_end(self._stop(step))  # so that elements taken by the step are put back
             raise
         finally:
             self._wanted.pop(step.id, None)
@@ -230,32 +248,32 @@ class RemoteWorker:
         return await self._fetches(reply, trace)
 
     def wants(self, step: int) -> bool:
-        """Whether somebody still waits for a step there."""
+        """Return True if a step is still awaited here."""
         return step in self._wanted
 
     def _forget(self, step: Step) -> None:
         self._sent.pop(step.id, None)
 
     def failed(self, step: int, error: OpError) -> None:
-        """Something that the worker's part of a step has sent cannot be delivered; that part may have ended."""
+        """Stop a step, because a value sent by the worker's part cannot be delivered. That part may have ended."""
         running = self._wanted.get(step) or self._sent.get(step)
         if running is not None:
             running.stop(error)
 
     def ended(self, error: OpError) -> None:
-        """The connection has ended: what the worker has sent may not have arrived, and nobody will say so.
+        """Stop the steps whose values may be lost: the connection has ended, so no confirmation will come.
 
-        One who says goodbye has waited for that before.
+        A worker that closed the connection gracefully waited for the delivery of its values first.
         """
         for step in () if self._channel.in_order else list(self._sent.values()):
             step.stop(error)
 
     async def _traceparent(self, spans: Spans) -> str | None:
-        """The span that the worker's own is to follow; None where there is none, or the worker cannot be told."""
+        """Return the parent for the worker's spans; None without one, or if the worker does not support it."""
         if self._understands is None:
             try:
                 self._understands = parse(Understands, (await self._ask(UNDERSTANDS, {})).header).fields
-            except UnimplementedError:  # it is of a release that does not know the question
+            except UnimplementedError:  # of a release without this request
                 self._understands = ()
         return spans.traceparent() if TRACEPARENT in self._understands else None
 
@@ -267,7 +285,7 @@ class RemoteWorker:
         answered: bool = True,
         traceparent: str | None = None,
     ) -> Packed:
-        """The header of a request with a `Run`, which stays the same from beat to beat if nothing special is asked."""
+        """Return the header of a `Run` request. Headers of steps without options are cached until the next beat."""
         heard = self._channel.comm.heard
         seconds = None if step.deadline is None else max(0.0, step.deadline - asyncio.get_running_loop().time())
         is_usual = trace is None and seconds is None and traceparent is None
@@ -281,8 +299,12 @@ class RemoteWorker:
         return document
 
     def _is_forgotten(self, ordinal: int) -> bool:
-        """Whether the worker may not know any more that it has run a part that need not say so, of which so many had
-        begun with it: others that had begun before may have ended since.
+        """Return True if the worker may no longer remember that it has run a quiet part.
+
+        Args:
+            ordinal: The number of quiet parts begun up to and including this one. Parts that began earlier may have
+                ended
+                later, so this allows for as many as can be open.
         """
         return self._unanswered - ordinal >= REMEMBERED - self._channel.comm.limits.open_requests
 
@@ -291,7 +313,7 @@ class RemoteWorker:
             step.begun.discard(self._channel.peer)
 
     async def _reply(self, document: Packed, tensors: Sequence[Any], step: Step) -> Reply:
-        """What the worker answers, unless the step is stopped before."""
+        """Send the request and return the worker's answer. If the step is stopped first, abort the part."""
         waiting = step.stoppable()
         try:
             async with waiting:
@@ -312,22 +334,30 @@ class RemoteWorker:
         return [_own(tensor) for tensor in tensors]
 
     async def _stop(self, step: Step) -> None:
-        with suppress(OpError):  # it cannot be reached, or is busy: more than to ask cannot be done
+        with suppress(OpError):  # the worker is unreachable or busy; an abort request is all that can be done
             if not await self.abort(step.id, step.error or CancelledError("the step was stopped")):
                 self._not_begun(step)
 
     async def abort(self, step: int, error: OpError) -> bool:
-        """Stop a step, because of an error somewhere else; returns when nothing of it is running there any more, and
-        whether it may have changed anything. What it has only taken is given back.
+        """Stop a step because of an error elsewhere, and put back the elements that it has taken.
+
+        Returns when the worker runs nothing of the step any more.
+
+        Args:
+            step: The id of the step.
+            error: The error that the step's operations fail with.
+
+        Returns:
+            Whether the step may have changed anything.
 
         Raises:
-            DeadlineExceededError: the worker has not stopped it within two seconds; it will.
+            DeadlineExceededError: the worker has not stopped the step within two seconds; it still will.
         """
         header = {"step": step, "error": encode_error(error, 16 << 10)}
         return parse(Aborted, (await self._channel.call(ABORT, header, timeout=_ABORT_SECONDS)).header).begun
 
     async def _ahead(self) -> float:
-        """By how many seconds its clock is ahead of `perf_counter` here, as the fastest of several answers says."""
+        """Return the lead of the worker's clock over `perf_counter` in seconds, from the fastest of several answers."""
         now = perf_counter()
         if self._clock is None or now - self._clock[0] > _CLOCK_SECONDS:
             found: list[tuple[float, float]] = []
@@ -340,7 +370,7 @@ class RemoteWorker:
         return self._clock[1]
 
     async def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
-        """What a step waits for there, as `StuckStep.waiting`."""
+        """Return what a step waits for on the worker, in the form of `StuckStep.waiting`."""
         reply = await self._channel.call(REPORT, {"step": step}, timeout=_REPORT_SECONDS)
         if not reply.tensors:
             return ()
@@ -349,18 +379,18 @@ class RemoteWorker:
         return [(node, waited, what) for (node, what), waited in zip(rows, seconds.reshape(-1).tolist(), strict=True)]
 
     async def settle(self, resources: Sequence[Resource], devices: Sequence[str]) -> list[str]:
-        """The devices of resources, which are those proposed where nobody has decided otherwise."""
+        """Return the devices of resources; the proposed ones are adopted for resources without a device."""
         rows = [[*resource, device] for resource, device in zip(resources, devices, strict=True)]
         reply = await self._channel.call(SETTLE, {}, [pack_texts(rows)], timeout=self._timeout)
         return [device for (device,) in unpack_texts(reply.tensors, 1, len(rows))]
 
     async def state(self) -> WorkerState:
-        """How the worker is."""
+        """Return the state of the worker."""
         state = parse(State, (await self._ask(STATE, {})).header)
         return WorkerState(tuple(state.devices), state.registered, state.running)
 
     async def status(self) -> ServerStatus:
-        """How its server is; of one that does not know the question, what `state` says of it."""
+        """Return the status of the worker's server, or what `state` returns if the server does not know the request."""
         try:
             return unpack_status((await self._ask(STATUS, {})).tensors)
         except UnimplementedError:
@@ -369,7 +399,7 @@ class RemoteWorker:
             return ServerStatus(self.peer, "", "serves", 0.0, tuple(state.devices), activity)
 
     async def reset(self, containers: Sequence[str] | None = None) -> None:
-        """Drop the resources of the containers, or of all."""
+        """Drop the resources of these containers, or of all."""
         await self._ask(RESET, {"containers": None if containers is None else list(containers)})
 
     async def _ask(self, kind: str, header: Mapping[str, Any]) -> Reply:
@@ -377,11 +407,14 @@ class RemoteWorker:
 
 
 class _Registered(NamedTuple):
-    """What must be known of a part to run it: how many feeds a step has, which of them it takes, what it does.
+    """The facts about a registered part that are needed to run it.
 
     Attributes:
-        sends: Whether other tasks get something from it.
-        gives_back: Whether an abort gives something back even where the part has just ended.
+        all_feeds: Number of feeds of the whole step.
+        feeds: Indices of the feeds that the part takes.
+        changes: Whether the part changes state that other steps see.
+        sends: Whether the part sends values to other tasks.
+        gives_back: Whether an abort puts elements back even if the part has just ended.
     """
 
     all_feeds: int
@@ -391,14 +424,18 @@ class _Registered(NamedTuple):
     gives_back: bool
 
     def taken(self, feeds: Sequence[Any]) -> list[Any]:
-        """Those of the feeds of a whole step. Raises InvalidArgumentError: these are not of one."""
+        """Return the part's feeds out of those of a whole step.
+
+        Raises:
+            InvalidArgumentError: the number of feeds is wrong.
+        """
         if len(feeds) != self.all_feeds:
             raise InvalidArgumentError("wrong number of feeds", expected=self.all_feeds, actual=len(feeds))
         return [to_wire_value(feeds[index]) for index in self.feeds]
 
 
 class _Share:
-    """A part that a worker runs (`runtime.worker.Begun`): where the answer to its request goes."""
+    """A pending call: a part that runs on a worker (`runtime.worker.Begun`), and receives the answer to its request."""
 
     __slots__ = (
         "_failed",
@@ -433,18 +470,18 @@ class _Share:
         self._wait = _Wait(worker.peer, partial(worker.waiting, step.id))
 
     def begun(self) -> None:
-        """The request has been sent."""
+        """Record that the request has been sent."""
         self._worker._unanswered += self._quietly
         self._ordinal = self._worker._unanswered
         self._step.waiting[self._wait] = None
         self._worker._has_begun(self._part, self._step)
 
     def done(self) -> bool:
-        """Whether there is an answer."""
+        """Return True once there is an answer."""
         return self._failed or self._reply is not None
 
     def set_result(self, reply: Reply) -> None:
-        """The part has ended. One that need not say so does where its worker says goodbye."""
+        """Process the end of the part. For a quiet part, this comes only when its worker closes gracefully."""
         self._reply = reply
         del self._step.waiting[self._wait]
         self._worker._has_ended(self._part, self._step)
@@ -452,14 +489,14 @@ class _Share:
             self._on_end(None)
 
     def set_exception(self, error: OpError) -> None:
-        """It has failed, or the worker cannot be reached any more."""
+        """Process the failure of the part or of its connection."""
         self._failed = True
         if not error.may_have_been_applied and not (self._quietly and self._worker._is_forgotten(self._ordinal)):
             self._worker._not_begun(self._step)
         self._on_end(error)
 
     def results(self) -> list[Any]:
-        """The fetches. Raises DataLossError: the answer is none."""
+        """Return the fetches. Raises DataLossError if the answer is malformed."""
         if self._quietly:
             return []
         if self._reply is None:
@@ -468,7 +505,7 @@ class _Share:
         return [_own(tensor) for tensor in self._reply.tensors]
 
     async def stop(self) -> None:
-        """Have it stopped; the wait for it stays in the step, so that a timeout names it."""
+        """Abort the part. The wait for it stays in the step, so that a timeout names it."""
         self._is_open = False
         self._worker._channel.calls.give_up(self._step.id)
         try:
@@ -477,7 +514,7 @@ class _Share:
             self._worker._wanted.pop(self._step.id, None)
 
     def close(self) -> None:
-        """Expect no answer any more."""
+        """Stop expecting an answer."""
         if self._is_open:
             self._is_open = False
             self._worker._wanted.pop(self._step.id, None)
@@ -491,12 +528,12 @@ class _Share:
 
 
 def _unknown(feeds: Sequence[Any]) -> _Registered:
-    """The worker says that there is no such part."""
+    """Return a stand-in for a handle that is not registered; the worker will answer with an error."""
     return _Registered(len(feeds), (), changes=False, sends=False, gives_back=False)
 
 
 class _Wait:
-    """The wait for a worker, as `Step.waiting` has it."""
+    """The wait for a worker, as an entry of `Step.waiting`."""
 
     __slots__ = ("inquire", "node", "since")
 
@@ -506,12 +543,12 @@ class _Wait:
         self.inquire = inquire
 
     def describe(self) -> str:
-        """What it waits for."""
+        """Describe what the step waits for."""
         return "its part of the step"
 
 
 def _own(tensor: Any) -> Any:
-    """A fetched value that belongs to the caller."""
+    """Return a fetched value as one that the caller owns."""
     if not tensor.ndim:
         return tensor[()]
     return tensor if tensor.flags.writeable else tensor.copy()

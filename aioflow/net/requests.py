@@ -1,4 +1,4 @@
-"""The requests of a peer: each is answered by its service, at once or by a task of its own."""
+"""The requests of a peer: a service answers each of them, at once or in a task."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from aioflow.net.tensor_format import bytes_of
 
 __all__ = ["Requests"]
 
-_LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
+_LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop supports longer timers
 
 
 class Requests:
-    """Serves one peer.
+    """The server side of a channel.
 
     Args:
+        sending: Sends the answers.
         group: Owns the tasks, none of which ever raises.
-        services, takers: As of `Channel`.
-        open_requests: Bounds what is asked and not answered.
-        on_bad_push: Gets the error of a push that has failed, and the reason to end the connection.
+        services, takers: As for `Channel`.
+        open_requests: Limits the unanswered requests.
+        on_bad_push: Called with the error of a failed push, and the reason to end the connection.
     """
 
     def __init__(
@@ -50,20 +51,21 @@ class Requests:
         self._on_bad_push = on_bad_push
         self._limits = sending.comm.limits
         self._serving: dict[int, asyncio.Task[None]] = {}
-        self._given_up: set[int] = set()  # of those that are served, and are not counted as open any more
+        self._given_up: set[int] = set()  # requests whose service still runs, but which no longer count as open
         self._pushes: set[asyncio.Task[None]] = set()
         self._refusals: set[asyncio.Task[OpError | None]] = set()
-        self._unanswered: deque[int] = deque(maxlen=REMEMBERED)  # that have ended, and whose callers need not know
-        self._owed = 0  # bytes of answers that wait to be sent
+        # Requests that have ended, and whose callers do not wait for answers.
+        self._unanswered: deque[int] = deque(maxlen=REMEMBERED)
+        self._owed = 0  # bytes of queued answers
         self._deaf = False
 
     @property
     def is_serving(self) -> bool:
-        """Whether anything is asked that has not been answered, or was pushed and is not done with."""
+        """True if a request is unanswered or a push is being processed."""
         return bool(self._serving or self._pushes)
 
     def on_request(self, message: Message) -> None:
-        """A REQUEST has come. Raises DataLossError: it is malformed."""
+        """Process a REQUEST message. Raises DataLossError if it is malformed."""
         if self._deaf:
             return
         number = message.request
@@ -88,7 +90,7 @@ class Requests:
         task = self._group.create_task(self._answer(number, answer))
         self._serving[number] = task
         task.add_done_callback(partial(self._served, number, answer, size))
-        if request.timeout is not None:  # the caller has given up by then, and need not be told
+        if request.timeout is not None:  # by then the caller has given up and expects no answer
             timer = asyncio.get_running_loop().call_later(min(request.timeout, _LONGEST), task.cancel)
             task.add_done_callback(lambda _: timer.cancel())
 
@@ -97,7 +99,7 @@ class Requests:
         self._open.give(size, given_up=number in self._given_up)
         self._given_up.discard(number)
         if isinstance(answer, Coroutine):
-            answer.close()  # if its task was cancelled before it began, it has not begun either
+            answer.close()  # never started, if the task was cancelled before it began
 
     def _parsed(self, message: Message) -> Request:
         header = message.header
@@ -110,10 +112,9 @@ class Requests:
         return Request(kind, body, message.tensors, self._comm.peer, timeout, message.request)
 
     def _refuse(self, number: int, error: ResourceExhaustedError) -> None:
-        """Answer a request that is not served. Raises the error where the peer does not read such answers.
-
-        Without a traceback: to format one takes ten times as long as the rest, and thousands may be refused in a turn.
-        """
+        """Answer a request that exceeds the limits. Raises the error if the peer does not read such answers."""
+        # Without a traceback: formatting one takes ten times as long as the rest, and thousands of requests may be
+        # refused in one turn of the event loop.
         refusal = Message(Kind.FAILURE, number, encode_error(bare(error), self._limits.header_bytes))
         if self._comm.post(refusal):
             return
@@ -137,21 +138,21 @@ class Requests:
             await asyncio.wait([self._sending.start(failure)])
 
     async def _reply(self, number: int, answer: Awaitable[Reply | None]) -> Message | None:
-        """Send a reply; returns what is to be said in its place, which may wait longer than a large reply is to live:
-        this frame and the error's traceback hold it.
-        """
+        """Send a reply. Return the failure to be sent in its place, if any."""
         try:
             reply = await answer or Reply()
             if not self._post(number, reply):
                 await self._send(Message(Kind.REPLY, number, reply.header, reply.tensors))
-        except Exception as error:  # a cancelled task says nothing: its caller has given up, or is gone
+        # The caller sends the failure: that may wait for long, and this frame and the traceback hold a large reply.
+        except Exception as error:  # not for cancellation: then the caller has given up, or is gone
             if not self._comm.closed:
                 return Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
         return None
 
     def _post(self, number: int, reply: Reply) -> bool:
-        """Answer with what else goes out in this turn of the event loop, unless that has to wait; what is larger goes
-        by reference, and may change until it has gone.
+        """Send a small reply without waiting, if the connection accepts it. Return whether the request is answered.
+
+        A larger reply is sent by reference, and its arrays may change until it has been sent.
         """
         if reply is UNANSWERED:
             self._unanswered.append(number)
@@ -160,7 +161,7 @@ class Requests:
         return payload_bytes(message) <= INLINE_BYTES and self._comm.post(message)
 
     async def _send(self, message: Message) -> None:
-        """Send an answer when there is room. Raises ResourceExhaustedError: too much waits for the peer to read it."""
+        """Send an answer when there is room. Raises ResourceExhaustedError if the peer leaves too many bytes unread."""
         size, most = sum(map(bytes_of, message.tensors)), self._limits.unsent_bytes
         if self._owed and self._owed + size > most:
             raise ResourceExhaustedError(
@@ -173,7 +174,7 @@ class Requests:
             self._owed -= size
 
     def on_push(self, message: Message) -> None:
-        """A PUSH has come. Raises DataLossError: it is malformed."""
+        """Process a PUSH message. Raises DataLossError if it is malformed."""
         request = self._parsed(message)
         taker = self._takers.get(request.kind)
         if taker is not None:
@@ -201,7 +202,7 @@ class Requests:
         self._on_bad_push(known, f"a push of kind {brief(request.kind)} has failed: {error}")
 
     def on_cancel(self, message: Message) -> None:
-        """A CANCEL has come."""
+        """Process a CANCEL message."""
         task = self._serving.get(message.request)
         if task is None:
             return
@@ -210,33 +211,33 @@ class Requests:
             self._given_up.add(message.request)
 
     async def answered(self) -> None:
-        """Wait until what the peer has asked by now has its answers."""
+        """Wait until all requests received so far are answered."""
         if self._serving:
             await asyncio.wait(list(self._serving.values()))
 
     def tell_all(self) -> None:
-        """Answer what has ended without an answer: what has none when the connection ends has not been begun."""
+        """Send the answers that were omitted. After a graceful close, an unanswered request counts as never begun."""
         for number in self._unanswered:
             message = Message(Kind.REPLY, number)
             if not self._comm.post(message):
                 self._sending.start(message)
 
     def tell_now(self) -> bool:
-        """As `tell_all`, without waiting; returns whether all could be told."""
+        """Send the omitted answers without waiting. Return True if all could be sent."""
         return all(self._comm.post(Message(Kind.REPLY, number)) for number in self._unanswered)
 
     def refuse(self) -> None:
-        """Take no more requests."""
+        """Accept no more requests."""
         self._deaf = True
 
     def end(self) -> None:
-        """Cancel what is served and take no more requests, which would not be cancelled. Pushes are still taken."""
-        self._deaf = True
+        """Cancel the running services and accept no more requests. Pushes are still accepted."""
+        self._deaf = True  # nothing would cancel later requests
         for task in self._serving.values():
             task.cancel()
 
     def close(self) -> None:
-        """What was pushed is not taken any more either."""
+        """Cancel the pushes that are being processed."""
         for task in self._pushes:
             task.cancel()
 

@@ -1,8 +1,7 @@
-"""Tags of frames: what comes from the end that has proved itself, whole and in its order, is told from all else.
+"""Authentication tags of frames, which detect frames that are forged, altered, omitted, repeated or reordered.
 
-A tag is BLAKE2b(number · frame) with the direction's key, 16 bytes, where the number is that of the frame, 64 bits and
-little-endian, from 0. So a frame that was altered, left out, sent again or in another place has a wrong one. It hides
-nothing: that is TLS's to do.
+A tag is BLAKE2b(number · frame) with the direction's key, 16 bytes. The number counts the frames from 0: 64 bits,
+little-endian. Tags do not encrypt; that is the task of TLS.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from aioflow.net.tensor_format import Buffer
 __all__ = ["SEALED_CHUNK_BYTES", "TAG_BYTES", "Seal"]
 
 TAG_BYTES: Final = 16
-SEALED_CHUNK_BYTES: Final = 1 << 20  # which takes about a millisecond, for which the event loop waits
+SEALED_CHUNK_BYTES: Final = 1 << 20  # hashing one takes about a millisecond of the event loop
 _NUMBER: Final = struct.Struct("<Q")
 
 
 class Seal:
-    """The tags of one direction, made at one end and checked at the other.
+    """The tags of one direction: created at one end, verified at the other.
 
     Args:
-        key: 32 bytes, of this connection and direction alone.
+        key: 32 bytes, used for this connection and direction only.
     """
 
     __slots__ = ("_count", "_hash", "_key")
@@ -39,28 +38,31 @@ class Seal:
         self._hash: Any = None
 
     def begin(self, *parts: Buffer) -> None:
-        """The next frame begins."""
+        """Start the tag of the next frame with these parts."""
         self._hash = hashlib.blake2b(_NUMBER.pack(self._count), key=self._key, digest_size=TAG_BYTES)
         self._count += 1
         for part in parts:
             self._hash.update(part)
 
     def update(self, part: Buffer) -> None:
-        """The frame goes on."""
+        """Add a part of the frame."""
         self._hash.update(part)
 
     def check(self, tag: Buffer) -> None:
-        """The frame has ended. Raises DataLossError unless this is its tag."""
+        """End the frame. Raises DataLossError unless the tag matches."""
         if not hmac.compare_digest(self._hash.digest(), tag):
             raise DataLossError("a frame that the peer has not sent, or not here: its tag is wrong")
 
     def sealed(self, frame: Sequence[Buffer]) -> list[Buffer]:
-        """The next frame, with its tag."""
+        """Return the next frame followed by its tag."""
         self.begin(*frame)
         return [*frame, self._hash.digest()]
 
     def whole(self, encoded: Encoded) -> list[Buffer]:
-        """As `Encoded.whole`, of a message that is sent now."""
+        """Return the buffers of a message with tags, in the form of `Encoded.whole`.
+
+        Frames are numbered, so send these before any other frame is sealed.
+        """
         buffers = self.sealed([encoded.head])
         for chunk in encoded.chunks(SEALED_CHUNK_BYTES):
             buffers += self.sealed(chunk)

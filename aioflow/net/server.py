@@ -3,7 +3,7 @@
     async with af.train.Server(cluster, job_name="ps", task_index=0) as server:
         await server.join()
 
-Addresses beyond the loopback are served where both ends prove who they are (`aioflow.distributed.Credentials`).
+Addresses beyond the loopback are served only with mutual authentication (`aioflow.distributed.Credentials`).
 """
 
 from __future__ import annotations
@@ -65,19 +65,20 @@ _TARGET: Final = "aioflow"
 _HEARTBEAT: Final = 0.45  # seconds
 _CONNECT_SECONDS: Final = 2.0
 
-# Those that live in this process, by the address of their comm.
+# Servers of this process by the address of their comm.
 _SERVERS: Final[weakref.WeakValueDictionary[str, Server]] = weakref.WeakValueDictionary()
 
 
 def client_options(credentials: Credentials | None = None) -> CommOptions:
-    """Of who asks: a worker that says nothing is dead within two seconds."""
+    """Return the connection options of clients: a silent worker counts as dead within two seconds."""
     known = Credentials.from_environment() if credentials is None else credentials
     return CommOptions(heartbeat=_HEARTBEAT, misses=3, close_timeout=1.0, credentials=known)
 
 
 def server_options(credentials: Credentials | None = None) -> CommOptions:
-    """Of who is asked: a client's event loop may be held up by its own program, and nobody waits for it meanwhile."""
+    """Return the connection options of servers, with a long dead-peer timeout."""
     known = Credentials.from_environment() if credentials is None else credentials
+    # Many misses: a client's own program may block its event loop, and nothing waits for the client meanwhile.
     return CommOptions(heartbeat=_HEARTBEAT, misses=130, close_timeout=1.0, connections=4096, credentials=known)
 
 
@@ -90,7 +91,7 @@ def _chosen_options(options: CommOptions | None, credentials: Credentials | None
 
 
 def target_address(target: str) -> str:
-    """The address of the comm for a session's target. Raises InvalidArgumentError."""
+    """Return the comm address of a session's target. Raises InvalidArgumentError."""
     scheme, _, place = target.partition("://")
     return comm_address(place if scheme == _TARGET else target)
 
@@ -103,32 +104,36 @@ class Server:
     """One task of a cluster.
 
     Args:
-        server_or_cluster_def: The cluster, as `ClusterSpec` takes it.
-        job_name, task_index: Which task this is; may be left out where there is only one.
+        server_or_cluster_def: The cluster, in any form that `ClusterSpec` accepts.
+        job_name, task_index: The task of this server. May be omitted if only one task matches.
         protocol: None or "aioflow".
-        config: What devices the worker has (`device_count`), and how they work; and the settings of sessions on this
-            target where they have none of their own.
-        start: Whether what first needs it in this process starts it, on its event loop: a session on it or on another
-            task of the cluster, a server that sends to it, or `join`. `async with` always does.
-        options: Of the connections to it: by default `server_options`.
-        allow_dirs: The folders, and URLs of folders of stores, in which graphs may open files on this task: whoever can
-            reach the server can then read and write there. None by default but the `checkpoint_dir` of monitored
-            sessions, supervisors and session managers of this program whose target it is.
-        credentials: By what it proves itself to the other tasks and to clients, and they to it
-            (`aioflow.distributed.Credentials`); without them by what the environment says.
-        bind: Where it listens, "host" or "host:port", if that is not the address at which the others reach it: where
-            addresses are translated, or 0.0.0.0 in a container. The address is still what the cluster names.
+        config: Devices of the worker (`device_count`) and their settings; also the settings of sessions on this target
+            that have no settings of their own.
+        start: Whether the first use in this process starts the server, on the event loop of that use: a session on it
+            or
+            on another task of the cluster, a server that sends to it, or `join`. `async with` always starts it.
+        options: Options of the connections to the server. Default: `server_options`.
+        allow_dirs: Folders, and URLs of folders in stores, in which graphs may open files on this task. Any client that
+            can reach the server can then read and write there. By default only the `checkpoint_dir` of monitored
+            sessions, supervisors and session managers of this program that have this server as their target.
+        credentials: Credentials for mutual authentication with the other tasks and with clients
+            (`aioflow.distributed.Credentials`). Default: those of the environment.
+        bind: Listening address, "host" or "host:port", if it differs from the address at which others reach the server:
+            behind address translation, or 0.0.0.0 in a container. The cluster still names the latter address.
 
     Attributes:
-        worker: Owns the devices and the variables on them.
-        homes: Where the resources of the cluster are, if this is the task that keeps that; and those that are here.
-        cluster: The cluster; a port 0 of this task is replaced by a free port, which is kept for it.
+        worker: The worker, which owns the devices and the variables on them.
+        homes: The resource directory of the cluster, if this task is its coordinator; and the resources owned by this
+            task.
+        cluster: The cluster. Port 0 of this task is replaced by a free port that is reserved for the server.
 
     Raises:
         InvalidArgumentError, NotFoundError: the task is not in the cluster; `bind` is malformed.
-        AlreadyExistsError: another server of this process has the address, and has not been stopped.
-        UnavailableError, PermissionDeniedError: there is no free port; or it is not of this machine's loopback, and
-            there are no credentials. Or these are a client's.
+        AlreadyExistsError: another server of this process uses the address and has not been stopped.
+        UnavailableError: there is no free port.
+        PermissionDeniedError: the port is beyond this machine's loopback and there are no credentials; or the
+            credentials
+            are for clients.
     """
 
     def __init__(
@@ -177,26 +182,26 @@ class Server:
 
     @staticmethod
     def create_local_server(config: SessionConfig | None = None, start: bool = True) -> Server:
-        """A cluster of one task, "local", at any free port."""
+        """Create the server of a cluster with one task, "local", at a free port."""
         return Server({"local": ["127.0.0.1:0"]}, config=config, start=start)
 
     @property
     def target(self) -> str:
-        """What a `Session` is opened with, here or in another process."""
+        """Target of a `Session` on this server, in this or another process."""
         return _target(self._address)
 
     @property
     def incarnation(self) -> int:
-        """The number that tells this server from an earlier one at the same address."""
+        """Number that distinguishes this server from earlier ones at the same address."""
         return self._options.incarnation
 
     @property
     def task(self) -> str:
-        """The full name of the task."""
+        """Full name of the task."""
         return self._task.name
 
     def hello(self) -> Hello:
-        """What it says of itself."""
+        """Return the description of the server that it sends to clients."""
         jobs = {
             job: [[index, self.cluster.task_address(job, index)] for index in self.cluster.task_indices(job)]
             for job in self.cluster.jobs
@@ -207,11 +212,11 @@ class Server:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, unless it does already.
+        """Start to listen. Idempotent.
 
         Raises:
-            PermissionDeniedError: the address is not of this machine's loopback, and there are no credentials.
-            AlreadyExistsError: it is taken.
+            PermissionDeniedError: the address is beyond this machine's loopback, and there are no credentials.
+            AlreadyExistsError: the address is in use.
             FailedPreconditionError: the server has been stopped, or runs on another event loop.
         """
         check_process(self._process, f"the server of {self.task}")
@@ -242,7 +247,7 @@ class Server:
                 ready.set_exception(error)
 
     def _served(self, _: asyncio.Task[None]) -> None:
-        """It listens no more, or was cancelled before it began to."""
+        """Clean up after the server's task has ended, or was cancelled before it began."""
         if self._ready is not None and not self._ready.done():
             self._ready.cancel()
         if self._serving is not None:
@@ -251,7 +256,7 @@ class Server:
         self._leave()
 
     def _reserved(self) -> PortReservation | None:
-        """A port in the place of port 0, so that the target is this server's alone from the beginning."""
+        """Replace port 0 by a reserved free port, so that the target belongs to this server from the beginning."""
         scheme, place = split_address(self._listens_at)
         if scheme != "tcp":
             return None
@@ -290,21 +295,23 @@ class Server:
         await start_own(address)
         try:
             comm = await connect(address, _CONNECT_SECONDS, self._client_options, peer=task)
-        except DeadlineExceededError as error:  # of a task, not of the step: one that is stopped or cut off
+        except DeadlineExceededError as error:
+            # The connection's deadline, not the step's: the task is stopped or cut off.
             raise UnavailableError(f"{task} cannot be reached: {error.message}") from error
         async with Channel(comm) as channel:
             yield channel
 
     def is_here(self) -> bool:
-        """Whether a session on the running event loop may use the worker without a connection."""
+        """Return True if sessions on the running event loop may use the worker without a connection."""
         home = _home()
         return not self._closing.is_set() and (self._home is home or (self._home is None and self._starts_itself))
 
     async def open_session(self, peers: Mapping[str, int], origin: Origin | None = None) -> WorkerSession:
-        """The worker for a client in this process; starts the server if need be.
+        """Open a session of the worker for a client in this process, and start the server if necessary.
 
         Args:
-            peers, origin: As of `TaskWorker.open_session`.
+            peers: As for `TaskWorker.open_session`.
+            origin: As for `TaskWorker.open_session`.
         """
         await self.start()
         if self._serving is None:
@@ -312,7 +319,7 @@ class Server:
         return self._serving.tasks.open_session(peers, origin)
 
     async def join(self) -> None:
-        """Serve until the server has been stopped, or drained; if this is cancelled, stop it."""
+        """Serve until the server is stopped or drained. Cancellation stops it."""
         check_process(self._process, f"the server of {self.task}")
         if self._starts_itself and not self._closing.is_set():
             await self.start()
@@ -322,7 +329,7 @@ class Server:
             await self.stop()
 
     def status(self) -> ServerStatus:
-        """How it is, and what runs on it. Call on its event loop."""
+        """Return the state of the server and its activity. Call on its event loop."""
         serving = None if self._ended.is_set() else self._serving
         activity = Activity() if serving is None else serving.activity()
         state = "ended" if self._ended.is_set() else "begins" if serving is None else serving.state
@@ -331,11 +338,12 @@ class Server:
         )
 
     async def drain(self, seconds: float) -> None:
-        """Begin no more steps, wait for those that run, and stop the server. A step that is refused ends with an
-        UnavailableError by which nothing was applied.
+        """Refuse new steps, wait for the running ones, and stop the server.
+
+        A refused step fails with an UnavailableError that states that nothing was applied.
 
         Args:
-            seconds: For the steps that run; after that they are stopped, with an UnavailableError, too.
+            seconds: Time for the running steps. After that they are stopped, with an UnavailableError, too.
         """
         check_number(seconds, "the time for the steps that run", "a number of seconds")
         check_process(self._process, f"the server of {self.task}")
@@ -346,9 +354,7 @@ class Server:
             await self.stop()
 
     async def stop(self) -> None:
-        """Close all connections and listen no more; steps that run are stopped. In a child of the process that made the
-        server, do nothing.
-        """
+        """Close all connections and stop listening; running steps are stopped. Does nothing in a forked child."""
         if self._process != generation():
             return
         self._closing.set()
@@ -394,13 +400,13 @@ def _listening_address(address: str, bind: str | None) -> str:
 
 
 def _home() -> object:
-    """What runs here: the event loop; on one that is shared by simulated processes, one of these."""
+    """Return the running event loop, or the simulated process if several of them share the loop."""
     loop = asyncio.get_running_loop()
     return getattr(loop, "process", loop)
 
 
 def find_server(address: str) -> Server | None:
-    """The server of this process and event loop at the address of a comm, if there is one."""
+    """Return the server at a comm address that this process and event loop may use without a connection, if any."""
     server = _SERVERS.get(address)
     with suppress(RuntimeError):
         return server if server is not None and server.is_here() else None
@@ -408,17 +414,18 @@ def find_server(address: str) -> Server | None:
 
 
 def own_server(address: str) -> Server | None:
-    """The server of this process at the address of a comm, on whatever event loop, if there is one."""
+    """Return this process's server at a comm address, on any event loop, if there is one."""
     server = _SERVERS.get(address)
     process: object = None
-    with suppress(RuntimeError):  # no loop is running here
+    with suppress(RuntimeError):  # no event loop is running
         process = getattr(asyncio.get_running_loop(), "process", None)
     return server if server is not None and (process is None or server._home is process) else None
 
 
 async def start_own(address: str) -> None:
-    """Start the server of this process at the address of a comm, if there is one that is to start by itself and has
-    not been started. One that another thread has made is for an event loop of that. Raises as `Server.start`.
+    """Start this process's server at a comm address, if it starts on first use and has not been started.
+
+    A server made by another thread is left to that thread's event loop. Raises as `Server.start`.
     """
     server = _SERVERS.get(address)
     if server is None or server._home is not None or not server.is_here():
@@ -428,5 +435,5 @@ async def start_own(address: str) -> None:
 
 
 def is_of_this_process(address: str) -> bool:
-    """Whether the server at the address of a comm lives in this process, on whatever event loop."""
+    """Return True if the server at a comm address is in this process, on any event loop."""
     return own_server(address) is not None

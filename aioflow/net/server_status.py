@@ -1,4 +1,4 @@
-"""How a server is, as plain data: what its status page shows."""
+"""The status of a server as plain data, for its status page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Activity", "RunningStep", "ServerStatus"]
 
 @dataclass(frozen=True, slots=True)
 class RunningStep:
-    """A step that runs.
+    """A running step.
 
     Attributes:
-        id: Names it to all workers that take part in it; 0 for one that only this worker does.
-        seconds: For how long its part here has been running.
+        id: Identifier of the step for all its workers; 0 for a step that only this worker runs.
+        seconds: Time since its part here began.
         waiting: The async nodes that are being awaited, each with what it waits for.
     """
 
@@ -24,18 +24,19 @@ class RunningStep:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a server does.
+    """The activity of a server.
 
     Attributes:
-        connections: Of clients and other tasks.
-        parts: Of plans, registered and not forgotten.
-        running: Steps that run.
-        begun, failed, refused: Steps since the server began; those that were stopped have failed, those that came while
-            it drained were refused.
-        early_bytes: Of values that came before they were asked for.
-        memory: The most bytes that the process has had at once; 0 where the system does not say.
-        steps: The first hundred of those that run.
-        queues: The first hundred of what steps may wait for (queues, barriers …), each with its state in words.
+        connections: Number of connections from clients and other tasks.
+        parts: Number of registered parts of plans.
+        running: Number of running steps.
+        begun, failed, refused: Numbers of steps since the server started. Stopped steps count as failed; steps that
+            arrive while the server drains are refused.
+        early_bytes: Bytes of values that arrived before they were requested.
+        memory: Peak memory of the process in bytes; 0 where the system does not report it.
+        steps: The first hundred running steps.
+        queues: The first hundred objects that steps may wait for (queues, barriers …), each with a description of its
+            state.
     """
 
     connections: int = 0
@@ -52,15 +53,16 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """How a server is.
+    """The status of a server.
 
     Attributes:
-        task: Its full name.
-        target: What a session on it is opened with.
-        state: "begins", "serves", "drains" (it begins no more steps) or "ended".
-        seconds: Since it was made.
-        devices: Their full names.
-        lag: Seconds for which its event loop kept others waiting, when it was asked; None where nobody has asked.
+        task: Full name of the task.
+        target: Target of a session on the server.
+        state: "begins", "serves", "drains" (refuses new steps) or "ended".
+        seconds: Time since the server was created.
+        devices: Full names of the devices.
+        activity: The activity of the server.
+        lag: Delay of the event loop in seconds at the time of the request; None if not measured.
     """
 
     task: str
@@ -73,5 +75,5 @@ class ServerStatus:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes steps."""
+        """True if the server accepts steps."""
         return self.state == "serves"

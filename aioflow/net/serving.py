@@ -1,5 +1,7 @@
-"""What a server has while it listens, and how it comes to its end in order: no step begins, those that run have their
-time, what they have sent arrives, what was asked is answered, and only then are the connections ended.
+"""The state of a listening server, and its orderly shutdown.
+
+A draining server begins no more steps, waits for running steps, for the delivery of their values and for answers to all
+requests, and only then ends the connections.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from aioflow.runtime.step import Step
 
 __all__ = ["Serving"]
 
-_LOOK_SECONDS: Final = 0.05  # between looks whether values have arrived, which peers confirm a few times a second
-_GOODBYE_SECONDS: Final = 2.0  # for answers to arrive, beyond the time of the steps
-_MOST_STEPS: Final = 100  # that are described one by one
-_MOST_WAITS: Final = 20  # of each
+_LOOK_SECONDS: Final = 0.05  # between checks whether values have arrived; peers confirm them a few times a second
+_GOODBYE_SECONDS: Final = 2.0  # for the last answers, in addition to the time for running steps
+_MOST_STEPS: Final = 100  # described one by one
+_MOST_WAITS: Final = 20  # described per step
 _MOST_QUEUES: Final = 100
 
 
 class Serving:
-    """The parts of a server that listens.
+    """The components of a listening server.
 
     Attributes:
-        tasks: Its worker.
+        tasks: The server's worker.
     """
 
     def __init__(self, tasks: TaskWorker, outbox: Outbox, service: WorkerService) -> None:
@@ -40,11 +42,11 @@ class Serving:
 
     @property
     def state(self) -> str:
-        """ "serves", or "drains" if no more steps begin."""
+        """State of the server: "serves", or "drains" if no more steps begin."""
         return "serves" if self.tasks.admission.is_open else "drains"
 
     def activity(self) -> Activity:
-        """What runs, and how much there has been."""
+        """Return the running steps and the counters."""
         admission = self.tasks.admission
         running = list(admission.running)
         return Activity(
@@ -61,9 +63,7 @@ class Serving:
         )
 
     async def drain(self, seconds: float) -> None:
-        """Begin no more steps, and end all connections when those that run have ended; after so many seconds, stop
-        them.
-        """
+        """Begin no more steps, and end all connections once the running steps have ended; stop them after `seconds`."""
         admission = self.tasks.admission
         admission.close()
         in_order = True
@@ -75,10 +75,10 @@ class Serving:
             in_order = False
             admission.stop(UnavailableError(f"{self.tasks.task} ends, and the step has not ended within {seconds:g} s"))
             await admission.idle()
-        with suppress(TimeoutError):  # whoever does not listen is left
+        with suppress(TimeoutError):  # do not wait for peers that do not read
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._service.answered()
-                if in_order:  # a goodbye says that all values have arrived
+                if in_order:  # a graceful close tells peers that all values have arrived
                     await self._service.say_goodbye()
 
     async def _settled(self) -> None:

@@ -1,4 +1,4 @@
-"""How a server is, as JSON text that goes over the wire: a later release may say more, which others pass over."""
+"""The status of a server as JSON text for the wire. Unknown fields, which later releases may add, are ignored."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _STEP: Final[Mapping[str, type | tuple[type, ...]]] = {"id": int, "seconds": _NU
 
 
 def pack_status(status: ServerStatus) -> list[Array]:
-    """The one tensor: a string of one element."""
+    """Return the status as one tensor: a string of one element."""
     text = np.empty(1, object)
     text[0] = json.dumps(dataclasses.asdict(status)).encode()
     return [text]
 
 
 def unpack_status(tensors: Any) -> ServerStatus:
-    """What somebody has packed. Raises DataLossError."""
+    """Return the status packed by `pack_status`. Raises DataLossError."""
     if len(tensors) != 1 or tensors[0].dtype != object or tensors[0].size != 1:
         raise DataLossError("a malformed status", expected="one string")
     try:
@@ -45,6 +45,7 @@ def unpack_status(tensors: Any) -> ServerStatus:
         raise DataLossError("a malformed status", expected="JSON", actual=str(error)) from error
     known = _fields(document, _STATUS)
     activity = known.pop("activity")
+    # Earlier releases may not send all counters.
     counts = {
         field.name: activity.get(field.name, 0)
         for field in dataclasses.fields(Activity)

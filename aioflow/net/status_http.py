@@ -1,4 +1,4 @@
-"""The answers of a status page, without I/O: HTTP/1.0, GET and HEAD, and nothing that a request could be long about."""
+"""The responses of the status page, without I/O: HTTP/1.0, GET and HEAD, with a small limit on the request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioflow.net.status_text import as_metrics, as_text
 
 __all__ = ["MOST_BYTES", "answer"]
 
-MOST_BYTES: Final = 8 << 10  # of a request, with its headers
+MOST_BYTES: Final = 8 << 10  # per request, including headers
 _LINE: Final = re.compile(r"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.[01]")
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -44,10 +44,11 @@ _PAGES: Final[Mapping[str, Callable[[ServerStatus], _Page]]] = {
 
 
 def answer(received: bytes | bytearray, status: Callable[[], ServerStatus]) -> bytes | None:
-    """The whole answer to what has been received so far; None: more of it must come.
+    """Return the whole response to the bytes received so far, or None if the request is incomplete.
 
     Args:
-        status: How the server is; asked only for a request that is whole.
+        received: The bytes received so far.
+        status: Returns the status of the server; called only for complete requests.
     """
     head = received[:MOST_BYTES]
     if b"\n\r\n" not in head and b"\n\n" not in head:

@@ -1,6 +1,7 @@
-"""A page that says how a server is, over HTTP at a port of the loopback, for probes and collectors of metrics.
+"""The status page of a server: HTTP at a port of the loopback, for probes and metrics collectors.
 
-A connection is one request. It has a few seconds and a few KiB, whatever it does with them, and there are only so many.
+A connection serves one request. Its time and size are limited to a few seconds and KiB, and so is the number of
+connections.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from aioflow.net.status_http import answer
 __all__ = ["serve_status"]
 
 _HOST: Final = "127.0.0.1"
-_SECONDS: Final = 5.0  # of one connection
+_SECONDS: Final = 5.0  # per connection
 _MOST: Final = 32  # connections at a time
 
 
@@ -24,16 +25,16 @@ _MOST: Final = 32  # connections at a time
 async def serve_status(
     status: Callable[[], ServerStatus], port: int = 0, seconds: float = _SECONDS, most: int = _MOST
 ) -> AsyncIterator[str]:
-    """Serve `/`, `/health` and `/metrics` while the block runs, which gets the URL.
+    """Serve `/`, `/health` and `/metrics` during the block, which receives the URL.
 
     Args:
-        status: How the server is.
-        port: Of the loopback; 0 is a free one.
-        seconds: That a connection may take, with all that it does.
-        most: Connections at a time; one more is ended at once.
+        status: Returns the status of the server.
+        port: Port on the loopback; 0 for a free one.
+        seconds: Maximum duration of a connection.
+        most: Maximum number of connections; further ones are closed at once.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     loop = asyncio.get_running_loop()
     connections: set[asyncio.Transport] = set()
@@ -41,7 +42,8 @@ async def serve_status(
         lambda: _Connection(status, connections, seconds, most), _HOST, port, start_serving=False
     )
     try:
-        await listener.start_serving()  # not by `create_server`, which leaves the socket open where it is cancelled
+        # Not in `create_server`, which leaves the socket open if it is cancelled.
+        await listener.start_serving()
         yield f"http://{_HOST}:{listener.sockets[0].getsockname()[1]}/"
     finally:
         listener.close()
@@ -73,17 +75,18 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answered or self._transport is None:
-            return  # nobody asked for more
+            return  # one request per connection
         self._received += data
         found = answer(self._received, self._status)
         if found is not None:
             self._answered = True
             self._received.clear()
             self._transport.write(found)
-            self._transport.write_eof()  # and the peer ends it: who closes with something unread loses the answer
+            # Leave it to the peer to close: closing with unread input would reset the connection and lose the answer.
+            self._transport.write_eof()
 
     def eof_received(self) -> None:
-        """The transport closes, when all has been written."""
+        """Let the transport close once all has been written."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""How a server is, as text for people, and as metrics in Prometheus' text format."""
+"""The status of a server as text for people, and as metrics in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioflow.net.server_status import RunningStep, ServerStatus
 
 __all__ = ["as_metrics", "as_text"]
 
-_MOST_LETTERS: Final = 200  # of a name that a client has given
+_MOST_LETTERS: Final = 200  # of a name chosen by a client
 
 
 class _Metric(NamedTuple):
@@ -35,7 +35,7 @@ _METRICS: Final = (
 
 
 def as_metrics(status: ServerStatus) -> str:
-    """The metrics, each with the label `task`."""
+    """Return the metrics, each with the label `task`."""
     task = status.task.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     lines: list[str] = []
     for metric in _METRICS:
@@ -48,7 +48,7 @@ def as_metrics(status: ServerStatus) -> str:
 
 
 def as_text(status: ServerStatus) -> str:
-    """A line for each thing that there is."""
+    """Return the status as lines of text."""
     activity = status.activity
     steps = [line for step in activity.steps for line in _lines(step)]
     more = activity.running - len(activity.steps)
@@ -77,5 +77,5 @@ def _lines(step: RunningStep) -> list[str]:
 
 
 def _printable(line: str) -> str:
-    """What a terminal shows as it is; clients name nodes."""
+    """Replace the characters that a terminal would interpret; clients choose the names of nodes."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -1,7 +1,7 @@
 """The steps that a worker takes part in, by their ids, without I/O.
 
-Values for a step may come before the step itself is begun here, and go on coming after it has ended: the first are kept
-for a while, within limits, the others are dropped. The ids of steps that have ended are remembered (`ended_steps`).
+Values for a step may arrive before the step begins here, and after it has ended. Early values are kept for a while,
+within limits; late ones are dropped. The ids of ended steps are remembered (`ended_steps`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["JointStep", "Origin", "StepTable"]
 
 _MOST_EARLY: Final = 1024
 _EARLY_SECONDS: Final = 60.0
-_MOST_TEXT: Final = 400  # letters of an error that is kept for a step which may never begin
+_MOST_TEXT: Final = 400  # characters per text of an error kept for a step that may never begin
 
 
 class Origin(NamedTuple):
-    """The client of a step, as the worker knows it.
+    """The client of a step.
 
     Attributes:
-        take: Takes values to the task that the client itself is; from any thread.
-        connection: As of `Parcel`.
+        take: Delivers values to the client's own task; thread-safe.
+        connection: As for `Parcel`.
     """
 
     take: Callable[[Parcel], None]
@@ -39,14 +39,14 @@ class Origin(NamedTuple):
 
 
 class JointStep:
-    """One step, as far as this worker is concerned.
+    """The local part of a step.
 
     Attributes:
-        rendezvous: None where nothing is sent or received.
-        step: What runs here; None before it has begun.
-        peers: For each task that it sends to, the number of the process that it is meant for.
-        origin: Its client, where that is known.
-        client: Whose step it is; before it has begun, who has brought the first value.
+        rendezvous: The step's rendezvous; None if the part neither sends nor receives.
+        step: The running step; None before it has begun.
+        peers: Incarnation of the receiving process for each task that the part sends to.
+        origin: The client of the step, if known.
+        client: Key of the step's client; before the step has begun, of the client that sent the first value.
     """
 
     __slots__ = ("_ended", "_over", "client", "id", "origin", "peers", "rendezvous", "step", "timer")
@@ -63,12 +63,12 @@ class JointStep:
         self.timer: asyncio.TimerHandle | None = None
 
     def fail(self, error: OpError) -> None:
-        """Stop it because of an error somewhere else. Call on its event loop."""
+        """Stop the step because of an error elsewhere. Call on its event loop."""
         if self.step is not None:
             self.step.stop(error)
 
     def end(self) -> None:
-        """Nothing of it is running any more."""
+        """Declare that nothing of the step runs any more."""
         self._over = True
         if self._ended is not None:
             self._ended.set()
@@ -81,11 +81,11 @@ class JointStep:
 
 
 class StepTable:
-    """The steps of one worker. A client is whatever can be a key: None stands for this process.
+    """The steps of one worker. Any hashable identifies a client; None stands for this process.
 
     Args:
-        make: Makes the rendezvous of a step; it gets the id of the step.
-        limits: Of the values that come before their steps.
+        make: Returns the rendezvous of a step, given the step's id.
+        limits: Limits on values that arrive before their steps.
     """
 
     def __init__(self, make: Callable[[int], Rendezvous], limits: Limits = DEFAULT_LIMITS) -> None:
@@ -101,24 +101,25 @@ class StepTable:
 
     @property
     def early_bytes(self) -> int:
-        """What the values take that came before they were asked for, at the most."""
+        """Upper bound on the bytes of values that arrived before they were requested."""
         return self._values.total
 
     def get(self, id: int) -> JointStep | None:
-        """The step, unless it has not begun or has ended."""
+        """Return the running step with this id, if any."""
         return self._steps.get(id)
 
     def begin(self, id: int, step: Step, peers: Mapping[str, int], meets: bool = True, client: Any = None) -> JointStep:
-        """The step runs here from now on; `end` must follow.
+        """Register a step that begins here. Call `end` afterwards.
 
         Args:
-            peers: As of `JointStep`.
-            meets: Whether anything is sent or received in it.
-            client: Whose step it is; nobody else stops it.
+            id: The id of the step.
+            step: The step.
+            peers: As for `JointStep`.
+            meets: Whether the part sends or receives anything.
+            client: Key of the step's client, the only one that can abort it.
 
         Raises:
-            OpError: it has been aborted before, or took so long to begin that it has been given up, or values for it
-                have been dropped.
+            OpError: the step has been aborted, was given up because it began too late, or values for it were dropped.
         """
         if id in self._steps or self._ended.refuses(id, client):
             raise self._ended.error(id) or AbortedError(
@@ -135,7 +136,7 @@ class StepTable:
         return joint
 
     def end(self, joint: JointStep) -> None:
-        """Nothing of the step is running any more."""
+        """Remove a step of which nothing runs any more."""
         del self._steps[joint.id]
         self._values.remove(joint.id)
         if joint.rendezvous is not None:
@@ -144,17 +145,22 @@ class StepTable:
         joint.end()
 
     def deliver(self, id: int, edge: str, tag: str, value: Any, source: Any = None) -> None:
-        """A value for a step has come; nothing is done for one that has ended.
+        """Deliver a value to a step. A value for a step that has ended is dropped.
 
         Args:
-            source: The client that has brought it, which `lose` will be told of.
+            id: The id of the step.
+            edge: The edge that the value belongs to.
+            tag: Tag of the value within the step.
+            value: The value.
+            source: Key of the client that sent the value, as for `lose`.
 
         Raises:
-            InternalError: it has come twice.
+            InternalError: the value has already been delivered.
         """
         joint = self._steps.get(id)
         if joint is not None:
-            meeting = joint.rendezvous  # without one nobody asks for it
+            meeting = joint.rendezvous
+            # Without a rendezvous, no node of the part receives values.
             if meeting is not None and meeting.deliver(edge, tag, value) and source is not None:
                 self._values.add(source, id, edge, tag, value)
                 self._make_room(source)
@@ -187,28 +193,28 @@ class StepTable:
                     joint.rendezvous.abort(error)
 
     def _has_less(self, joint: JointStep) -> bool:
-        """Whether a step that runs has asked for half of its values or more since they were counted."""
+        """Return True if a running step has consumed at least half of its values since they were counted."""
         kept = () if joint.rendezvous is None else joint.rendezvous.kept()
         size, counted = sum(size_of(*value) for value in kept), self._values.bytes_of(joint.id)
         self._values.correct(joint.id, size)
         return 2 * size <= counted
 
     def lose(self, source: Any) -> None:
-        """A client has gone: what it has brought for steps that have not begun is dropped, and they will not."""
+        """Give up the steps that have not begun and have values from this client, whose connection has ended."""
         for id in self._early.keys() & set(self._values.steps_of(source)):
             self._give_up(id, AbortedError("values for the step came by a connection that has gone since", actual=id))
         self._ended.lose(source)
 
     def has_changed(self, id: int) -> bool:
-        """Return whether the step has run here, has ended, and has changed anything for good."""
+        """Return True if the step has run here, has ended, and has made a permanent change."""
         return self._ended.has_changed(id)
 
     def set_changed(self, id: int) -> None:
-        """Note that a step that has ended here has changed something for good after all."""
+        """Record that a step that has ended here has made a permanent change after all."""
         self._ended.set_changed(id)
 
     def abort(self, id: int, error: OpError, client: Any = None) -> JointStep | None:
-        """Stop a step of a client; one that has not begun will not. Returns it if it is running."""
+        """Stop a step of a client, and return it if it is running. A step that has not begun is never going to."""
         joint = self._steps.get(id)
         if joint is not None:
             if joint.client != client:
@@ -231,7 +237,7 @@ class StepTable:
             self._values.remove(id)
 
     def close(self) -> None:
-        """Drop what came early."""
+        """Drop the early values."""
         for id in list(self._early):
             self._drop_early(id)
 
@@ -241,7 +247,7 @@ def _never_came(id: int) -> OpError:
 
 
 def _shortened(error: OpError) -> OpError:
-    """What is kept of an error that a peer has sent, perhaps many of them."""
+    """Truncate an error that a peer has sent, since many of them may be kept."""
     texts = (error.message, error.node, error.op_type, error.expected, error.actual)
     message, node, op_type, expected, actual = (None if text is None else str(text)[:_MOST_TEXT] for text in texts)
     return type(error)(message or "", node=node, op_type=op_type, expected=expected, actual=actual)

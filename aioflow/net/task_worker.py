@@ -1,8 +1,8 @@
-"""The worker of one task of a cluster: a `Worker` whose steps meet those of other tasks.
+"""The worker of one task of a cluster: a `Worker` whose steps exchange values with other tasks.
 
-Each client has a `WorkerSession` on it, whatever way it comes by: over a connection (`worker_service.py`), or straight
-from a session in the same process. Parts, kernel state and steps belong to that, and are gone with it; variables and
-other resources belong to the worker.
+Each client has a `WorkerSession`, whether it uses a connection (`worker_service.py`) or is a session in the same
+process. Parts, kernel state and steps belong to that session and end with it. Variables and other resources belong to
+the worker.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ __all__ = ["Push", "TaskWorker", "WorkerSession"]
 
 Push: TypeAlias = Callable[[Parcel], None]
 
-_NAMES: Final = 4096  # a cluster has fewer devices; what a peer makes up does not stay for good
-_HELD_SECONDS: Final = 2.0  # for which the elements of a step that has ended wait for `abort`
-_MOST_HELD: Final = 64  # steps, each with what it has taken
+_NAMES: Final = 4096  # more than the devices of a cluster; bounded, since peers could invent names
+_HELD_SECONDS: Final = 2.0  # for which elements taken by an ended step are held for an `abort`
+_MOST_HELD: Final = 64  # steps whose elements are held
 _owner_of: Final = lru_cache(_NAMES)(task_of)
 
 
 class TaskWorker:
-    """A worker with its steps and its outbox; it belongs to the running event loop.
+    """A worker with its steps and its outbox. It belongs to the running event loop.
 
     Args:
-        worker: What runs the parts.
-        push: Takes values to other tasks; from any thread.
-        is_task: Whether a task is one of the cluster; otherwise it is that of the client whose step it is.
-        limits: Of what peers send.
+        worker: Runs the parts.
+        push: Sends values to other tasks; thread-safe.
+        is_task: Returns whether a task belongs to the cluster; otherwise it is the own task of the step's client.
+        limits: Limits on data from peers.
 
     Attributes:
-        is_task: As above.
-        admission: Of the steps of all clients.
+        is_task: As above, with a cache.
+        admission: Admits the steps of all clients.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TaskWorker:
         self._push = push
         self.is_task = lru_cache(_NAMES)(is_task)
         self._devices = frozenset(worker.devices)
-        self._sessions = itertools.count(-1, -1)  # below those of sessions in this process
+        self._sessions = itertools.count(-1, -1)  # negative; sessions in this process have positive numbers
         self.steps = StepTable(self._rendezvous, limits)
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
@@ -81,7 +81,7 @@ class TaskWorker:
         def push(edge: str, tag: str, value: Any, to: str) -> None:
             joint = self.steps.get(step)
             if joint is None:
-                return  # it has ended
+                return  # the step has ended
             task, origin = _owner_of(to), joint.origin
             connection = None if origin is None else origin.connection
             parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail, connection)
@@ -96,24 +96,25 @@ class TaskWorker:
 
     @property
     def is_open(self) -> bool:
-        """Whether its server runs."""
+        """True while the server runs."""
         return not self._closed
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller is on its event loop."""
+        """True if the caller is on the worker's event loop."""
         return asyncio.get_running_loop() is self._loop
 
     def close(self) -> None:
-        """The server has ended."""
+        """Close the worker at the end of its server."""
         self._closed = True
         self.steps.close()
 
     def deliver(self, request: Request, source: Any = None) -> None:
-        """A value for a step has come by a connection.
+        """Deliver a value that has arrived over a connection.
 
         Args:
-            source: As of `StepTable.deliver`.
+            request: The push with the value.
+            source: As for `StepTable.deliver`.
 
         Raises:
             DataLossError: the message is malformed.
@@ -127,7 +128,7 @@ class TaskWorker:
         self.steps.deliver(request.number, asked.edge, asked.tag, value, source)
 
     def take(self, parcel: Parcel) -> None:
-        """A value for a step has come from within this process; from any thread."""
+        """Deliver a value sent within this process. Thread-safe."""
         if threading.get_ident() == self._home:
             self._take(parcel)
         else:
@@ -140,22 +141,22 @@ class TaskWorker:
             parcel.fail(error)
 
     def open_session(self, peers: Mapping[str, int] | None = None, origin: Origin | None = None) -> WorkerSession:
-        """What one client gets.
+        """Open a session for one client.
 
         Args:
-            peers: For each task the number of its process, as the client knows it.
+            peers: Incarnations by task, as known to the client.
             origin: The client.
         """
         return WorkerSession(self, next(self._sessions), {} if peers is None else peers, origin)
 
 
 class _Handle(NamedTuple):
-    """What must be known of a registered part.
+    """The facts about a registered part.
 
     Attributes:
-        executable: What runs it, for the caller who does not wait; None where it is none of one strand.
-        meets: Whether anything is sent or received in it.
-        changes: Whether anything is changed.
+        executable: The executable for calls that do not wait; None unless the part is one strand.
+        meets: Whether the part sends or receives anything.
+        changes: Whether the part changes state.
     """
 
     executable: Executable | None
@@ -164,12 +165,12 @@ class _Handle(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """The elements that a step has taken which has ended, until its client says whether they are put back.
+    """The elements taken by an ended step, until its client reports whether to put them back.
 
     Attributes:
-        taken: How each element is put back.
-        changed: Whether the step has changed anything besides.
-        is_delivered: Whether the fetches are on their way, and the elements the client's if it says nothing.
+        taken: Callbacks that put the elements back.
+        changed: Whether the step has changed anything else.
+        is_delivered: Whether the fetches have been sent, so that without a report the elements belong to the client.
     """
 
     taken: Sequence[GiveBack]
@@ -177,19 +178,21 @@ class _Held(NamedTuple):
     is_delivered: bool
 
     def put_back(self) -> None:
-        """Put back the elements, the last first."""
+        """Put the elements back, the last first."""
         for give_back in reversed(self.taken):
             give_back()
 
 
 class WorkerSession:
-    """What a worker is to one client (`runtime.worker.WorkerAPI`). `close` must follow.
+    """The interface of a worker for one client (`runtime.worker.WorkerAPI`). Call `close` afterwards.
 
     Args:
-        peers, origin: As of `TaskWorker.open_session`; `peers` is read at each step.
+        owner: The worker.
+        number: Key of the client in `StepTable`.
+        peers, origin: As for `TaskWorker.open_session`; `peers` is read at each step.
 
     Attributes:
-        number: Of the client, as `StepTable` knows it.
+        number: Key of the client in `StepTable`.
     """
 
     def __init__(self, owner: TaskWorker, number: int, peers: Mapping[str, int], origin: Origin | None) -> None:
@@ -202,19 +205,19 @@ class WorkerSession:
         self._handles: dict[int, _Handle] = {}
         self._running: dict[JointStep, None] = {}
         self._held: dict[int, _Held] = {}
-        self._aborted: set[int] = set()  # of the steps that run, those whose client has said why they end
+        self._aborted: set[int] = set()  # running steps that the client has aborted
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be asked."""
+        """True while the session accepts calls."""
         return not self._closed and self._owner.is_open
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
-        """Bind the kernels of a part and generate its strands; `session` is ignored here.
+        """Bind the kernels of a part and generate its strands; `session` is ignored.
 
         Raises:
-            UnimplementedError: there is no kernel for a node.
-            NotFoundError: it is for devices that are not here.
+            UnimplementedError: a node has no kernel.
+            NotFoundError: the part uses devices that do not exist here.
         """
         handle = await register(self._worker, part, self.number, config)
         executable = self._worker.executable(handle)
@@ -223,7 +226,7 @@ class WorkerSession:
         return handle
 
     async def deregister(self, handle: int) -> None:
-        """Forget a part; a step of it that is running goes on."""
+        """Forget a part; a running step of it continues."""
         if handle in self._handles:
             del self._handles[handle]
             await self._worker.deregister(handle)
@@ -232,13 +235,17 @@ class WorkerSession:
         """Run a registered part once and return its fetches.
 
         Args:
-            answered: Whether the client, which is elsewhere, waits for the part. None for one in this process, which
-                puts back itself what the step has taken.
+            handle: The registered part.
+            feeds: The feeds of the whole step.
+            step: The step.
+            answered: Whether a remote client waits for the answer. None for a client in this process, which puts back
+                taken
+                elements itself.
 
         Raises:
-            NotFoundError: this client has registered no such part.
-            UnavailableError: the worker is about to end, and begins no more steps.
-            InvalidArgumentError: the step has no number, and something is sent or received in it.
+            NotFoundError: this client has not registered the part.
+            UnavailableError: the worker is shutting down and begins no more steps.
+            InvalidArgumentError: the step has no id although the part sends or receives values.
             OpError: a kernel failed, or the step was stopped; the first cause.
         """
         known = self._handles.get(handle)
@@ -256,17 +263,19 @@ class WorkerSession:
             return fetches
         except BaseException as error:
             if answered is not None:
-                await self._unwind(step, error, answered)  # before the answer to `abort`, which waits for the end
+                await self._unwind(step, error, answered)  # before `_leave`, which lets `abort` answer
             raise
         finally:
             self._leave(step, joint, failed)
 
     def hold(self, step: Step, is_delivered: bool = True) -> None:
-        """Hold the elements that a step has taken which has ended, until `abort` says whether they are put back.
+        """Hold the elements taken by an ended step until `abort` decides whether to put them back.
 
         Args:
-            is_delivered: Whether the fetches are sent to the client, so that without an `abort` the elements are its.
-                Otherwise they are put back after two seconds, or when the client is gone.
+            step: The ended step.
+            is_delivered: Whether the fetches are sent to the client, so that without an `abort` the client owns the
+                elements.
+                Otherwise they are put back after two seconds, or when the session closes.
         """
         if taken := step.keep():
             self._held[step.id] = _Held(taken, step.changed, is_delivered)
@@ -279,34 +288,37 @@ class WorkerSession:
         if held is None:
             return
         if held.is_delivered:
-            self._owner.steps.set_changed(step)  # the elements are gone, which a later abort has to say
+            self._owner.steps.set_changed(step)  # the elements are gone; a later abort must report that
         else:
             held.put_back()
 
     async def _unwind(self, step: Step, error: BaseException, answered: bool) -> None:
-        """Put back the elements that a step has taken which ends with an error, as `Step.unwind`. Hold them where this
-        end cannot know what became of the rest of the step: `abort` says so. It may have ended well, in spite of a time
-        limit or of the end of the connection, if the client does not wait for this part, and the part had sent what
-        others need of it.
+        """Put back the elements taken by a failed step (`Step.unwind`), or hold them until `abort` decides.
+
+        They are held if this end cannot know the outcome of the whole step: it may have succeeded in spite of a
+        deadline or
+        the end of the connection, if the client does not wait for this part, and the part had sent what the others
+        need.
         """
         is_known = step.id in self._aborted or has_failed(error)
         self._aborted.discard(step.id)
         if not (is_known or answered) and step.rendezvous is not None and step.rendezvous.has_sent:
             self.hold(step)
         elif not is_known and isinstance(error, asyncio.CancelledError) and step.error is None:
-            self.hold(step, is_delivered=False)  # its request was cancelled: perhaps another worker has failed on them
+            self.hold(step, is_delivered=False)  # cancelled request: another worker may have failed on these elements
         else:
             await step.unwind(error)
 
     def begin(
         self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
-        """None: what runs in this process is waited for."""
+        """Return None always: an in-process part is awaited, not started in the background."""
         return None
 
     def run_brief(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished | None:
-        """`run` for one who does not wait: the fetches, of which large ones may have to be copied yet; None where the
-        part is not known to be short, and nothing of it has begun.
+        """Like `run`, for callers that do not wait. Return None and begin nothing unless the part is known to be short.
+
+        Large fetches may remain to be copied: then the result is an `Unfinished`.
         """
         known = self._handles.get(handle)
         if known is None or known.executable is None or len(feeds) != known.executable.feeds:
@@ -324,9 +336,7 @@ class WorkerSession:
             self._leave(step, joint, failed)
 
     def run_inline(self, handle: int, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """As `run_brief`, for a step in which no other worker has a part, and for which nobody asks meanwhile; None on
-        another event loop, too.
-        """
+        """Like `run_brief`, for a step of this worker alone, without an id. None on another event loop, too."""
         known, admission = self._handles.get(handle), self._owner.admission
         if known is None or known.executable is None or known.meets or not (admission.is_open and self._owner.is_here):
             return None
@@ -341,7 +351,7 @@ class WorkerSession:
         return fetches
 
     def _enter(self, step: Step, known: _Handle) -> JointStep | None:
-        """The step begins here; `_leave` must follow. Raises OpError: it does not."""
+        """Begin the step here. `_leave` must follow. Raises OpError if the step is refused."""
         self._owner.admission.begin(step)
         try:
             if step.id:
@@ -369,13 +379,17 @@ class WorkerSession:
         return joint
 
     def waiting(self, step: int) -> Sequence[tuple[str, float, str]]:
-        """What a step waits for here, as `StuckStep.waiting`."""
+        """Return what a step waits for here, in the form of `StuckStep.waiting`."""
         joint = self._owner.steps.get(step)
         return () if joint not in self._running or joint.step is None else joint.step.report().waiting
 
     async def abort(self, step: int, error: OpError) -> bool:
-        """Stop a step of this client, because of an error somewhere else; returns when nothing of it is running here
-        any more, and whether it may have changed anything. What one that has just ended has only taken is given back.
+        """Stop a step of this client because of an error elsewhere, and put back the elements that it has taken.
+
+        Waits until nothing of the step runs here any more.
+
+        Returns:
+            Whether the step may have changed anything.
         """
         begun = self._owner.steps.has_changed(step)
         joint = self._owner.steps.abort(step, error, self.number)
@@ -393,23 +407,23 @@ class WorkerSession:
         return held.changed
 
     def take(self, parcel: Parcel) -> None:
-        """A value for a step has come from within this process; from any thread."""
+        """Deliver a value sent within this process. Thread-safe."""
         self._owner.take(parcel)
 
     def deliver(self, request: Request) -> None:
-        """A value for a step has come by a connection."""
+        """Deliver a value that has arrived over a connection."""
         self._owner.deliver(request)
 
     async def state(self) -> WorkerState:
-        """How the worker is, with what all its clients have there."""
+        """Return the state of the worker, which counts the parts and steps of all clients."""
         return await self._worker.state()
 
     async def reset(self, containers: Sequence[str] | None = None) -> None:
-        """Drop the resources of the containers, or of all."""
+        """Drop the resources of these containers, or of all."""
         self._worker.reset(containers)
 
     async def close(self) -> None:
-        """Stop what runs, and forget all that the client had here."""
+        """Stop the client's running steps, and drop its parts and state."""
         self._closed = True
         running = list(self._running)
         for joint in running:

@@ -1,12 +1,14 @@
 """Comms over TCP: "tcp://127.0.0.1:2222".
 
-The protocol receives into buffers that the decoder names: within a large tensor, its own memory. The transport has a
-high-water mark of zero, so that `send` knows when the system has everything. What is not long goes to it at once, in
-one call of the system, with whatever else was posted in the same turn of the event loop. A long message goes one
-buffer at a time, so that none is joined with others, and after every chunk the loop gets its turn, and small messages
-with it.
+The protocol receives into buffers chosen by the decoder: within a large tensor, the tensor's own memory. The
+transport's high-water mark is zero, so that `send` knows when the system has accepted everything.
 
-Until the ends have proved themselves (`proving`) nothing is read but the few bytes of that, and no memory is taken.
+Short messages are passed to the system at once, in one call together with all messages posted in the same turn of the
+event loop. A long message is written buffer by buffer, so that buffers are not joined. After every chunk it yields to
+the event loop, and small messages can be sent in between.
+
+Until both ends have proved themselves (`proving`), only the few bytes of the handshake are read, and no memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -42,15 +44,17 @@ _CLOSE: Final = bare_frame(Kind.CLOSE)
 
 
 class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
-    """One end of a TCP connection: the protocol that asyncio drives, and the comm that is used.
+    """One end of a TCP connection: an asyncio protocol and a comm.
 
     Args:
-        peer: What to call the other end, or None for its address.
-        arrivals: Bounds what comes by this connection and others; None for no bound.
+        role: The end of the connection that this is.
+        options: Options of the connection.
+        peer: Name of the other end in errors, or None for its address.
+        arrivals: Limits the bytes arriving over this and other connections; None for no limit.
 
     Attributes:
-        greeted: Done when both ends have said hello and proved themselves, or the connection has ended before.
-        lost: Done when the connection is gone.
+        greeted: Done when both ends have proved themselves, or the connection has ended before that.
+        lost: Done when the connection is closed.
     """
 
     peer: str
@@ -60,8 +64,8 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     used_at: float = 0.0
     heard: int = 0
     _transport: asyncio.Transport
-    _proving: Proving | None = None  # until it is done
-    _decoder: Decoder  # from then on
+    _proving: Proving | None = None  # during the handshake
+    _decoder: Decoder  # after the handshake
     _begun = _filling = False
 
     def __init__(
@@ -78,18 +82,18 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._connected = self._over_tls = False
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        self._seal: Seal | None = None  # of what is sent
-        self._piece = CHUNK_BYTES  # the longest payload that is sent in one piece
+        self._seal: Seal | None = None  # of outgoing frames
+        self._piece = CHUNK_BYTES  # longest payload sent in one piece
         self._inbox = Inbox(options.limits.unread_bytes, partial(_resume_reading, self))
-        self._strings: list[Strings] = []  # of messages that have come, to be filled in
+        self._strings: list[Strings] = []  # string tensors of received messages, still to be decoded
         self._reading = True
         self._error: OpError | None = None
-        self._goodbye = False  # whether the peer has said it
+        self._goodbye = False  # True once the peer has closed gracefully
         self._heartbeat = Heartbeat(options.misses)
         self._beats = Beats(self._loop.time())
         self._heard_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._turn = asyncio.Lock()  # of who sends in order
+        self._turn = asyncio.Lock()  # held by the sender of a long message
         self._writing = True
         self._writers: deque[asyncio.Future[None]] = deque()
         self._posted: list[Buffer] = []
@@ -100,11 +104,11 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     # ── what asyncio calls ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open the handshake."""
-        self._transport = stream = cast("asyncio.Transport", transport)  # what uvloop gives is none by its class
+        """Start the handshake."""
+        self._transport = stream = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
         self._connected = True
         sock, address = stream.get_extra_info("socket"), stream.get_extra_info("peername")
-        if self._error is None and address is None:  # it was reset before it was accepted
+        if self._error is None and address is None:  # reset before it was accepted
             self._error = UnavailableError(f"{self.peer} cannot be reached any more: the connection is gone")
         if self._error is not None:
             self._fail(self._error)
@@ -124,13 +128,13 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         stream.write(self._proving.opening)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory for the next bytes."""
         if self._proving is not None:
             return self._proving.buffer()
         return self._decoder.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes have come."""
+        """Process `nbytes` bytes written to the buffer."""
         self._heartbeat.heard()
         self._heard_at = self._loop.time()
         try:
@@ -146,13 +150,13 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             self._fail(bare(error))
 
     def eof_received(self) -> bool:
-        """The peer sends no more; the transport closes itself."""
+        """Process the end of the peer's data; the transport then closes itself."""
         if not self._goodbye:
             self._fail(UnavailableError(f"{self.peer} has ended without a goodbye{_perhaps(self)}"))
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """Clean up after the connection has closed."""
         if isinstance(error, ssl.SSLError) and self._connected and self._proving is not None:
             self._fail(UnauthenticatedError(f"{self.peer} does not take this process's certificate: {error}"))
         because = ("the connection is gone" if error is None else f"{type(error).__name__}: {error}") + _perhaps(self)
@@ -162,22 +166,22 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if not self.lost.done():
             self.lost.set_result(None)
         self._sharing.end()
-        if self._begun:  # not later: what refers to this refers to itself, and waits for the collector
+        if self._begun:  # now: this object is part of a reference cycle, and would wait for the collector
             self._decoder.drop()
 
     def pause_writing(self) -> None:
-        """The system takes no more for now."""
+        """Make senders wait: the system accepts no more data for now."""
         self._writing = False
 
     def resume_writing(self) -> None:
-        """The system has taken everything."""
+        """Wake waiting senders: the system has accepted everything."""
         self._writing = True
         self._wake_writers()
 
     # ── in ──
 
     def _begin(self, proving: Proving) -> None:
-        """Both ends have proved themselves."""
+        """Start to exchange messages after the handshake."""
         self._begun, self.used_at = True, self._heard_at
         seals, self._proving = proving.seals(), None
         if seals is not None:
@@ -193,7 +197,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     def _arrived(self, message: Message) -> None:
         if message.kind >= Kind.REQUEST:
             if message.kind is Kind.FAILURE and not message.request:
-                raise decode_error(message.header, self.peer)  # the peer has dismissed this end
+                raise decode_error(message.header, self.peer)  # the peer has closed with a reason
             self.used_at = self._heard_at
             size = sum(tensor.nbytes for tensor in message.tensors)
             self._inbox.put(message, size + _MESSAGE_BYTES)
@@ -207,13 +211,16 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             self._end(UnavailableError(f"{self.peer} has closed the connection"), None)
 
     def _fail(self, error: OpError) -> None:
-        """End at once because of an error, unless it has ended already."""
+        """End the connection at once because of an error, unless it has already ended."""
         self._end(error, error)
         if self._connected:
             self._transport.abort()
 
     def _end(self, error: OpError, received: OpError | None) -> None:
-        """Nothing more is sent, or received after what has come: senders get `error`, receivers `received`."""
+        """Stop sending and receiving.
+
+        Further sends raise `error`. Once the received messages are consumed, receives raise `received`, if not None.
+        """
         if self._error is None:
             self._error = error
         self._inbox.finish(received)
@@ -227,7 +234,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if nothing can be sent any more."""
         return self._error is not None
 
     def _require_open(self) -> None:
@@ -235,14 +242,14 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             raise gone(self.peer, self._error)
 
     def post(self, message: Message) -> bool:
-        """Send a message that goes in one piece, unless something is in the way; see `Comm`."""
+        """Send a message in one piece if no waiting is needed; see `Comm`."""
         self._require_open()
         if not self._writing or self._turn.locked():
             return False
         encoded = self._sharing.encode_now(message, self._piece)
         if encoded is None:
             return False
-        if self._seal is not None:  # at once: the tags are of the order in which frames are written
+        if self._seal is not None:  # at once: tags depend on the order in which frames are written
             _write(self, self._seal.whole(encoded), encoded.size)
             return True
         if self._posted_bytes + encoded.size > _JOINED:
@@ -254,7 +261,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         return True
 
     def _write_posted(self) -> None:
-        """Hand over what was posted in this turn of the event loop."""
+        """Write the messages that were posted in this turn of the event loop."""
         buffers, size = self._posted, self._posted_bytes
         self._posted, self._posted_bytes = [], 0
         if buffers and self._error is None:
@@ -282,7 +289,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     async def _send_in_turn(self, encoded: Encoded) -> None:
         await self._written()
         self._require_open()
-        self._write_posted()  # while nobody had the turn; nothing is posted while somebody has
+        self._write_posted()  # posted while `_turn` was free; `post` refuses messages while it is held
         if encoded.payload_bytes <= self._piece:
             _write(self, encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)
         else:
@@ -299,14 +306,14 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
                 for buffer in buffers if self._seal is None else self._seal.sealed(buffers):
                     self._transport.write(buffer)
                 await self._written()
-                await asyncio.sleep(0)  # small messages go here
+                await asyncio.sleep(0)  # small messages are sent in between
                 self._require_open()
         except BaseException:
             self.abort("a send was stopped in the middle of a message")
             raise
 
     async def _written(self) -> None:
-        """Wait until the system has everything."""
+        """Wait until the system has accepted everything."""
         while not self._writing:
             self._require_open()
             waiter = self._loop.create_future()
@@ -321,15 +328,15 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
 
     @property
     def silence(self) -> float:
-        """Seconds for which nothing has come; see `Comm`."""
+        """Seconds since the peer's last data; see `Comm`."""
         return self._loop.time() - self._heard_at
 
     def since(self, beat: int) -> float:
-        """Seconds since this end sent a heartbeat; see `Comm`."""
+        """Return the seconds since this end sent a heartbeat; see `Comm`."""
         return self._beats.since(beat, self._loop.time())
 
     async def receive(self) -> Message | None:
-        """The next message, or None; see `Comm`."""
+        """Return the next message, or None; see `Comm`."""
         return await self._inbox.receive(self.peer)
 
     def dispatch(self, on_message: OnMessage, on_end: OnEnd) -> None:
@@ -339,13 +346,13 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     # ── the end ──
 
     async def opened(self) -> None:
-        """Wait until both ends have proved themselves. Raises what went wrong."""
+        """Wait for the end of the handshake. Raises the error if it failed."""
         await asyncio.shield(self.greeted)
-        if not self._goodbye:  # which the peer may have said right after that
+        if not self._goodbye:  # the peer may have closed right after the handshake
             self._require_open()
 
     async def close(self) -> None:
-        """Let the peer have everything, and end the connection; aborts after `CommOptions.close_timeout`."""
+        """Send all pending data and close the connection; abort it after `CommOptions.close_timeout`."""
         try:
             async with asyncio.timeout(self._options.close_timeout):
                 async with self._turn:
@@ -353,22 +360,22 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
                         self._write_posted()
                         self._write_bare(_CLOSE)
                         self._end(UnavailableError(f"the connection to {self.peer} is closed"), None)
-                        _resume_reading(self)  # up to the peer's end of file; what comes is dropped
+                        _resume_reading(self)  # up to the peer's end of file; further data is dropped
                         _end_writing(self._transport)
                 await asyncio.shield(self.lost)
-        except OSError:  # the time is up, or the system has ended the connection already
+        except OSError:  # timed out, or the system has closed the connection
             self._transport.abort()
         except BaseException:
             self.abort("its close was stopped")
             raise
 
     def abort(self, reason: str) -> None:
-        """End the connection now."""
+        """Close the connection at once."""
         self._fail(UnavailableError(f"the connection to {self.peer} was aborted: {reason}"))
 
     def dismiss(self, error: OpError) -> None:
-        """End the connection now, and tell the peer why; see `Comm`."""
-        if self._error is None and not self._turn.locked():  # otherwise a long message would have to come to its end
+        """Close the connection with a reason for the peer; see `Comm`."""
+        if self._error is None and not self._turn.locked():  # otherwise a long message would have to be completed first
             if not self.tell():
                 error.may_have_been_applied = True
             self._write_posted()
@@ -377,8 +384,9 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             self._fail(error)
 
 
-_MESSAGE_BYTES: Final = 512  # what a message without tensors takes, about
-_JOINED: Final = 1 << 20  # bytes; some transports join buffers, which is cheaper than another call up to about this
+_MESSAGE_BYTES: Final = 512  # approximate memory of a message without tensors
+# Bytes; some transports join buffers, which up to about this size is cheaper than another call.
+_JOINED: Final = 1 << 20
 
 
 def _opened(comm: TcpComm, sock: socket.socket) -> Proving:
@@ -417,7 +425,7 @@ def _late(comm: TcpComm) -> None:
 
 
 def _tick(comm: TcpComm) -> None:
-    """A heartbeat: is the peer's there, and here is ours."""
+    """Check the peer's heartbeat and send this end's."""
     reason = comm._heartbeat.tick(comm._reading and not comm._filling, comm._decoder.frames, comm._decoder.mid_frame)
     interval = comm._options.heartbeat
     if reason is not None:
@@ -425,12 +433,13 @@ def _tick(comm: TcpComm) -> None:
         return
     comm._timer = comm._loop.call_later(interval, _tick, comm)
     comm._sharing.tick()
-    if comm._writing and not comm._transport.is_closing():  # otherwise there is no lack of data on the way to it
+    # While writing is paused, data is on its way, which counts as a sign of life.
+    if comm._writing and not comm._transport.is_closing():
         comm._write_bare(bare_frame(Kind.HEARTBEAT, comm._beats.sent(comm._loop.time())))
 
 
 def _resume_reading(comm: TcpComm) -> None:
-    """There is room again."""
+    """Resume reading: the inbox has room again."""
     if not comm._reading:
         comm._reading = True
         if not comm._filling and not comm._transport.is_closing():
@@ -443,7 +452,7 @@ def _take(comm: TcpComm, messages: Sequence[Message]) -> None:
 
 
 def _hold(comm: TcpComm, messages: Sequence[Message]) -> None:
-    """Hand messages over when their strings are there: nothing is read until then, and the event loop goes on."""
+    """Hand messages over once their strings are decoded, in several turns of the event loop. Read nothing before."""
     comm._filling = True
     comm._transport.pause_reading()
     comm._loop.call_soon(_fill, comm, messages)
@@ -466,7 +475,8 @@ def _fill(comm: TcpComm, messages: Sequence[Message]) -> None:
 
 
 def _perhaps(comm: TcpComm) -> str:
-    """What else may be behind an end: by TLS 1.3 the end that connects is not always told."""
+    """Return a further possible cause of the end of a connection."""
+    # TLS 1.3 does not always notify the connecting end that its certificate was refused.
     if comm._proving is None:
         return ""
     return (
@@ -479,7 +489,7 @@ def _write(comm: TcpComm, buffers: Sequence[Buffer], size: int) -> None:
     if len(buffers) > 1 and size <= _JOINED:
         stream.writelines(buffers)
         if comm._writing and stream.get_write_buffer_size():
-            # `writelines` of asyncio before 3.12.9 and 3.13.2 pauses nobody (CVE-2024-12254); this does.
+            # `writelines` of asyncio before 3.12.9 and 3.13.2 does not pause writing (CVE-2024-12254); this call does.
             stream.set_write_buffer_limits(high=_high(comm))
     else:
         for buffer in buffers:
@@ -487,7 +497,7 @@ def _write(comm: TcpComm, buffers: Sequence[Buffer], size: int) -> None:
 
 
 def _end_with(comm: TcpComm, error: OpError) -> None:
-    """End the connection with the failure of no request."""
+    """Close the connection with the error as a failure of request 0."""
     last = encode(Message(Kind.FAILURE, 0, encode_error(error, comm.limits.header_bytes)), comm.limits)
     _write(comm, last.whole() if comm._seal is None else comm._seal.whole(last), last.size)
     comm._end(error, error)
@@ -496,35 +506,35 @@ def _end_with(comm: TcpComm, error: OpError) -> None:
 
 
 def _high(comm: TcpComm) -> int:
-    """The high-water mark of zero; by TLS, 0 would be reached by nothing."""
+    """Return a high-water mark that acts as zero: over TLS, 0 would never be reached."""
     return 1 if comm._over_tls else 0
 
 
 def _end_writing(transport: asyncio.Transport) -> None:
     if transport.can_write_eof():
         transport.write_eof()
-    else:  # by TLS an end is one for both directions; what was written goes before
+    else:  # TLS has no half-close; closing still sends the written data first
         transport.close()
 
 
 def tcp_address(host: str, port: int) -> str:
-    """The address of a comm."""
+    """Return the comm address of a host and port."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def tls_times(options: CommOptions) -> dict[str, Any]:
-    """Within which TLS begins and ends, for the functions of event loops."""
+    """Return the time limits of TLS as arguments for event loop methods."""
     return {"ssl_handshake_timeout": options.handshake_timeout, "ssl_shutdown_timeout": options.close_timeout}
 
 
 async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
-    """Connect to a listener, and have both ends say who they are.
+    """Connect to a listener and complete the handshake.
 
     Raises:
-        PermissionDeniedError: the address is not of the loopback, and this process has nothing to prove itself by.
-        UnauthenticatedError: one of the ends has not the other's secret.
+        PermissionDeniedError: the address is beyond the loopback, and this process has no credentials.
+        UnauthenticatedError: the two ends do not have the same secret.
         UnavailableError: nothing listens there, or no peer answers.
-        DataLossError, UnimplementedError: what answers is not a peer, or one of another version.
+        DataLossError, UnimplementedError: the other end is not a peer, or has another version of the protocol.
     """
     host, port = split_host(place)
     address, port = await resolved(host, port, anywhere=options.credentials.prove)

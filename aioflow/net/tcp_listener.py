@@ -1,4 +1,4 @@
-"""What accepts connections over TCP: strangers have few places, for a short time, and none of those of known peers."""
+"""TCP listeners. Unauthenticated clients are limited in number and time, separately from authenticated peers."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from aioflow.net.tcp import TcpComm, tcp_address, tls_times
 
 __all__ = ["TcpListener", "listen_tcp"]
 
-_WAITING: Final = 100  # connections that the system keeps until they are accepted
+_WAITING: Final = 100  # backlog of connections to be accepted
 _PAUSE: Final = 0.1  # seconds
 
 
 class TcpListener:
-    """A listening socket."""
+    """The address of a listening socket."""
 
     def __init__(self, address: str) -> None:
         self.address = address
 
 
 class _Door:
-    """Makes a comm of each connection; those that have proved themselves go on to the handler.
+    """The acceptor: it makes a comm of each connection, and passes authenticated ones to the handler.
 
-    When there are too many strangers the oldest is dropped, since an honest peer needs the place for a moment only.
+    If there are too many unauthenticated clients, the oldest is dropped: an honest peer authenticates within a moment.
     """
 
     def __init__(self, connections: Connections, options: CommOptions) -> None:
         self.connections = connections
         self._options = options
         self._arrivals = Arrivals(options.limits.all_arriving_bytes)
-        self._strangers: dict[TcpComm, None] = {}  # in the order in which they have come
-        self._refused: set[TcpComm] = set()  # until they are gone
+        self._strangers: dict[TcpComm, None] = {}  # unauthenticated clients, the oldest first
+        self._refused: set[TcpComm] = set()  # until they are closed
 
     def accept(self) -> TcpComm:
-        """The protocol of one more connection."""
+        """Return the protocol for a new connection."""
         comm = TcpComm(Role.LISTENING, self._options, arrivals=self._arrivals)
         if len(self._strangers) >= self._options.strangers:
             oldest = next(iter(self._strangers))
@@ -68,7 +68,7 @@ class _Door:
             comm.lost.add_done_callback(lambda _: self._refused.discard(comm))
 
     def close(self) -> None:
-        """Drop those who have no place."""
+        """Drop the unauthenticated and refused connections."""
         for comm in (*self._strangers, *self._refused):
             comm.abort("nobody listens any more")
 
@@ -78,17 +78,16 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
     """Accept connections for as long as the block runs.
 
     Raises:
-        PermissionDeniedError: the address is not of the loopback, and this process has nothing to prove itself by.
-        AlreadyExistsError: it is taken. (Not UnavailableError: who supervises a session would try again, and talk to
-            the process that has taken it.)
-        UnavailableError: it is not of this machine.
+        PermissionDeniedError: the address is beyond the loopback, and this process has no credentials.
+        AlreadyExistsError: the address is in use.
+        UnavailableError: the address does not belong to this machine.
     """
     host, port = await resolved(*split_host(place), anywhere=options.credentials.prove)
     serve = _serve_tcp if options.credentials.tls is None else _serve_tls
     async with Connections(handler, options) as connections:
         door = _Door(connections, options)
         async with serve(door, options, (host, port), reserved_socket(place)) as sock:
-            _inherited = Inherited([sock])  # for as long as they listen
+            _inherited = Inherited([sock])  # while the block runs
             try:
                 yield TcpListener(tcp_address(*sock.getsockname()[:2]))
             finally:
@@ -107,7 +106,8 @@ async def _serve_tcp(
             server = await loop.create_server(door.accept, sock=reserved, start_serving=False)
     try:
         with _listening_at(where):
-            await server.start_serving()  # not by `create_server`, which leaves the socket open where it is cancelled
+            # Not in `create_server`, which leaves the socket open if it is cancelled.
+            await server.start_serving()
         yield server.sockets[0]
     finally:
         server.close()
@@ -117,7 +117,8 @@ async def _serve_tcp(
 async def _serve_tls(
     door: _Door, options: CommOptions, where: tuple[str, int], reserved: socket.socket | None
 ) -> AsyncIterator[socket.socket]:
-    """Accepts by itself: an event loop would tell nobody of those with whom TLS cannot be begun."""
+    """Accept connections and begin TLS on each of them."""
+    # Not with `create_server`: an event loop does not report connections on which the TLS handshake fails.
     with _listening_at(where):
         family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
         sock = reserved or socket.create_server(where, family=family)
@@ -130,7 +131,7 @@ async def _serve_tls(
             yield sock
         finally:
             accepting.cancel()
-            await asyncio.wait([accepting])  # before the socket is closed
+            await asyncio.wait([accepting])  # must end before the socket is closed
 
 
 @contextmanager
@@ -138,6 +139,7 @@ def _listening_at(where: tuple[str, int]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Not UnavailableError for an address in use: monitored sessions would retry, and reach the other process.
         kind = AlreadyExistsError if error.errno == errno.EADDRINUSE else UnavailableError
         raise kind(f"cannot listen at {tcp_address(*where)}: {error}") from error
 
@@ -147,7 +149,7 @@ async def _accept_tls(sock: socket.socket, door: _Door, options: CommOptions) ->
     while True:
         try:
             accepted, _ = await loop.sock_accept(sock)
-        except OSError:  # the connection has gone again, or there are too many files: some will be closed
+        except OSError:  # the connection is closed already, or too many files are open
             await asyncio.sleep(_PAUSE)
         else:
             comm = door.accept()
@@ -157,7 +159,7 @@ async def _accept_tls(sock: socket.socket, door: _Door, options: CommOptions) ->
 
 
 def _begun(comm: TcpComm, accepted: socket.socket, _: asyncio.Task[None]) -> None:
-    if comm.closed:  # perhaps before there was a transport to close it
+    if comm.closed:  # there may be no transport yet that would close the socket
         accepted.close()
 
 
@@ -174,5 +176,5 @@ async def _begin_tls(comm: TcpComm, accepted: socket.socket, options: CommOption
     try:
         async with asyncio.timeout(options.handshake_timeout):
             await loop.connect_accepted_socket(lambda: comm, accepted, ssl=tls.listening(), **tls_times(options))
-    except OSError as error:  # which ends this connection, and is the business of its other end
+    except OSError as error:  # concerns this connection only
         comm.abort(f"TLS cannot be begun: {error}")

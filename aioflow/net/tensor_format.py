@@ -1,7 +1,7 @@
 """Tensors on the wire: a description (dtype, shape, bytes) for the header, and the elements as raw bytes beside it.
 
-Numbers are little-endian in C order. A string tensor is the lengths of its elements, 32 bits each, and then their
-bytes. Nothing else can be sent: an array of objects is never more than byte strings, and there is no pickle.
+Numbers are little-endian in C order. A string tensor consists of the lengths of its elements, 32 bits each, and then
+their bytes. Nothing else can be sent: arrays of objects may only hold byte strings, and pickle is never used.
 """
 
 from __future__ import annotations
@@ -28,35 +28,37 @@ _OF_NUMPY: Final = {d.np_dtype: d for d in WIRE_DTYPES.values() if d is not stri
 _LITTLE_ENDIAN: Final = {d: d.np_dtype.newbyteorder("<") for d in _OF_NUMPY.values()}
 _LENGTH: Final = np.dtype("<u4")
 _MOST_BYTES: Final = 2**63 - 1
-_STRING: Final = 48  # bytes that a byte string takes beside its content
-_SMALL: Final = 1024  # bytes that are copied sooner than looked at
-_TURN: Final = 1 << 13  # strings that are taken apart at a time, or
-_TURN_BYTES: Final = 4 << 20  # so many bytes of them: about a millisecond
+_STRING: Final = 48  # overhead of a byte string in bytes
+_SMALL: Final = 1024  # bytes up to which a copy is cheaper than a view
+_TURN: Final = 1 << 13  # strings decoded at a time, or
+_TURN_BYTES: Final = 4 << 20  # bytes of them: about a millisecond
 
 
 class TensorSpec(NamedTuple):
-    """What the header says of one tensor."""
+    """The description of one tensor in a header."""
 
     dtype: DType
     shape: tuple[int, ...]
     nbytes: int
 
     def document(self) -> list[Any]:
-        """As it stands in the header."""
+        """Return the description in the form of the header."""
         return [self.dtype.name, list(self.shape), self.nbytes]
 
 
 def dtype_of(array: Array) -> DType | None:
-    """What an array of numbers or bools is of, in any byte order; None for all others."""
+    """Return the dtype of an array of numbers or bools, in any byte order; None for other arrays."""
     return _OF_NUMPY.get(array.dtype) or _OF_NUMPY.get(array.dtype.newbyteorder("="))
 
 
 def to_wire(value: Any, limits: Limits) -> tuple[TensorSpec, Buffer]:
-    """The description of an array (or NumPy scalar) and its bytes, which share the array's memory where they can.
+    """Return the description of an array (or NumPy scalar) and its bytes.
+
+    The bytes share the array's memory where possible.
 
     Raises:
-        DTypeError: the array holds something that cannot be sent, such as resource handles.
-        ResourceExhaustedError: its rank or its number of strings is over the limit.
+        DTypeError: the array holds values that cannot be sent, such as resource handles.
+        ResourceExhaustedError: the rank or the number of strings exceeds a limit.
     """
     array = np.asarray(value)
     if array.ndim > limits.rank:
@@ -88,7 +90,7 @@ def _strings_to_wire(array: Array, limits: Limits) -> tuple[TensorSpec, Buffer]:
 
 
 def bytes_of(value: Any) -> int:
-    """The memory that a value takes, of strings with their contents."""
+    """Return the memory of a value in bytes, including the contents of strings."""
     size = int(getattr(value, "nbytes", 0))
     if getattr(getattr(value, "dtype", None), "hasobject", False):
         size += sum(_STRING + len(item) for item in value.flat if isinstance(item, bytes))
@@ -96,11 +98,11 @@ def bytes_of(value: Any) -> int:
 
 
 def parse_spec(document: Any, limits: Limits) -> TensorSpec:
-    """A description that came from a peer.
+    """Parse a description received from a peer.
 
     Raises:
-        DataLossError: it is not one, or its shape does not fit its bytes.
-        ResourceExhaustedError: it is over a limit.
+        DataLossError: the description is malformed, or shape and bytes do not match.
+        ResourceExhaustedError: a limit is exceeded.
     """
     if not (isinstance(document, list) and len(document) == 3):
         raise DataLossError(
@@ -114,7 +116,7 @@ def parse_spec(document: Any, limits: Limits) -> TensorSpec:
         raise DataLossError("a malformed shape", expected="sizes >= 0", actual=brief(shape))
     if len(shape) > limits.rank:
         raise ResourceExhaustedError("the rank of a tensor", expected=f"at most {limits.rank}", actual=len(shape))
-    # NumPy multiplies the sizes other than 0 too, and refuses what does not fit an index
+    # NumPy also checks the product of the nonzero sizes, and refuses arrays whose indices would overflow.
     if math.prod(d for d in shape if d) * max(dtype.size, 1) > _MOST_BYTES:
         raise DataLossError(
             "the size of a tensor overflows", expected=f"at most {_MOST_BYTES} bytes", actual=brief(shape)
@@ -137,12 +139,12 @@ def _string_bytes_fit(count: int, nbytes: int, limits: Limits) -> bool:
 
 
 class Destination:
-    """Where the bytes of one tensor go as they arrive: for numbers, straight into the final array.
+    """The memory for the bytes of one tensor as they arrive; for numbers, the memory of the final array.
 
-    Its memory is reserved, and nothing is written there: the system gives a page when the first bytes of it arrive.
+    The memory is reserved but not written: the system provides a page when the first bytes for it arrive.
 
     Raises:
-        ResourceExhaustedError: there is no memory for it.
+        ResourceExhaustedError: there is not enough memory.
     """
 
     __slots__ = ("_array", "_spec", "buffer")
@@ -161,7 +163,7 @@ class Destination:
         self.buffer = self._array.reshape(-1).view(np.uint8).data
 
     def finish(self) -> Array:
-        """The tensor, all of whose bytes are there. Raises DataLossError where they are not values of the dtype."""
+        """Return the tensor, once all bytes have arrived. Raises DataLossError if they are not values of the dtype."""
         dtype = self._spec.dtype
         if dtype is string:
             strings = Strings(self.buffer, self._spec.shape)
@@ -173,20 +175,20 @@ class Destination:
         return self._array.astype(dtype.np_dtype, copy=False)
 
     def begin(self) -> Array | Strings:
-        """As `finish`; many strings are still to be taken apart. Raises as `finish`."""
+        """Return the tensor, or its `Strings` if there are too many to decode at once. Raises as `finish`."""
         if self._spec.dtype is string and (self.buffer.nbytes > _TURN_BYTES or math.prod(self._spec.shape) > _TURN):
             return Strings(self.buffer, self._spec.shape)
         return self.finish()
 
 
 class Strings:
-    """The elements of a string tensor, which are taken from its bytes piece by piece.
+    """The elements of a string tensor, decoded from its bytes in pieces.
 
     Attributes:
-        array: The tensor, once all of them are taken.
+        array: The tensor, once all elements are decoded.
 
     Raises:
-        DataLossError: their lengths do not fit the bytes.
+        DataLossError: the lengths do not match the bytes.
     """
 
     __slots__ = ("_at", "_count", "_data", "_ends", "_flat", "array")
@@ -205,7 +207,7 @@ class Strings:
         self._count = self._at = 0
 
     def take(self) -> bool:
-        """Some more of them, for about a millisecond; returns whether that were all."""
+        """Decode elements for about a millisecond. Return True if all are decoded."""
         first, begin = self._count, self._at
         stop = max(first + 1, int(np.searchsorted(self._ends, begin + _TURN_BYTES, "right")))
         ends = self._ends[first : min(stop, first + _TURN)].tolist()

@@ -1,8 +1,7 @@
-"""TLS in which both ends show a certificate, from files that may be replaced at any time.
+"""Mutual TLS, with certificate files that may be replaced at any time.
 
-A certificate ends, and a new one is put in its place long before: every new connection looks whether the files are
-still those that were read. Where the new ones cannot be read, or do not fit each other (one of them was replaced, and
-the other was not yet), the old ones go on for as long as they are good.
+Certificates are renewed long before they expire, so every new connection checks whether the files have changed. If the
+new files cannot be read or do not match (only one of them has been replaced so far), the old ones stay in use.
 """
 
 from __future__ import annotations
@@ -23,23 +22,25 @@ _State: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class Tls:
-    """The certificate of this process, and whose certificates it takes.
+    """The certificate of this process and the authorities it trusts.
 
     Args:
-        cert: The file of the certificate (PEM, with those between it and the authority), good for the host's name or
-            address in the cluster, and for both servers and clients.
-        key: The file of its private key, which no other user may read.
-        ca: The file of the authorities that have signed the certificates of all processes of the cluster, and nothing
-            else: whoever has a certificate of theirs may run steps.
+        cert: Path of the certificate chain (PEM, including intermediate certificates), valid for the host's name or
+            address
+            in the cluster, and for both servers and clients.
+        key: Path of the private key, which no other user may be able to read.
+        ca: Path of the authorities that sign the certificates of the cluster's processes, and no others: any process
+            with
+            such a certificate may run steps.
 
     Raises:
         NotFoundError: a file cannot be read.
-        InvalidArgumentError: one is not what it should be.
+        InvalidArgumentError: the contents of a file are not as expected.
     """
 
     def __init__(self, cert: str | Path, key: str | Path, ca: str | Path) -> None:
         self._files = tuple(str(path) for path in (cert, key, ca))
-        self._tried: _State | None = self._look()  # None: they could not be looked at
+        self._tried: _State | None = self._look()  # None if a file was missing at the last attempt
         self._contexts = self._read()
 
     def __repr__(self) -> str:
@@ -47,28 +48,29 @@ class Tls:
 
     @property
     def files(self) -> tuple[str, str, str]:
-        """Those of the certificate, the key and the authorities."""
+        """Paths of the certificate, the key and the authorities."""
         cert, key, ca = self._files
         return cert, key, ca
 
     def listening(self) -> ssl.SSLContext:
-        """For a connection that was accepted."""
+        """Return the context for an accepted connection."""
         return self._newest()[ssl.PROTOCOL_TLS_SERVER]
 
     def connecting(self) -> ssl.SSLContext:
-        """For one that is made."""
+        """Return the context for an outgoing connection."""
         return self._newest()[ssl.PROTOCOL_TLS_CLIENT]
 
     def _newest(self) -> dict[int, ssl.SSLContext]:
         try:
             now = self._look()
             if now != self._tried:
+                # Before reading, so that malformed files are not read again for every connection.
                 self._tried = now
                 self._contexts = self._read()
         except InvalidArgumentError as error:
             _LOGGER.warning("the certificate in use stays in use: %s", error)
         except NotFoundError as error:
-            if self._tried is not None:  # said once
+            if self._tried is not None:  # log once
                 _LOGGER.warning("the certificate in use stays in use: %s", error)
             self._tried = None
         return self._contexts
@@ -104,5 +106,5 @@ class Tls:
 
 
 def _refuse_password() -> str:
-    """A key that is encrypted would otherwise be asked for at the terminal."""
+    """Raise InvalidArgumentError; without a callback, OpenSSL would prompt for the password at the terminal."""
     raise InvalidArgumentError("the key for TLS is encrypted", expected="a key without a password")

@@ -19,7 +19,7 @@ __all__ = ["TRANSPORTS", "Transport", "connect", "listen"]
 
 
 class Transport(NamedTuple):
-    """How comms of one scheme are made; each function gets the address without its scheme."""
+    """The functions that make comms of one scheme; each receives the address without the scheme."""
 
     listen: Callable[[str, Handler, CommOptions], AbstractAsyncContextManager[Listener]]
     connect: Callable[[str, CommOptions, str], Awaitable[Comm]]
@@ -43,13 +43,16 @@ def listen(address: str, handler: Handler, options: CommOptions | None = None) -
     """Accept connections at an address for as long as the block runs.
 
     Args:
-        handler: A coroutine function that gets each comm in a task of its own, which is cancelled at the end of the
-            block. The comm is closed after it.
+        address: The address, with its scheme.
+        handler: A coroutine function, called with each comm in a task of its own. The task is cancelled at the end of
+            the block, and the comm is closed after it.
+        options: Options of the connections.
 
     Raises:
         InvalidArgumentError: the address is malformed.
-        PermissionDeniedError: it is not of this machine's loopback, and the options have no credentials.
-        AlreadyExistsError, UnavailableError: it is taken.
+        PermissionDeniedError: the address is beyond this machine's loopback, and the options have no credentials.
+        AlreadyExistsError: the address is in use.
+        UnavailableError: the address does not belong to this machine.
     """
     transport, place = _transport(address)
     return transport.listen(place, handler, options or CommOptions())
@@ -61,15 +64,17 @@ async def connect(
     """Connect to a listener.
 
     Args:
-        timeout: Seconds until there is a connection on which both ends have said hello and proved themselves.
-        peer: What errors call the other end; the address by default.
+        address: The address, with its scheme.
+        timeout: Seconds for the connection and its handshake.
+        options: Options of the connection.
+        peer: Name of the other end in errors; the address by default.
 
     Raises:
         InvalidArgumentError: the address is malformed.
-        PermissionDeniedError: it is not of this machine's loopback, and the options have no credentials.
-        UnauthenticatedError: one of the ends has not the other's secret.
-        UnavailableError: nobody answers there.
-        DeadlineExceededError: the time has run out.
+        PermissionDeniedError: the address is beyond this machine's loopback, and the options have no credentials.
+        UnauthenticatedError: the two ends do not have the same secret.
+        UnavailableError: nothing answers at the address.
+        DeadlineExceededError: the time limit has passed.
     """
     transport, place = _transport(address)
     name = peer or address
@@ -80,6 +85,7 @@ async def connect(
     except UnavailableError as error:
         raise UnavailableError(f"{name} cannot be reached: {error.message}") from (error.__cause__ or error)
     except TimeoutError as error:
+        # `asyncio.timeout` also passes on a TimeoutError of the transport itself.
         if not deadline.expired() or isinstance(error, DeadlineExceededError):
             raise
         raise DeadlineExceededError(f"{name} has not answered within {timeout:g} s") from error

@@ -1,6 +1,6 @@
-"""A worker for those who come by a connection: each message is one method of a `WorkerSession`.
+"""A worker for clients with connections: each message is one call of a `WorkerSession` method.
 
-A connection is one client. When it ends, what the client had here ends with it.
+Each connection is one client. When it ends, the client's parts, steps and state are dropped.
 """
 
 from __future__ import annotations
@@ -89,21 +89,23 @@ from aioflow.work.threads import in_thread
 
 __all__ = ["WorkerService"]
 
-_NODE: Final = 4 << 10  # bytes that a node takes, with its kernel and its code
-_LARGE_PLAN: Final = 64 << 10  # bytes: a larger plan is decoded in a thread, so that the loop goes on
+_NODE: Final = 4 << 10  # estimated bytes of a node, including its kernel and code
+_LARGE_PLAN: Final = 64 << 10  # bytes; larger plans are decoded in a thread, so as not to block the event loop
 _ERROR_BYTES: Final = 16 << 10
-_SOONER: Final = 0.7  # than the client gives up, it is told what it waits for
-_ANSWER_SECONDS: Final = 5.0  # for a client that is asked
-_LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop takes longer ones
+_SOONER: Final = 0.7  # fraction of the client's time limit after which it is told the reason for its wait
+_ANSWER_SECONDS: Final = 5.0  # for a client to answer
+_LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop supports longer timers
 
 _Succeed: TypeAlias = Callable[["_Client", Sequence[int], float | None], Awaitable[None]]
 
 
 class _Part:
-    """What must be known of a registered part to run it: which feeds go where, whether values are checked, or sent.
+    """The facts about a registered part that are needed to run it.
 
     Args:
-        size: Bytes that it takes, by estimate.
+        part: The part; None for a handle that is not registered.
+        check_finite: Whether values are checked to be finite.
+        size: Estimated bytes of the part.
     """
 
     __slots__ = ("check_finite", "feeds", "ran", "sends", "size", "specs", "total")
@@ -118,10 +120,11 @@ class _Part:
         self.ran = Packed(Ran(None, 0.0)._asdict())
 
     def spread(self, tensors: Sequence[Any]) -> list[Any]:
-        """The feeds of the whole step, of which the message has those of this part.
+        """Return the feeds of the whole step, with those of this part taken from the message.
 
         Raises:
-            InvalidArgumentError: it has more or fewer, or one does not have the dtype or shape that the part says.
+            InvalidArgumentError: the number of feeds is wrong, or one does not have the dtype or shape declared by the
+                part.
         """
         if len(tensors) != len(self.feeds):
             raise InvalidArgumentError("wrong number of feeds", expected=len(self.feeds), actual=len(tensors))
@@ -138,7 +141,7 @@ class _Part:
 
 
 def _stop_after(seconds: float, step: Step) -> None:
-    """Stop the step after so many seconds: its client has given it up by then, and may not be able to say so."""
+    """Stop the step after this time: its client has given it up by then, and may be unable to report that."""
     late = DeadlineExceededError("the time limit of the step has passed", expected=f"at most {seconds:g} s")
     timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), step.stop, late)
     step.releases.append(timer.cancel)
@@ -153,12 +156,13 @@ async def _when_finished(part: _Part, values: Unfinished) -> Reply:
 
 
 class WorkerService:
-    """Serves the clients of one worker.
+    """The server side of all connections to one worker.
 
     Args:
-        hello: What it says of itself.
-        homes: Where resources are.
-        status: How the server is.
+        worker: The worker.
+        hello: Returns the description of the server.
+        homes: The resource directory.
+        status: Returns the status of the server.
     """
 
     def __init__(
@@ -168,9 +172,9 @@ class WorkerService:
         self._status = status
         self._hello = hello
         self._homes = homes
-        self._open: Quota | None = None  # what all clients ask
+        self._open: Quota | None = None  # limits the open requests of all clients
         self._connected: dict[_Client, None] = {}
-        self._clients: dict[int, dict[_Client, None]] = {}  # those that have introduced themselves, by their numbers
+        self._clients: dict[int, dict[_Client, None]] = {}  # clients that have sent HELLO, by incarnation
 
     async def serve(self, comm: Comm) -> None:
         """Serve one connection until it ends."""
@@ -191,21 +195,21 @@ class WorkerService:
 
     @property
     def connections(self) -> int:
-        """How many are served."""
+        """Number of connections being served."""
         return len(self._connected)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no values are left that go to clients' own tasks."""
+        """True if no values for the clients' own tasks are left to send."""
         return all(client.outbox.is_empty for client in self._connected)
 
     async def answered(self) -> None:
-        """Wait until all that was asked by now has its answer."""
+        """Wait until all requests received so far are answered."""
         for client in list(self._connected):
             await client.channel.answered()
 
     async def say_goodbye(self) -> None:
-        """End all connections in order, and wait until they have."""
+        """Close all connections gracefully and wait until they have ended."""
         clients = list(self._connected)
         for client in clients:
             await client.channel.end("the server has ended")
@@ -213,14 +217,19 @@ class WorkerService:
             await client.ended.wait()
 
     async def _succeed(self, client: _Client, ended: Sequence[int], seconds: float | None) -> None:
-        """End the connections that the client had before, and those of sessions that have ended, and wait until nothing
-        of them is running.
+        """End the client's previous connections and those of closed sessions, and wait until none of their steps runs.
 
-        The client has given them up, and this end cannot know where the network has not said so: a step that waits
-        here, or computes, would go on, and be applied after all.
+        The client has given these connections up, which the network may not have reported to this end. Without this, a
+        step
+        that waits or computes here would continue, and be applied after all.
+
+        Args:
+            client: The new connection.
+            ended: Incarnations of closed sessions.
+            seconds: Time limit.
 
         Raises:
-            UnavailableError: something still computes after so many seconds, and cannot be stopped.
+            UnavailableError: a step still computes after the time limit, and cannot be stopped.
         """
         number = client.channel.comm.peer_incarnation
         before = [other for one in {number, *ended} for other in self._clients.get(one, ()) if other is not client]
@@ -241,13 +250,18 @@ class _Client:
     """One connection.
 
     Args:
-        succeed: Ends the connection that the client had before, and those of its sessions of these numbers.
-        open_requests: Its own.
-        status: How the server is.
+        worker: The worker.
+        hello: Description of the server.
+        homes: The resource directory.
+        comm: The comm of the connection.
+        succeed: Ends the client's previous connections and those of its closed sessions.
+        open_requests: Limits the open requests of this connection.
+        status: Returns the status of the server.
 
     Attributes:
-        outbox: Of values for the task that the client itself is.
-        ended: Set when nothing of it is left.
+        outbox: Sends values to the client's own task.
+        channel: The channel over the comm.
+        ended: Set when nothing of the client is left.
     """
 
     def __init__(
@@ -299,7 +313,7 @@ class _Client:
         yield self.channel
 
     def idle(self) -> Idle | None:
-        """Since when nothing of it runs and nothing is asked; None if that is not so."""
+        """Return since when the connection has been idle, or None if it is in use."""
         if self.channel.is_busy or not self.outbox.is_empty:
             return None
         return Idle(bool(self._parts), self.channel.comm.used_at)
@@ -313,7 +327,8 @@ class _Client:
 
     async def _greet(self, request: Request) -> Reply:
         ended = parse(Greeting, request.header).ended if request.header else ()
-        seconds = None if request.timeout is None else _SOONER * request.timeout  # or nobody hears why
+        # Fail before the client gives up, so that it receives the reason.
+        seconds = None if request.timeout is None else _SOONER * request.timeout
         await self._succeed(self, ended, seconds)
         return Reply(self._hello)
 
@@ -322,6 +337,7 @@ class _Client:
         config = config_of(asked.config)
         tensors = list(request.tensors)
         size = sum(tensor.nbytes for tensor in tensors)
+        # First room for the received bytes, then for the estimate of the bound part, whose size is unknown before.
         with self._quota.reserved(1, size):
             if sum(tensor.nbytes for tensor in tensors[:1]) > _LARGE_PLAN:
                 part = await in_thread(decode_part, asked.part, tensors, self._limits, effects=False)
@@ -343,7 +359,7 @@ class _Client:
         await self._session.deregister(handle)
 
     def _run(self, request: Request) -> Reply | Awaitable[Reply]:
-        """One step, right here if it is short."""
+        """Run one step, at once if it is short."""
         asked = self._asked(request.header)
         part = self._parts.get(asked.handle)
         is_late = self.channel.comm.since(asked.beat) > asked.patience
@@ -386,7 +402,7 @@ class _Client:
         return spans.served(self._hello["task"], request.number, asked.traceparent)
 
     async def _run_within_quota(self, request: Request, asked: Run) -> Reply:
-        part = self._parts.get(asked.handle) or _Part(None, False)  # the session says that there is none
+        part = self._parts.get(asked.handle) or _Part(None, False)  # the session raises the error
         trace = TraceProbe(perf_counter) if asked.trace else None
         step = Step(FiniteProbe(trace) if part.check_finite else trace, request.number)
         step.begun = set()
@@ -406,7 +422,7 @@ class _Client:
         finally:
             step.finish()
         self._session.hold(step)
-        if part.sends:  # what it has sent may turn out later not to have arrived
+        if part.sends:  # delivery of values that it has sent may still fail
             self._follow(step)
         if not asked.answered:
             return UNANSWERED
@@ -417,7 +433,10 @@ class _Client:
         return Reply(Ran(devices, trace.origin)._asdict(), [*ran.tensors, *times])
 
     def _follow(self, step: Step) -> None:
-        """Tell the client if the step is stopped, though its part here has ended: the others' parts wait in vain."""
+        """Notify the client if the step is stopped after its part here has ended.
+
+        Otherwise parts on other tasks would wait for ever.
+        """
 
         def tell() -> None:
             step.watchers.clear()
@@ -429,11 +448,9 @@ class _Client:
             tell()
 
     async def _require_wanted(self, step: int, asked: Run, late: float) -> None:
-        """Raises AbortedError: the step has come so late that its client may have given it up, and it has.
-
-        An answer that was long on its way is none: the client may have given the step up since.
-        """
-        with suppress(OpError):  # no answer is one, too
+        """Raise AbortedError if a step has arrived so late that its client has given it up."""
+        with suppress(OpError):  # no answer counts as "not wanted"
+            # None, for an answer that was delayed, does not count: the client may have given the step up since.
             if await self._is_wanted(step, asked):
                 return
         raise AbortedError(
@@ -443,7 +460,7 @@ class _Client:
         )
 
     async def _is_wanted(self, step: int, asked: Run) -> bool | None:
-        """Whether the client waits for the step; None if its answer was long on its way. Raises OpError: none came."""
+        """Return whether the client waits for the step; None if its answer was delayed. Raises OpError if none came."""
         clock = asyncio.get_running_loop().time
         patience = min(asked.patience, _ANSWER_SECONDS)
         until = clock() + patience
@@ -451,16 +468,19 @@ class _Client:
         return parse(WhetherWanted, reply.header).wanted if clock() <= until else None
 
     def _holding(self, step: int, asked: Run) -> Awaitable[None] | None:
-        """What a step that has waited waits for besides, where its client has been silent for so long that it may have
-        given it up, and cannot say so.
+        """Return a wait for the client's confirmation if it has been silent for long, else None.
+
+        A step that has waited calls this before it goes on: a silent client may have given the step up, and be unable
+        to report
+        that.
         """
         return self._until_wanted(step, asked) if self.channel.comm.silence > asked.patience else None
 
     async def _until_wanted(self, step: int, asked: Run) -> None:
-        """Wait for the client, for as long as the connection lasts.
+        """Wait until the client confirms that it waits for the step, or the connection ends.
 
         Raises:
-            AbortedError: it does not wait for the step any more.
+            AbortedError: the client does not wait for the step any more.
         """
         while True:
             wanted = None

@@ -6,11 +6,11 @@ from typing import Final
 
 __all__ = ["modules"]
 
-_FIRST: Final = ("array", "math", "control", "variables")  # of their ops, others make the most nodes
+_FIRST: Final = ("array", "math", "control", "variables")  # the families whose ops other modules use most
 
 
 def modules() -> Iterator[str]:
-    """The modules that define ops, in the order in which an op is looked for that nobody has imported."""
+    """Yield the modules that define ops, in the order in which they are searched for an op not loaded yet."""
     here = list(iter_modules(__path__, f"{__name__}."))
     yield from (module.name for module in here if not module.ispkg)
     families = [module.name.rpartition(".")[2] for module in here if module.ispkg]

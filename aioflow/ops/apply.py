@@ -1,8 +1,8 @@
-"""Add a node for an op: convert the inputs, infer attributes, check them, work out dtypes and shapes.
+"""Node creation: convert the inputs, infer attributes, check them, and compute dtypes and shapes.
 
-Every builder makes its nodes here, so every rule about inputs and attributes is here. There are four doors, which
-differ by what they give: `make` a tensor, `make_list` the tensors of all outputs, `make_tuple` a named tuple of them,
-and `make_op` the node. `apply_op` gives what fits the op, for whoever does not know which op it is.
+Every builder creates its nodes here, so all rules about inputs and attributes are here. The entry points differ in what
+they return: `make` a tensor, `make_list` the tensors of all outputs, `make_tuple` a named tuple of them, and `make_op`
+the node. `apply_op`, for code that handles any op, returns the form that fits the op.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
     "register_tensor_conversion_function",
 ]
 
-# What a node gives: itself where it has no outputs, otherwise a tensor (or a list of them) per output of the signature.
+# The result of a node: itself if it has no outputs, otherwise a tensor (or a list of them) per output of the signature.
 Outputs: TypeAlias = Operation | Tensor | list[Tensor] | tuple[Tensor | list[Tensor], ...]
 
 _Tuple = TypeVar("_Tuple", bound=NamedTuple)
@@ -64,7 +64,7 @@ _PRIORITY: Final = 100
 
 
 def _to_dense(value: Any, **wanted: Any) -> Tensor:
-    """Of slices, by the module that knows how, which stands above this one."""
+    """Convert slices to a dense tensor, with the module for that, which lies above this one."""
     with not_forked():
         slices = import_module("aioflow.ops.sparse.indexed_slices")
     tensor: Tensor = slices.to_dense(value, **wanted)
@@ -101,15 +101,18 @@ def constant(
     name: str = "Const",
     verify_shape: bool = False,
 ) -> Tensor:
-    """A node that always gives `value`.
+    """Return a node that always produces `value`.
 
     Args:
-        dtype: The element type; inferred without it (Python floats are float32, ints int32).
-        shape: Reshape to it; a single element, or the last one, is repeated to fill it unless `verify_shape`. A shape
-            without elements takes any value, for its dtype.
+        value: A number, bool, string, array, or nested list.
+        dtype: Element type; inferred by default (float32 for Python floats, int32 for ints).
+        shape: Shape of the result. A single element, or the last one, is repeated to fill it unless `verify_shape`. A
+            shape without elements accepts any value and uses only its dtype.
+        name: Name of the node.
+        verify_shape: Require that the value has the given shape.
 
     Raises:
-        DTypeError: the value is not of that kind, the shape has unknown sizes, or `verify_shape` finds another.
+        DTypeError: the value is of another kind, the shape has unknown sizes, or `verify_shape` finds another shape.
         InvalidArgumentError: the value does not fit the shape.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
@@ -155,10 +158,10 @@ def _const_node(array: np.ndarray[Any, Any], dtype: DType, name: str) -> Tensor:
 
 
 def constant_of(array: np.ndarray[Any, Any], name: str = "Const") -> Tensor:
-    """A constant that is this very array, which nobody may write to.
+    """Return a constant that shares the memory of `array`, which must be read-only.
 
     Raises:
-        InvalidArgumentError: it can be written to.
+        InvalidArgumentError: the array is writeable.
     """
     if array.flags.writeable:
         raise InvalidArgumentError("a constant must not change", expected="an array that is not writeable", actual=name)
@@ -177,12 +180,13 @@ def convert_to_tensor(
     preferred_dtype: DTypeLike | None = None,
     dtype_hint: DTypeLike | None = None,
 ) -> Tensor:
-    """The value as a tensor of the default graph: itself, a variable's value, a new constant, or a stacked list.
+    """Convert to a tensor of the default graph: a tensor itself, a variable's value, a new constant, or a stacked list.
 
-    The tensors of a list are cast to `dtype`. Without it they must have one dtype, or be integers, as `dtype_hint` is.
+    The tensors of a list are cast to `dtype`. Without `dtype` they must have equal dtypes, or be integers and
+    `dtype_hint` an integer dtype.
 
     Raises:
-        DTypeError: it is a tensor, or a value, of a different dtype.
+        DTypeError: `value` is a tensor, or holds a value, of another dtype.
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     if isinstance(value, Tensor):
@@ -209,7 +213,7 @@ def convert_to_tensor(
 def convert_n_to_tensor(
     values: Iterable[TensorLike], dtype: DTypeLike | None = None, name: str | None = None
 ) -> list[Tensor]:
-    """`convert_to_tensor` of each value. Raises DTypeError if `values` is a single value."""
+    """Apply `convert_to_tensor` to each value. Raise DTypeError if `values` is a single value."""
     if isinstance(values, str | bytes | Mapping):
         raise DTypeError(
             "a list of values is needed, not a single value", expected="a list of tensors", actual=repr(values)
@@ -229,7 +233,7 @@ def _symbolic(value: Any) -> bool:
 
 
 def _common_integer(found: Sequence[Any], hint: DTypeLike | None) -> DType | None:
-    """The dtype hinted at, if the tensors of a list are integers of several dtypes, as sizes can be."""
+    """Return the hinted dtype if the tensors of a list are integers of several dtypes, as sizes can be; else None."""
     kinds = [each.dtype for each in found]
     if hint is None or all(kind is kinds[0] for kind in kinds):
         return None
@@ -254,7 +258,7 @@ def _is_cast(source: DType, target: DType) -> bool:
 
 
 def _symbolic_leaves(value: Any, depth: int = 1) -> Iterator[Any]:
-    """The tensors and variables in a value or nested list."""
+    """Yield the tensors and variables in a value or nested list."""
     check_depth(depth)
     for item in value if isinstance(value, list | tuple) else [value]:
         if isinstance(item, list | tuple):
@@ -264,12 +268,12 @@ def _symbolic_leaves(value: Any, depth: int = 1) -> Iterator[Any]:
 
 
 def _first_symbolic(value: Any) -> Any:
-    """The first tensor or variable in a value or nested list; None where there is none."""
+    """Return the first tensor or variable in a value or nested list, or None."""
     return next(_symbolic_leaves(value), None)
 
 
 def _convert_beside(value: Any, wanted: DType | None, first: Any, what: str, **options: Any) -> Tensor:
-    """`convert_to_tensor`, where it is `first` that says which dtype is wanted (None: nothing does)."""
+    """Apply `convert_to_tensor`; if `first` determined the dtype, an error names it. A dtype of None accepts any."""
     try:
         return convert_to_tensor(value, wanted, **options)
     except DTypeError as error:
@@ -279,22 +283,23 @@ def _convert_beside(value: Any, wanted: DType | None, first: Any, what: str, **o
 
 
 def make(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Tensor:
-    """Make a node of an op with one output that is one tensor, and return that.
+    """Make a node of an op whose only output is one tensor, and return that tensor.
 
     Args:
         op_type: A registered op.
         inputs: One value per input of the signature; a sequence for a sequence input.
-        attrs: Attributes; those that the inputs imply (dtypes, counts) and those with defaults may be left out.
+        name: Name of the node; by default derived from the op.
+        attrs: Attributes; those implied by the inputs (dtypes, counts) and those with defaults may be left out.
 
     Raises:
-        NotFoundError: no such op.
-        InvalidArgumentError: an input, an attribute, or the shapes do not fit the signature; or the op has other
-            outputs.
+        NotFoundError: there is no such op.
+        InvalidArgumentError: an input, an attribute or a shape does not fit the signature, or the op has other outputs.
     """
     op_def = OPS.get(op_type)
     if not _gives_one_tensor(op_def):
         raise _other_outputs(op_def, "one tensor")
     graph = graph_of(inputs)
+    # In the gradient of a loop, the tensor may already exist: see `ControlFlowContext.stand_in`.
     context = current_scope(graph).context
     if context is not None:
         known = context.stand_in(op_type, inputs, attrs)
@@ -304,15 +309,14 @@ def make(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> T
 
 
 def make_list(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> list[Tensor]:
-    """Make a node of an op with several outputs, or with a list of them, and return all its tensors: see `make`."""
+    """Make a node of an op with several outputs, or a list of them, and return all its tensors. See `make`."""
     return list(make_op(op_type, *inputs, name=name, **attrs).outputs)
 
 
 def make_tuple(kind: type[_Tuple], op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> _Tuple:
-    """Make a node of an op with several outputs, and return them as a named tuple: see `make`.
+    """Make a node of an op with several outputs, and return them as a named tuple. See `make`.
 
-    Args:
-        kind: Its fields have the names of the outputs; a sequence output is a list of tensors.
+    The fields of `kind` must have the names of the outputs; a sequence output becomes a list of tensors.
     """
     op_def = OPS.get(op_type)
     if tuple(arg.name for arg in op_def.outputs) != kind._fields:
@@ -321,16 +325,16 @@ def make_tuple(kind: type[_Tuple], op_type: str, *inputs: Any, name: str | None 
 
 
 def make_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Operation:
-    """Make a node and return it, whatever its outputs: see `make`."""
+    """Make a node and return it, whatever its outputs. See `make`."""
     return _make_node(graph_of(inputs), OPS.get(op_type), inputs, attrs, name)
 
 
 def apply_op(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Outputs:
-    """Make a node and return its outputs, for an op that may be any: see `make`.
+    """Make a node of any op and return its outputs. See `make`.
 
     Returns:
-        The Operation where it has no outputs; a Tensor (or a list of them) where it has one; otherwise a named
-        tuple of those.
+        The Operation if it has no outputs; a Tensor (or a list of them) if it has one; otherwise a named tuple of
+        these.
     """
     op_def = OPS.get(op_type)
     if _gives_one_tensor(op_def):
@@ -393,7 +397,8 @@ def _is_ready(arg: ArgDef, value: Any) -> bool:
 def _convert_inputs(op_def: OpDef, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[Any]:
     known: dict[str, DType] = {k: v for k, v in attrs.items() if isinstance(v, DType)}
     firsts: dict[str, Any] = {}
-    for find in (_first_input, _first_symbolic):  # the tensors of a list are cast to the dtype of one outside
+    # A tensor that is an input itself determines the dtype before one inside a list, which is cast to it.
+    for find in (_first_input, _first_symbolic):
         for arg, value in zip(op_def.inputs, inputs, strict=True):
             if arg.type_attr is not None and arg.type_attr not in known:
                 found = find(value if arg.is_sequence else [value])
@@ -407,7 +412,7 @@ def _convert_inputs(op_def: OpDef, inputs: Sequence[Any], attrs: Mapping[str, An
 
 
 def _first_input(values: Any) -> Any:
-    """The first tensor or variable that is itself an input, not in a list that is one; None where there is none."""
+    """Return the first tensor or variable that is itself an input, not an element of a list input; or None."""
     return next(filter(_symbolic, values), None) if isinstance(values, list | tuple) else None
 
 
@@ -418,7 +423,7 @@ def _convert_input(op_def: OpDef, arg: ArgDef, value: Any, known: dict[str, DTyp
     default = op_def.attrs[arg.type_attr].default if arg.type_attr is not None else None
     first = firsts.get(arg.type_attr or "")
     items = [value] if arg.number_attr is None else _as_list(arg, value)
-    # Lists, of which one has the tensor that says the dtype: it does not say what the other tensors there are cast to.
+    # If a tensor inside these lists determines the dtype, the lists' other tensors are not cast to it.
     is_own = first is not None and _first_input(items) is None and any(t is first for t in _symbolic_leaves(items))
     what = f"the inputs of {op_def.name}"
     tensors: list[Tensor] = []
@@ -449,7 +454,7 @@ def _create(graph: Graph, op_def: OpDef, inputs: Sequence[Any], attrs: dict[str,
 
 
 def infer_attrs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """All attributes: those given, those that the input tensors imply, and defaults.
+    """Return all attributes: those passed, those implied by the input tensors, and defaults.
 
     Raises:
         InvalidArgumentError: inputs disagree, a value is not allowed, or an attribute is missing.
@@ -495,10 +500,10 @@ def _infer_from_input(op_def: OpDef, arg: ArgDef, inputs: Mapping[str, Any], fou
 
 
 def output_specs(op_def: OpDef, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> list[tuple[DType, Dims]]:
-    """Dtype and static shape of each output, by the signature and the shape function.
+    """Return dtype and static shape of each output, by the signature and the shape function.
 
     Raises:
-        InvalidArgumentError: there can be no such outputs, or the shape function cannot do with what it is given.
+        InvalidArgumentError: such outputs cannot exist, or the shape function rejects its inputs.
     """
     types: list[DType] = []
     for arg in op_def.outputs:
@@ -532,7 +537,7 @@ def _inferred_shapes(
         result = shape_fn(ShapeContext(op_def, attrs, inputs))
     except OpError:
         raise
-    except Exception as error:  # attributes or constants that it did not reckon with, in whatever way they show
+    except Exception as error:  # shape functions may fail in any way on unexpected attributes or constants
         raise InvalidArgumentError(f"the inputs do not fit the op: {type(error).__name__}: {error}") from error
     shapes = result if isinstance(result, list) else [result]
     for dims in shapes:
@@ -558,7 +563,10 @@ def _is_dims(value: Any) -> bool:
 
 
 def _can_exist(dims: tuple[int | None, ...]) -> bool:
-    """Whether there can be such an array. (NumPy multiplies the sizes other than 0, too.)"""
+    """Return whether an array of this shape can exist.
+
+    NumPy limits the product of the sizes other than 0, even if the array has no elements.
+    """
     total = 1
     for size in dims:
         if size:
@@ -578,7 +586,7 @@ _OUTPUT_TUPLES: Final[dict[str, Callable[..., tuple[Tensor | list[Tensor], ...]]
 
 
 def _output_tuple(op_def: OpDef) -> Callable[..., tuple[Tensor | list[Tensor], ...]]:
-    """The named tuple of an op's outputs, made on first use."""
+    """Return the named tuple class of an op's outputs, created on first use."""
     if op_def.name not in _OUTPUT_TUPLES:
         fields = [arg.name for arg in op_def.outputs]
         _OUTPUT_TUPLES[op_def.name] = namedtuple(op_def.name.lstrip("_"), fields)
@@ -586,7 +594,7 @@ def _output_tuple(op_def: OpDef) -> Callable[..., tuple[Tensor | list[Tensor], .
 
 
 def _grouped(op: Operation) -> list[Tensor | list[Tensor]]:
-    """A node's outputs: one entry per output of the signature."""
+    """Return a node's outputs with one entry per output of the signature."""
     return [
         list(tensors) if arg.is_sequence else tensors[0]
         for arg, tensors in per_argument(op.op_def.outputs, op.attrs, op.outputs)

@@ -1,4 +1,4 @@
-"""The ops that every graph is made of: constants, placeholders, identities and grouping."""
+"""Ops that every graph uses: constants, placeholders, identities and grouping."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ __all__ = [
 
 
 def unchanged(ctx: ShapeContext) -> Dims:
-    """Shape function of ops whose output has the shape of their first input."""
+    """Return the shape of the first input (a shape function)."""
     dims: Dims = ctx.tensors[0].dims
     return dims
 
 
 def _default_shape(ctx: ShapeContext) -> Dims:
-    """The shape that may be fed, which the default value must have, too."""
+    """Return the shape that may be fed; the default value must have it, too."""
     shape: Dims = ctx.attrs["shape"]
     merge_dims(ctx.tensors[0].dims, shape)
     return shape
 
 
 def scalar(ctx: ShapeContext) -> Dims:
-    """Shape function of ops whose output is a scalar."""
+    """Return the shape of a scalar (a shape function)."""
     return ()
 
 
@@ -133,17 +133,18 @@ def _prevent_gradient_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def placeholder(dtype: DTypeLike, shape: ShapeLike | None = None, name: str | None = None) -> Tensor:
-    """A tensor whose value every run must feed.
+    """Return a tensor whose value every run must feed.
 
     Args:
         dtype: Element type.
-        shape: Static shape, with None for the sizes that may vary; None alone leaves the rank open.
+        shape: Static shape, with None for sizes that may vary; None alone leaves the rank open.
+        name: Name of the node.
     """
     return make("Placeholder", dtype=dtypes.as_dtype(dtype), shape=dims_of(shape), name=name)
 
 
 def placeholder_with_default(input: TensorLike, shape: ShapeLike | None, name: str | None = None) -> Tensor:
-    """A tensor that is `input` unless a run feeds another value.
+    """Return a tensor that is `input` unless a run feeds another value.
 
     Raises:
         InvalidArgumentError: the input does not fit `shape`.
@@ -154,30 +155,30 @@ def placeholder_with_default(input: TensorLike, shape: ShapeLike | None, name: s
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
-    """The same value in a tensor of its own."""
+    """Return the same value in a tensor of its own."""
     return make("Identity", convert_to_tensor(input), name=name)
 
 
 def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
-    """The same values in tensors of their own, all made at once."""
+    """Return the same values in tensors of their own, all made by one node."""
     return make_list("IdentityN", convert_n_to_tensor(input), name=name)
 
 
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
-    """The same value, through which no gradient flows."""
+    """Return the same value, through which no gradient flows."""
     return make("StopGradient", convert_to_tensor(input), name=name)
 
 
 def no_op(name: str | None = None) -> Operation:
-    """A node that does nothing: something to hang control dependencies on."""
+    """Return a node that does nothing, to attach control dependencies to."""
     return make_op("NoOp", name=name)
 
 
 def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> Operation:
-    """A node that finishes when all `inputs` (nodes or tensors, nested lists too) have.
+    """Return a node that finishes when all `inputs` (nodes or tensors, nested lists too) have finished.
 
-    It is on the device that all of them ask for. Where these are several, each has a node of its own that waits for
-    what is there, so that one message tells the others of all.
+    The node is on the device that the inputs are on. If the inputs are on several devices, each device has a node that
+    waits for the inputs there, so each device sends one message.
     """
     given = [e for e in _flatten(inputs) if e is not None]
     graph = graph_of(given)
@@ -197,7 +198,7 @@ def group(*inputs: NodeLike | Sequence[Any] | None, name: str | None = None) -> 
 
 
 def _gate(graph: Graph, nodes: Sequence[Operation], device: str, name: str | None) -> Operation:
-    """A node on `device`, or where the scopes around say, that finishes when `nodes` have."""
+    """Return a node on `device` (if empty, on that of the open scopes) that finishes when `nodes` have."""
     with graph.control_dependencies(nodes), ExitStack() as stack:
         if device:
             stack.enter_context(graph.colocate_with(None))
@@ -211,7 +212,10 @@ def tuple_(
     name: str | None = None,
     control_inputs: Sequence[NodeLike] | None = None,
 ) -> list[Any]:
-    """The tensors again, each available only when all of them (and `control_inputs`) are done. None passes through."""
+    """Return the tensors again, each available only when all of them and `control_inputs` are done.
+
+    None stays None.
+    """
     check_kind(tensors, Iterable, "the tensors", "a list of tensors")
     check_kind(control_inputs or [], Iterable, "control_inputs", "a list of nodes or tensors")
     present = [t for t in tensors if t is not None]

@@ -1,4 +1,4 @@
-"""The op that stands for a part of a step that another engine computes as a whole. `compiler/delegate.py` makes it."""
+"""The op for a part of a step that another engine computes as a whole. `compiler/delegate.py` makes it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["DELEGATED"]
 
 DELEGATED: Final = "_Delegated"
 
-# The body of the node is the part. `delegate` names the engine, and `seconds` says how long the part is expected to
+# The body of the node is the part. `delegate` names the engine, and `seconds` is the time that the part is expected to
 # take. `variables` has for each input the name of the variable whose value it is, or "", and `still` the indices of
-# those that the step does not change.
+# the variables that the step does not change.
 define_op(
     DELEGATED,
     "inputs: list:Tin",

@@ -1,4 +1,4 @@
-"""The errors about dtypes that do not go together: they name what has which dtype, and say what makes it fit."""
+"""Errors about dtypes that do not match: they name each operand with its dtype and suggest a cast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CAST_ONE: Final = "convert one of them with aioflow.cast"
 
 
 def another_dtype(tensor: Tensor, wanted: DType) -> DTypeError:
-    """Of a tensor where one of `wanted` is needed."""
+    """Return the error for a tensor that does not have the dtype `wanted`."""
     return DTypeError(
         f"tensor {tensor.name!r} has the wrong dtype, {tensor.dtype.name}; {_CAST}",
         expected=wanted.name,
@@ -31,12 +31,12 @@ def another_dtype(tensor: Tensor, wanted: DType) -> DTypeError:
 
 
 def mixed_dtypes(what: str, first: Any, other: Any) -> DTypeError:
-    """Of two things that must have one dtype.
+    """Return the error for two operands that must have one dtype.
 
     Args:
-        what: What they are, such as "the inputs of Mul".
-        first: A tensor or variable, which says what the dtype is.
-        other: Another one, or a value that does not become of that dtype.
+        what: The operands in words, such as "the inputs of Mul".
+        first: A tensor or variable, whose dtype is the expected one.
+        other: Another one, or a value that cannot be converted to that dtype.
     """
     return DTypeError(
         f"{what} have different dtypes: {_described(first)}, {_described(other)}; {_CAST_ONE}",
@@ -46,7 +46,7 @@ def mixed_dtypes(what: str, first: Any, other: Any) -> DTypeError:
 
 
 def wrong_input(op_def: OpDef, arg: ArgDef, tensor: Tensor) -> DTypeError:
-    """Of a tensor as an input that is of one dtype in all nodes of the op."""
+    """Return the error for an input whose dtype is fixed by the op."""
     return DTypeError(
         f"input {arg.name!r} of {op_def.name} has the wrong dtype: {_described(tensor)}; {_CAST}",
         expected=arg.dtype,
@@ -57,7 +57,7 @@ def wrong_input(op_def: OpDef, arg: ArgDef, tensor: Tensor) -> DTypeError:
 def disagreeing_inputs(
     op_def: OpDef, attr: str, inputs: Mapping[str, Any], arg: ArgDef, tensor: Tensor, wanted: DType
 ) -> DTypeError:
-    """Of a tensor whose dtype is not the one that another input, or the caller, gave to the attribute."""
+    """Return the error for a tensor whose dtype is not the one that another input, or the caller, set for `attr`."""
     for other in op_def.inputs:
         for candidate in _listed(inputs[other.name]) if other.type_attr == attr else ():
             if candidate.dtype is wanted:
@@ -72,7 +72,7 @@ def disagreeing_inputs(
 def refused_dtype(
     op_def: OpDef, attr: AttrDef, inputs: Mapping[str, Any], error: InvalidArgumentError
 ) -> DTypeError | None:
-    """What `error`, about an attribute, is to a user, if it is about a dtype that an input may not have."""
+    """Return the error about the input if `error`, about an attribute, is about a dtype that the input may not have."""
     for arg in op_def.inputs:
         if attr.name in (arg.type_attr, arg.list_attr):
             tensors = [t for t in _listed(inputs[arg.name]) if attr.allowed is not None and t.dtype not in attr.allowed]
@@ -86,7 +86,7 @@ def refused_dtype(
 
 
 def offending(value: Any, wanted: DType, is_symbolic: Callable[[Any], bool]) -> Any:
-    """Of a value, or of what is in its lists, the first that has a dtype of its own, and another one; or the value."""
+    """Return the first leaf of `value` that has a dtype of its own other than `wanted`, or else the value."""
     return next((leaf for leaf in _leaves(value) if is_symbolic(leaf) and leaf.dtype is not wanted), value)
 
 

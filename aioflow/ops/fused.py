@@ -1,10 +1,11 @@
-"""Ops that only the optimizer makes: several of a user's nodes as one. They have no builders and need no gradients,
-since gradients are built before a step is compiled.
+"""Ops that only the optimizer makes: several of a user's nodes as one.
 
-`_FusedMatMul` and the fused convolutions have TensorFlow's names and attributes (`fused_ops` lists what follows the
-product, in order), and `operands` where that is more than one op behind the other. `_ElementwiseChain` is written as a
-straight-line program. All carry the names and lines of the
-nodes that they stand for, since an error must name the user's own node.
+They have no builders. They need no gradients, since gradients are built before a step is compiled.
+
+`_FusedMatMul` and the fused convolutions have TensorFlow's names and attributes: `fused_ops` lists the ops that follow
+the product, in order. They also have `operands` if these ops are not a simple chain. `_ElementwiseChain` is written as
+a straight-line program. All carry the names and lines of the nodes that they replace, since an error must name the
+user's own node.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aioflow.ops.nn.windows import convolution, depthwise
 
 __all__ = ["ORIGINS"]
 
-# For messages: of each node that was fused, in order, its name and `str` of its line ("" where there is none).
+# For error messages: the name of each fused node, in order, and `str` of its source line ("" if it has no line).
 ORIGINS: Final = ("nodes", "sources")
 _ORIGINS: Final = [f"{name}: list(string) = []" for name in ORIGINS]
 # Value 0 is the product, then come `args`, and then the results of `fused_ops`. `operands` are the values that these
@@ -35,7 +36,10 @@ _EPILOGUE: Final = [
 
 
 def _chain(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """A chain reads and writes once, and computes each of its steps from the cache at half the price."""
+    """Return the cost of a chain.
+
+    A chain reads and writes memory once; each step then works in the cache, at half the price of an op of its own.
+    """
     steps = attrs.get("ops", ())
     return moved(attrs, inputs, outputs) * max(1.0, 0.5 * len(steps) if isinstance(steps, list | tuple) else 1.0)
 

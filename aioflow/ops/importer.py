@@ -1,8 +1,8 @@
 """`import_graph_def`: nodes of a definition become nodes of the default graph.
 
-A definition may come from anywhere, so nothing in it is believed: each node is checked against the signature of its
-op, its dtypes are compared with those of its inputs, and its shapes are worked out anew. Either all nodes are added or
-none.
+A definition may come from any source, so its contents are not trusted. Each node is checked against the signature of
+its op, its dtypes are compared with those of its inputs, and its shapes are inferred again. Either all nodes are added
+or none of them.
 """
 
 from __future__ import annotations
@@ -80,28 +80,28 @@ def import_graph_def(
 ) -> list[Any] | None:
     """Add the nodes of a graph definition to the default graph.
 
-    Devices, control inputs and colocation of the nodes are kept; open device scopes fill in what a node leaves open,
-    and open control dependencies are added. A node name that the graph has already is an error (TensorFlow renames the
-    new node instead, and the name then stands for the wrong one).
+    Devices, control inputs and colocation of the nodes are kept. Open device scopes complete a node's device, and open
+    control dependencies are added. A node name that the graph has already is an error. (TensorFlow renames the new node
+    instead, and the name then refers to the wrong one.)
 
     Args:
         graph_def: The definition, or a message of TensorFlow's.
-        input_map: Tensors in the place of outputs of the definition, by name: "node:1", "node" for "node:0", and
-            "^node" (with a node or a tensor as value) for control inputs. The node itself is imported all the same.
+        input_map: Replacements for outputs of the definition, by name: "node:1", "node" for "node:0", and "^node" (with
+            a node or a tensor as value) for control inputs. The node itself is imported all the same.
         return_elements: Names of nodes ("node") and tensors ("node:0") of the definition to return.
-        name: Name scope of the new nodes; "import" without it. "" imports at the root.
+        name: Name scope of the new nodes; "import" if not given. "" imports at the root.
         op_dict: Not used, as in TensorFlow.
-        producer_op_list: Definitions of the ops as the producer had them: an attribute that is not known here is
-            dropped where it has the producer's default.
+        producer_op_list: Definitions of the ops in the producer's release: an attribute that is not known here is
+            dropped if it has the producer's default.
 
     Returns:
-        The elements asked for, in their order; None where none were asked for.
+        The requested elements, in order; None without `return_elements`.
 
     Raises:
         NotFoundError: an op is not registered.
         AlreadyExistsError: the graph has a node of that name, or another function of the name of one in the library.
         InvalidArgumentError: the definition is inconsistent (a name twice, an unknown input, a cycle, an attribute or a
-            dtype that does not fit its op), or `input_map` or `return_elements` name something that it does not have.
+            dtype that does not fit its op), or it does not have an element of `input_map` or `return_elements`.
     """
     if is_message(graph_def, "GraphDef"):
         graph_def = GraphDef.from_message(graph_def)
@@ -134,7 +134,7 @@ def import_graph_def(
 
 
 def _add_function(graph: Graph, function: FunctionDef) -> None:
-    """A function is made from its definition when it is first called."""
+    """Add a function of the library to the graph. Its body is built when it is first called."""
     function = replace(function, nodes=tuple(modernized(function.nodes)))
     known = graph.functions.get(function.name)
     if known is not None and known.definition != function:
@@ -168,7 +168,7 @@ def _mapped(graph: Graph, input_map: Mapping[str, Any], nodes: Iterable[NodeDef]
 
 
 class Import:
-    """The nodes of one definition on their way into a graph."""
+    """The import of one definition into a graph."""
 
     def __init__(
         self,
@@ -187,7 +187,8 @@ class Import:
         self.used: set[InputRef] = set()
         self.back_edges: dict[str, list[tuple[int, InputRef]]] = {}
         self.has_frames = False
-        self.beside_arguments = {f"loc:@{ref.node}" for ref in mapped}  # an argument is wherever the call gets it from
+        # Colocation with an argument is dropped: an argument is wherever the call gets it from.
+        self.beside_arguments = {f"loc:@{ref.node}" for ref in mapped}
         for node in nodes:
             self.has_frames = self.has_frames or node.op in ("Enter", "Switch")
             if node.name in self.nodes:
@@ -196,7 +197,7 @@ class Import:
             self.beside_arguments.discard(f"loc:@{node.name}")
 
     def in_order(self) -> list[NodeDef]:
-        """The nodes, each after its inputs, otherwise in the order of the definition."""
+        """Return the nodes, each after its inputs, otherwise in the order of the definition."""
         position = {name: i for i, name in enumerate(self.nodes)}
         names = list(self.nodes)
         missing = {name: self._needed(node) for name, node in self.nodes.items()}
@@ -235,12 +236,12 @@ class Import:
         return needed
 
     def _is_back_edge(self, node: NodeDef, ref: InputRef) -> bool:
-        """Whether the input closes a loop: it is there only when the rest of the loop is."""
+        """Return whether the input closes a loop, and so exists only when the rest of the loop does."""
         source = self.nodes.get(ref.node)
         return node.op == "Merge" and source is not None and source.op == "NextIteration" and ref.port >= 0
 
     def close_loops(self) -> None:
-        """Give the Merge nodes of loops their inputs from NextIteration, in whose place others stand in."""
+        """Set the inputs of Merge nodes that come from NextIteration; until then another input takes their place."""
         for name, edges in self.back_edges.items():
             for index, ref in edges:
                 try:
@@ -249,8 +250,8 @@ class Import:
                     raise _at(error, self.nodes[name]) from error.__cause__
 
     def _cycle(self, left: set[str], missing: Mapping[str, set[str]]) -> OpError:
-        """The error for nodes that wait for one another. Whoever waits has an unfinished input, so walking back along
-        such inputs must come round."""
+        """Return the error for nodes that wait for one another."""
+        # Each waiting node has an unfinished input, so walking back along such inputs must close a cycle.
         path: list[str] = []
         name = min(left)
         while name not in path:
@@ -264,13 +265,14 @@ class Import:
         """Make one node, whose inputs exist.
 
         Raises:
-            OpError: it does not fit its op; the error names the node of the definition.
+            OpError: the node does not fit its op; the error names the node of the definition.
         """
         try:
             self.made[node.name] = self._build(node)
         except OpError as error:
             raise _at(error, node) from error.__cause__
-        except Exception as error:  # a shape function met attributes or shapes that no builder would let through
+        # A shape function may meet attributes or shapes that no builder would let through.
+        except Exception as error:
             made = InvalidArgumentError(f"the node does not fit its op: {type(error).__name__}: {error}")
             raise _at(made, node) from error
 
@@ -283,7 +285,8 @@ class Import:
         control = [self.mapped.get(ref) or self.made[ref.node] for ref in refs if ref.port < 0]
         attrs = self._attrs(node, op_def)
         shapes = attrs.pop(_SHAPES, None)
-        if node.op == "Enter":  # a definition that is imported twice is two loops
+        # A definition that is imported twice has two loops.
+        if node.op == "Enter":
             attrs["frame_name"] = self.prefix + attrs["frame_name"]
         inputs = by_name(op_def, data, attrs)
         resolved = infer_attrs(op_def, inputs, attrs)
@@ -309,16 +312,17 @@ class Import:
             )
 
     def _waiting(self, refs: Sequence[InputRef]) -> AbstractContextManager[object]:
-        """Return the block in which a node with these inputs is made: it waits for the control dependencies around the
-        import, unless it might be in a loop of the definition, into which no edge may lead but through an Enter. All
-        that such a node reads comes from nodes that wait.
+        """Return the block in which to make a node with these inputs.
+
+        The node waits for the control dependencies around the import, unless it might be in a loop of the definition.
+        No edge may lead into a loop except through an Enter. All inputs of such a node come from nodes that wait.
         """
         if not self.has_frames or all(ref in self.mapped for ref in refs):
             return nullcontext()
         return enter_scope(self.graph, lambda outer: outer._replace(controllers=()))
 
     def _as_call(self, node: NodeDef) -> NodeDef:
-        """A node whose op is the name of a function is a call of it."""
+        """Return a call of the function if the node's op is the name of a function."""
         if node.op in OPS or node.op not in self.graph.functions:
             return node
         definition = self.graph.functions[node.op].definition
@@ -327,9 +331,9 @@ class Import:
         return replace(node, op="StatefulPartitionedCall", attrs={**attrs, "f": FunctionRef(node.op)})
 
     def _beginning(self, node: NodeDef, data: Tensor) -> Operation:
-        """What the nodes of a call wait for that read nothing, so that they run where and when the call does: nobody
-        knows the branches and loops of a definition.
-        """
+        """Return the node that those nodes of a call wait for that have no inputs."""
+        # The branches and loops of a definition are not known.
+        # This edge makes the nodes run where and when the call does.
         specs = [(data.dtype, data.dims)]
         return self.graph.create_op("Identity", [data], {"T": data.dtype}, specs, name=f"{node.name}/called")
 
@@ -378,14 +382,14 @@ class Import:
         return tuple(f"loc:@{self.prefix}{g[5:]}" if g.startswith("loc:@") else g for g in groups)
 
     def result(self, text: str) -> Tensor:
-        """The tensor that a function returns: an output of a node, or an argument."""
+        """Return the tensor that a function returns: an output of a node, or an argument."""
         ref = InputRef.parse(text)
         if ref.port < 0 or (ref not in self.mapped and ref.node not in self.made):
             raise InvalidArgumentError(f"the function returns {text!r}, which it does not have", actual=text)
         return self._tensor(ref)
 
     def running(self, text: str) -> Operation:
-        """The node that a function runs whenever it is called."""
+        """Return the node that a function runs whenever it is called."""
         found = self.made.get(InputRef.parse(text).node)
         if found is None:
             raise InvalidArgumentError(
@@ -394,7 +398,7 @@ class Import:
         return found
 
     def check_map(self) -> None:
-        """Raise InvalidArgumentError where `input_map` has keys that are no output of the definition."""
+        """Raise InvalidArgumentError if `input_map` has keys that are not outputs of the definition."""
         unknown = [str(ref) for ref in self.mapped if ref not in self.used and not self._has(ref)]
         if unknown:
             raise InvalidArgumentError(
@@ -407,7 +411,7 @@ class Import:
         return ref.node in self.made and ref.port < len(self.made[ref.node].outputs)
 
     def element(self, name: str) -> Operation | Tensor:
-        """A node, or a tensor (what it is mapped to, if it is), by its name in the definition."""
+        """Return a node, or a tensor (or its replacement), by its name in the definition."""
         ref = InputRef.parse(name)
         if ":" in name and ref in self.mapped:
             tensor: Tensor = self.mapped[ref]
@@ -425,7 +429,7 @@ def _at(error: OpError, node: NodeDef) -> OpError:
 
 
 def _value(value: Any) -> Any:
-    """An attribute of a definition as an attribute of a node."""
+    """Convert an attribute of a definition to an attribute of a node."""
     if isinstance(value, TensorData):
         return value.to_array()
     return tuple(_value(item) for item in value) if isinstance(value, tuple) else value
@@ -440,7 +444,7 @@ def _checked(op_def: OpDef, key: str, value: Any) -> Any:
 
 
 def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat data inputs by the names of the signature."""
+    """Return the flat data inputs by the names of the signature."""
     wanted = sum(arg.count(attrs) for arg in op_def.inputs)
     if wanted != len(data):
         raise InvalidArgumentError("wrong number of inputs", expected=wanted, actual=len(data))
@@ -451,7 +455,7 @@ def by_name(op_def: OpDef, data: Sequence[Tensor], attrs: Mapping[str, Any]) -> 
 
 
 def _with_shapes(specs: Sequence[tuple[DType, Dims]], shapes: Any) -> list[tuple[DType, Dims]]:
-    """The specs with what the definition knows about the shapes besides."""
+    """Return the specs, refined by the shapes in the definition."""
     if not isinstance(shapes, tuple) or len(shapes) != len(specs):
         raise InvalidArgumentError(f"{_SHAPES} does not fit", expected=f"{len(specs)} shapes", actual=repr(shapes)[:80])
     return [(dtype, merge_dims(dims, dims_of(known))) for (dtype, dims), known in zip(specs, shapes, strict=True)]

@@ -1,6 +1,6 @@
-"""Nested structures of tensors: lists, tuples, named tuples and mappings, the keys of a mapping in sorted order.
+"""Nested structures of tensors: lists, tuples, named tuples and mappings.
 
-A composite tensor is nested, too: what goes through a loop is what it is made of.
+The keys of a mapping are sorted. A composite tensor counts as nested: loops carry its components.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ __all__ = ["check_same_structure", "flatten", "is_nested", "items", "map_structu
 
 
 def is_nested(structure: Any) -> bool:
-    """Whether it is a container, and not a leaf."""
+    """Return whether it is a container, not a leaf."""
     return isinstance(structure, list | tuple | Mapping | CompositeTensor)
 
 
 def flatten(structure: Any) -> list[Any]:
-    """The leaves in order."""
+    """Return the leaves in order."""
     if not is_nested(structure):
         return [structure]
     return [leaf for item in items(structure) for leaf in flatten(item)]
 
 
 def pack(structure: Any, leaves: Sequence[Any]) -> Any:
-    """The leaves in the place of those of `structure`, in containers of the same kinds.
+    """Return the leaves in a structure like `structure`, with containers of the same types.
 
     Raises:
         InvalidArgumentError: the number of leaves differs.
@@ -39,7 +39,7 @@ def pack(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """`function` of each leaf, in the same structure; the others must be alike."""
+    """Apply `function` to each leaf and return the same structure; the others must have it too."""
     for other in others:
         check_same_structure(structure, other)
     columns = [flatten(s) for s in (structure, *others)]
@@ -47,13 +47,13 @@ def map_structure(function: Callable[..., Any], structure: Any, *others: Any) ->
 
 
 def check_same_structure(expected: Any, actual: Any, what: str = "the structures differ") -> None:
-    """Raise DTypeError unless both are nested alike; a list and a tuple count as the same."""
+    """Raise DTypeError unless both are nested alike. A list and a tuple count as the same."""
     if _outline(expected) != _outline(actual):
         raise DTypeError(what, expected=describe(expected), actual=describe(actual))
 
 
 def describe(structure: Any) -> str:
-    """The structure with "." in the place of each leaf, for errors."""
+    """Return the structure with "." for each leaf, for error messages."""
     if isinstance(structure, Mapping):
         return "{" + ", ".join(f"{k!r}: {describe(structure[k])}" for k in _keys(structure)) + "}"
     if isinstance(structure, CompositeTensor):
@@ -70,6 +70,7 @@ def _outline(structure: Any) -> Any:
     if isinstance(structure, CompositeTensor):
         return type(structure), len(structure.components)
     if is_nested(structure):
+        # Lists and plain tuples have no `_fields`, so they have equal outlines.
         fields = getattr(type(structure), "_fields", None)
         return (fields, *map(_outline, structure))
     return None
@@ -80,7 +81,7 @@ def _keys(mapping: Mapping[Any, Any]) -> list[Any]:
 
 
 def items(structure: Any) -> Iterator[Any]:
-    """What a container holds, in order."""
+    """Return an iterator over the items of a container, in order."""
     if isinstance(structure, Mapping):
         return (structure[key] for key in _keys(structure))
     return iter(structure.components if isinstance(structure, CompositeTensor) else structure)
@@ -89,6 +90,7 @@ def items(structure: Any) -> Iterator[Any]:
 def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
     if isinstance(structure, Mapping):
         packed = {key: _pack(structure[key], leaves) for key in _keys(structure)}
+        # Leaves are in the sorted order of the keys, but the new mapping keeps the order of `structure`.
         kind: Any = type(structure)
         return kind((key, packed[key]) for key in structure)
     if not is_nested(structure):

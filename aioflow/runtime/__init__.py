@@ -1,1 +1,1 @@
-"""Running a step: everything below the seam, in the process that owns the devices."""
+"""Execution of steps: everything below the seam, in the process that owns the devices."""

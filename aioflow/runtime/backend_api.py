@@ -1,9 +1,9 @@
-"""What a backend supplies: a kind of device, and each device of it. The host's CPU is one kind of several.
+"""The interface of backends: a kind of device, and each device of it. The host's CPU is one kind among several.
 
-A subgraph is cut into strands on any device; each runs as one call of the executor, on the host also straight on the
-event loop while it is cheap. Where a device has memory of its own, what comes from or goes to the host crosses by
-`to_device` and `to_host` (`runtime/host_copies.py` puts these where they are needed). A backend is found by the entry
-point group `aioflow.backends`; `aioflow.testing.check_backend` proves one. `examples/own_backend.py` is a small one.
+On any device, a subgraph is compiled to strands. Each strand runs as one call of the executor; on the host, cheap
+strands run directly on the event loop. If a device has its own memory, values to and from the host are transferred by
+`to_device` and `to_host` (`runtime/host_copies.py` inserts these where needed). Backends are found by the entry point
+group `aioflow.backends`; `aioflow.testing.check_backend` tests one. `examples/own_backend.py` is a small example.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """A device's memory in bytes: held by arrays, taken from the device, and how much there may be (None: no limit)."""
+    """A device's memory in bytes: used by arrays, reserved from the device, and the limit (None: no limit)."""
 
     used: int
     reserved: int
@@ -31,63 +31,67 @@ class MemoryStats:
 
 
 class Executor(Protocol):
-    """Runs functions for a device."""
+    """The executor of a device's functions."""
 
     async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
-        """Run `function(*args)` where kernels of the device are launched; returns when what it launched has ended.
+        """Run `function(*args)` where the device's kernels are launched, and wait until all launched work has ended.
 
-        When the awaiting task is cancelled the step is asked to stop, and this returns (by raising) only when the
-        function has, or if it has not begun: no kernel of a step runs after its `run` has ended.
+        If the awaiting task is cancelled, the step is asked to stop. Then this raises only once the function has ended,
+        or if
+        it has not begun: no kernel of a step runs after the step's `run` has ended.
         """
 
 
 class BackendDevice(ArrayBackend, Protocol):
-    """One device: what kernels may ask of it (`ArrayBackend`), and what the run-time asks besides."""
+    """One device: the interface for kernels (`ArrayBackend`), extended by that for the runtime."""
 
     @property
     def executor(self) -> Executor:
-        """Runs the strands of the device."""
+        """Executor of the device's strands."""
 
     def captured(
         self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]
     ) -> Callable[..., tuple[Any, ...]] | None:
-        """The function of a strand in a form that costs less to call again and again; None where there is none.
+        """Return a form of a strand's function that is cheaper to call repeatedly, or None.
 
         Args:
-            function: Takes and returns arrays of the device; it is called in the executor.
-            nodes: What it computes.
+            function: Takes and returns arrays of the device. It is called in the executor.
+            nodes: The nodes that it computes.
         """
 
     def memory(self) -> MemoryStats | None:
-        """How full it is; None where nobody counts."""
+        """Return the memory statistics, or None if they are not tracked."""
 
     def close(self) -> None:
-        """Let go of threads, streams and pooled memory. Nothing is running then."""
+        """Release threads, streams and pooled memory. Called when nothing runs."""
 
 
 class Backend(Protocol):
-    """A kind of device. An instance is made when a process first needs it, and may raise ImportError then."""
+    """A kind of device. It is instantiated when a process first needs it, and may raise ImportError then."""
 
     @property
     def name(self) -> str:
-        """The name of its entry point, and of the extra of aioflow that brings it."""
+        """Name of its entry point, and of the aioflow extra that installs it."""
 
     @property
     def device_type(self) -> str:
-        """ "GPU", …: the type in device names, and in the kernel registry; `registry.HOST` for the host's own."""
+        """Type in device names and in the kernel registry, for example "GPU"; `registry.HOST` for the host's own."""
 
     def count(self) -> int | None:
-        """How many devices this process sees; 0 where the library is there and no device is. None where it has as many
-        as are wanted, as a CPU may be taken for several devices: one, then, if nobody says.
+        """Return the number of devices visible to this process; 0 if the library is installed but finds no device.
+
+        None means that there can be any number, as a CPU may stand for several devices; the default is then one.
         """
 
     def describe(self, index: int) -> tuple[int | None, str]:
-        """Memory limit in bytes, and what the device is, in words."""
+        """Return the memory limit in bytes, and a description of the device."""
 
     def device(self, index: int, threads: int = 0) -> BackendDevice:
-        """The device of that number; the same object every time.
+        """Return the device with this number; the same object every time.
 
         Args:
-            threads: How many of the host's threads compute for it, 0 for one per processor. A device that computes
-                elsewhere does not look at it.
+            index: Number of the device.
+            threads: Number of host threads that compute for the device; 0 for one per processor. Ignored by devices
+                that
+                compute elsewhere.
         """

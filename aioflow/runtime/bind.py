@@ -1,4 +1,4 @@
-"""Bind nodes to kernels: from plain data to callables, once for each registered subgraph."""
+"""Bind nodes to kernels: from plain data to callables, once per registered subgraph."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ Guard: TypeAlias = tuple[tuple[Edge, bool], ...]
 
 
 class Fetched:
-    """A converter for a device with memory of its own: the value is fetched first.
+    """A converter for a device with its own memory: it copies the value to the host first.
 
     Attributes:
-        convert: Works on what is in host memory.
+        convert: The converter for the value in host memory.
     """
 
     __slots__ = ("_on_host", "convert")
@@ -63,14 +63,18 @@ class Fetched:
         self._on_host = on_host
 
     def __call__(self, value: Any) -> Any:
-        """As `convert`."""
+        """Convert a value."""
         return self.convert(self._on_host(value))
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a kernel: the outputs it is made of, whether it is a sequence, and its converter to a host
-    value.
+    """One argument of a kernel.
+
+    Attributes:
+        sources: The outputs that it is made of.
+        is_sequence: Whether it is a sequence.
+        convert: Converter to a host value, if any.
     """
 
     sources: tuple[Edge, ...]
@@ -79,17 +83,22 @@ class Argument:
 
     @property
     def passes(self) -> bool:
-        """Whether the kernel gets the values themselves, or what shares their memory."""
+        """True if the kernel receives the values themselves, or objects that share their memory."""
         convert = self.convert.convert if isinstance(self.convert, Fetched) else self.convert
         return convert is None or convert is as_array or isinstance(convert, Handle)
 
 
 @dataclass(frozen=True, slots=True)
 class BoundNode:
-    """A node with the callable that computes it, and the guard under which it runs.
+    """A node with the callable that computes it, and the predicates under which it runs.
 
     Attributes:
-        claims: The callable claims the size of what it makes, whatever the kernel does.
+        node: The node.
+        kernel: The definition of its kernel.
+        call: The callable.
+        arguments: The arguments of the callable.
+        guard: The predicates under which the node runs.
+        claims: Whether the callable itself reserves the memory of its result, whatever the kernel does.
     """
 
     node: Node
@@ -101,33 +110,33 @@ class BoundNode:
 
     @property
     def reads(self) -> tuple[Edge, ...]:
-        """The values that it needs: its inputs, and the predicates of its guard."""
+        """The values that the node needs: its inputs and its predicates."""
         return (*self.node.inputs, *(predicate for predicate, _ in self.guard)) if self.guard else self.node.inputs
 
     @property
     def keeps(self) -> tuple[Edge, ...]:
-        """The inputs that it may hold beyond the call."""
+        """The inputs that the kernel may hold beyond the call."""
         return self.node.inputs if self.kernel.retains else ()
 
     @property
     def has_effects(self) -> bool:
-        """Whether it changes something that others see: then it is never run twice, and always waited for."""
+        """True if the node changes something visible to others: then it never runs twice, and is always waited for."""
         effect = traits_of(self.node.op).effect
         return self.kernel.sends or effect in (Effect.KEEPS, Effect.CHANGES)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the call as a whole has an effect, as far as can be told."""
+        """True if the call as a whole may have an effect, so that it must not be abandoned."""
         return self.has_effects and not self.kernel.acts_itself
 
     @property
     def unpacks(self) -> bool:
-        """Whether the callable returns a tuple of outputs rather than one output (or nothing)."""
+        """True if the callable returns a tuple of outputs rather than one output (or nothing)."""
         outputs = OPS.get(self.node.op).outputs
         return len(outputs) > 1 or any(a.is_sequence for a in outputs)
 
     def outputs_of(self, result: Any) -> tuple[Any, ...]:
-        """The outputs, from what the callable returned."""
+        """Return the outputs, given the callable's result."""
         if self.unpacks:
             return tuple(result)
         return (result,) if self.node.outputs else ()
@@ -135,58 +144,58 @@ class BoundNode:
 
 @dataclass(frozen=True, slots=True)
 class Choice(BoundNode):
-    """A Merge. It reads (predicate, value if false, value if true), or one value where the other is always dead.
+    """A Merge. It reads (predicate, value if false, value if true), or one value if the other is always dead.
 
     Attributes:
-        indices: Its second output, for each value: which input of the Merge it was.
+        indices: For each value, the Merge's second output: the index of that input.
     """
 
     indices: tuple[Any, ...] = ()
 
     @property
     def has_effects(self) -> bool:
-        """It only chooses."""
+        """Always False: the node only selects a value."""
         return False
 
     @property
     def unpacks(self) -> bool:
-        """As the Merge."""
+        """Always True, as for a Merge."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Passing(BoundNode):
-    """A node that lifting adds: it hands on the one value that it reads, or only looks at it."""
+    """A node added by loop raising: it passes on the one value that it reads, or only inspects it."""
 
     @property
     def has_effects(self) -> bool:
-        """It only hands on."""
+        """Always False: the node only passes its value on."""
         return False
 
     @property
     def unpacks(self) -> bool:
-        """It has at most one output."""
+        """Always False: the node has at most one output."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class LiftedLoop(BoundNode):
-    """A whole loop as one node. Its callable takes the values that enter and returns those that leave.
+    """A whole loop as one node. Its callable takes the values that enter the loop and returns those that leave it.
 
     Attributes:
-        kept: The positions of the inputs that a node inside may keep.
+        kept: Positions of the inputs that a node inside may keep.
     """
 
     kept: frozenset[int] = frozenset()
 
     @property
     def has_effects(self) -> bool:
-        """It is not what acts: the nodes inside say so themselves."""
+        """Always False: the nodes inside report their own effects."""
         return False
 
     @property
     def unpacks(self) -> bool:
-        """It always returns a tuple."""
+        """Always True."""
         return True
 
     @property
@@ -205,16 +214,20 @@ def bind_graph(
     *,
     reproducible: bool = False,
 ) -> list[BoundNode]:
-    """Every node that computes, bound to its kernel, in topological order.
+    """Return each node that computes, bound to its kernel, in topological order.
 
     Args:
-        folders: Where the nodes may open files.
-        prepare: Makes the bodies of nodes ready to be run; without it, nodes that have some cannot be bound.
+        graph: The subgraph of one device.
+        backend: The device.
+        resources: The worker's resources.
+        state: Kernel state of the session.
+        folders: Folders in which the nodes may open files.
+        prepare: Makes the bodies of nodes executable; without it, nodes with bodies cannot be bound.
         reproducible: As `SessionConfig.reproducible`.
 
     Raises:
-        UnimplementedError: there is no kernel for a node on this kind of device.
-        InvalidArgumentError: a kernel cannot be bound to such attributes.
+        UnimplementedError: a node has no kernel for this kind of device.
+        InvalidArgumentError: a kernel does not support a node's attributes.
     """
     working = (node for node in batches(graph.nodes.values(), 64) if not _is_interpreted(node))
     return [_bind(node, graph, backend, resources, state, folders, prepare, reproducible) for node in working]
@@ -250,12 +263,13 @@ def _bind(
     try:
         kernel, call = backend.bind(KERNELS.get(node.op, backend.device_type, node.attrs), binding)
         arguments = tuple(_arguments(node, kernel, graph, backend))
+        # Without `expression`, which generated code would use in place of the wrapped callable.
         if may_differ(node.op, binding.input_dims):
             return BoundNode(node, replace(kernel, expression=None), of_one_shape(call), arguments)
         if not grows(node, kernel, graph):
             return BoundNode(node, kernel, call, arguments)
         return BoundNode(node, replace(kernel, expression=None), claiming(call, kernel, node), arguments, claims=True)
-    except Exception as error:  # attributes of the right kinds whose values no kernel can be made for
+    except Exception as error:  # valid attributes for whose values no kernel can be made
         explained = kernel_error(error, node)
         raise explained from explained.__cause__
 
@@ -277,7 +291,7 @@ def _arguments(node: Node, kernel: KernelDef, graph: ClientGraph, backend: Array
 
 
 def converter(kernel: KernelDef, name: str, backend: ArrayBackend) -> Converter | None:
-    """What makes the host value that the kernel takes for that input of a value on the device; None for a tensor."""
+    """Return the converter of a device value to the host value that the kernel takes, or None for a tensor."""
     convert = kernel.host.get(name)
     if convert is None or backend.device_type == HOST or convert in OF_ONE_ELEMENT:
         return convert
@@ -285,7 +299,7 @@ def converter(kernel: KernelDef, name: str, backend: ArrayBackend) -> Converter 
 
 
 def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBackend) -> bool:
-    """Whether the value is certainly a resource of that kind, so that nobody need look at it in each step."""
+    """Return True if the value is known to be a resource of that kind, so that steps need not check it."""
     source = graph.nodes[edge.node]
     while traits_of(source.op).steers and source.op != "Merge" and source.inputs:
         edge = source.inputs[0]
@@ -295,24 +309,27 @@ def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBack
 
 
 def _is_interpreted(node: Node) -> bool:
-    """Whether the runtime itself knows what to do, so that there is no kernel."""
+    """Return True if the runtime interprets the node itself, without a kernel."""
     return node.op in BOUNDARY or traits_of(node.op).steers
 
 
 def own(value: Any) -> Any:
-    """A copy that the engine may keep; scalars and handles are immutable and need none."""
+    """Return a copy that the engine may keep. Scalars and handles are immutable and returned as they are."""
     return copied(value) if getattr(value, "ndim", False) else value
 
 
 def to_keep(value: Any) -> Any:
-    """The same for a kernel that keeps what it gets, which may have what nobody writes to."""
+    """Return a value that a kernel may keep: the value itself if it is frozen, else a copy as by `own`."""
     return value if is_frozen(value) else own(value)
 
 
 def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozenset()) -> list[Any]:
-    """The positional arguments of a kernel, from the values of the outputs that it reads.
+    """Return the positional arguments of a kernel.
 
-    Those in `fed` share memory with what the caller fed; a kernel that keeps its inputs gets copies of them.
+    Args:
+        bound: The node.
+        values: Values of the outputs that it reads.
+        fed: Outputs that share memory with the caller's feeds. A kernel that keeps its inputs receives copies of them.
     """
     copied = fed if bound.kernel.retains else frozenset[Edge]()
     result: list[Any] = []
@@ -325,15 +342,15 @@ def gather(bound: BoundNode, values: Mapping[Edge, Any], fed: Set[Edge] = frozen
 
 
 def rebound(bound: BoundNode, node: Node) -> BoundNode:
-    """The bound node with its edges as they are now."""
+    """Return the bound node with the edges of `node`, which is an edited version of its own."""
     if node is bound.node:
         return bound
     every = zip(bound.arguments, places(len(a.sources) for a in bound.arguments), strict=True)
     return replace(bound, node=node, arguments=tuple(replace(a, sources=node.inputs[place]) for a, place in every))
 
 
-# What a kernel may raise, and what it means; the first row that fits decides. Nothing foreign is an OutOfRangeError,
-# which says that a source has ended: a queue runner would take a fault for the end of its input.
+# Foreign exceptions of kernels and their typed errors; the first match decides. None becomes an OutOfRangeError, which
+# means that a source has ended: a queue runner would take a bug for the end of its input.
 _FOREIGN: tuple[tuple[type[BaseException], type[OpError]], ...] = (
     (MemoryError, ResourceExhaustedError),
     (IndexError, InvalidArgumentError),
@@ -344,7 +361,7 @@ _FOREIGN: tuple[tuple[type[BaseException], type[OpError]], ...] = (
 
 
 def kernel_error(error: Exception, node: Node) -> OpError:
-    """The typed error for whatever a kernel raised, with the node attached."""
+    """Return the typed error for an exception raised by a kernel, with the node attached."""
     if isinstance(error, OpError):
         return error.at(node.name, node.op, node.source)
     if isinstance(error, AioflowError):

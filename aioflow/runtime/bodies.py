@@ -1,4 +1,4 @@
-"""Functions that kernels call: each call is a step of its own, whoever asked for it and whatever becomes of that."""
+"""Function bodies that kernels run, either as a separate step or within the calling step."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from aioflow.work.copying import copied
 __all__ = ["Body"]
 
 
-_WHERE: Final = frozenset({*ORIGINS, "_class"})  # attributes that tell where a node is, or comes from
+_WHERE: Final = frozenset({*ORIGINS, "_class"})  # attributes for the placement and the origin of a node
 
 
 class Runnable(Protocol):
-    """A registered subgraph: see `Executable`."""
+    """A registered subgraph; see `Executable`."""
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step; returns its fetches in order. Raises OpError."""
+        """Run one step and return its fetches in order. Raises OpError."""
 
     def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
-        """Run one step in this thread, as a part of another one; returns its fetches in order. Raises OpError."""
+        """Run one step in this thread as a part of `step`, and return its fetches in order. Raises OpError."""
 
 
 class Body:
-    """A body that is ready to be run. It is a `BodySteps`.
+    """A body that is ready to run. Implements `BodySteps`.
 
     Args:
-        graph: As it was registered.
-        executable: What runs it.
+        graph: The graph as it was registered.
+        executable: The executable of that graph.
     """
 
     def __init__(self, graph: ClientGraph, executable: Runnable) -> None:
@@ -44,7 +44,7 @@ class Body:
         self.digest = _digest(graph)
 
     async def run(self, values: Sequence[Any]) -> list[Any]:
-        """A step of its own."""
+        """Run the body as a separate step and return its results."""
         step = Step(describe=lambda: "the step of a function")
         try:
             return await self._executable.run(values, step)
@@ -52,16 +52,21 @@ class Body:
             step.finish()
 
     def call(self, values: Sequence[Any], step: Step | None) -> list[Any]:
-        """As a part of the step that calls it. Raises InternalError: it has branches, loops, or nodes that wait."""
+        """Run the body as a part of `step` and return its results.
+
+        Raises:
+            InternalError: the body has branches, loops or async nodes.
+        """
         return _new(self._executable.call(values, step), values)
 
 
 def _new(results: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """Return results each in memory of its own, which is neither an argument's nor a constant's."""
+    """Return the results, each in its own memory, shared neither with an argument nor with a constant."""
     held = {id(value) for value in values}
     made: list[Any] = []
     for result in results:
         is_array = isinstance(result, np.ndarray)
+        # A base shows a view, a read-only array may be a constant, and `held` contains arguments and earlier results.
         is_shared = is_array and (result.base is not None or not result.flags.writeable or id(result) in held)
         held.add(id(result))
         made.append(copied(result) if is_shared else result)
@@ -69,7 +74,7 @@ def _new(results: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 
 
 def _digest(graph: ClientGraph) -> bytes:
-    """Equal for bodies of the same nodes, wherever they are: in another step, or another session's graph."""
+    """Return a digest that is equal for bodies of the same nodes, in whichever step or session's graph they are."""
     found = hashlib.blake2b(digest_size=16)
     for part in _described(graph):
         found.update(part)
@@ -77,7 +82,10 @@ def _digest(graph: ClientGraph) -> bytes:
 
 
 def _described(graph: ClientGraph) -> Iterator[bytes]:
-    """All that its results may depend on. Nodes are numbered: names and lines tell where the body is."""
+    """Yield everything that the body's results may depend on.
+
+    Nodes are identified by position, because names and source lines depend on where the body is.
+    """
     numbers = {name: number for number, name in enumerate(graph.nodes)}
     yield _text((graph.feeds, graph.fetches, [numbers[target] for target in graph.targets]))
     for node in graph.nodes.values():
@@ -94,8 +102,10 @@ def _of_each(values: Iterable[Any]) -> Iterator[bytes]:
         elif isinstance(value, np.ndarray | np.generic):
             array = np.asarray(value)
             yield _text((array.dtype.str, array.shape))
+            # The bytes of an object array are pointers, so use its items.
             yield _text(array.tolist()) if array.dtype.hasobject else array.tobytes()
         elif isinstance(value, tuple | list):
+            # The length marks where a nested sequence ends.
             yield _text(len(value))
             yield from _of_each(value)
         else:

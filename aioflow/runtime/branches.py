@@ -1,6 +1,6 @@
-"""Lift branches out of tagged dataflow: a graph with no loop left and with sync branches has no Switch and no Merge.
+"""Raising of branches: a graph without loops and with only sync branches is rewritten without Switch and Merge.
 
-What is left are guarded nodes, in an order in which those of equal guards stand together.
+The result is nodes with predicates, ordered so that nodes with equal predicates are adjacent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["lift_branches", "scheduled"]
 
 
 def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
-    """The graph without control flow and its bound nodes; as they were, if that cannot be."""
+    """Return the graph without control flow and its bound nodes; unchanged if its branches cannot be raised."""
     found = {node.op for node in graph.nodes.values() if traits_of(node.op).steers}
     if not found or found - {"Switch", "Merge"}:
         return graph, list(bound)
@@ -31,6 +31,7 @@ def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[Clien
         fetches = list(_fetches(graph, guards, nodes))
     except UnliftableError:
         return graph, list(bound)
+    # A strand cannot await, and a Send must also send DEAD, so neither may be under an `if`.
     if any((b.kernel.is_async or b.kernel.sends) and b.guard for b in nodes):
         return graph, list(bound)
     position = {name: i for i, name in enumerate(graph.nodes)}
@@ -41,14 +42,17 @@ def lift_branches(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[Clien
 
 
 def _fetches(graph: ClientGraph, guards: Guards, nodes: list[BoundNode]) -> Iterator[Node]:
-    """The fetches of the new graph. A value that is fetched from one side only becomes a node of that side."""
+    """Yield the fetches of the new graph.
+
+    A value fetched from one side only gets an identity node on that side, which is appended to `nodes`.
+    """
     guarded = {b.node.name: b.guard for b in nodes if b.node.op != "Const"}
     for node in graph.nodes.values():
         if node.op != RETVAL:
             continue
         guard, edge = guards.of(node.inputs[0]), guards.value(node.inputs[0])
         if guard is None:
-            raise UnliftableError(node.name)  # the propagator has the words for a fetch that is always dead
+            raise UnliftableError(node.name)  # the propagator raises the error for a fetch that is always dead
         if guard and guarded.get(edge.node, ()) != guard:
             alive = _alive(node, edge, graph, guard)
             nodes.append(alive)
@@ -70,7 +74,7 @@ _IDENTITY = KernelDef(ALIVE, lambda binding: _identity, expression="{0}")
 
 
 def scheduled(bound: Sequence[BoundNode]) -> list[BoundNode]:
-    """The nodes in a topological order in which those of equal guards stand together as far as it goes."""
+    """Return the nodes in a topological order that keeps nodes with equal predicates adjacent where it can."""
     waits = waits_of(bound, constant_values(bound))
     position = {b.node.name: i for i, b in enumerate(bound)}
     pending = [0] * len(bound)
@@ -100,7 +104,7 @@ def scheduled(bound: Sequence[BoundNode]) -> list[BoundNode]:
 
 
 def _nearest(block: Guard, ready: dict[Guard, list[int]]) -> Guard:
-    """The block to go on with: one within as many of the open `if`s as can be, then the other side of one."""
+    """Return the predicates of the next block: it keeps most of the open `if`s, and prefers the other side of one."""
     best, rank = block, (-1, False, 0)
     for guard, indices in ready.items():
         depth = common_depth(block, guard)
@@ -112,7 +116,7 @@ def _nearest(block: Guard, ready: dict[Guard, list[int]]) -> Guard:
 
 
 def common_depth(one: Guard, other: Guard) -> int:
-    """How many of the outer predicates two guards share."""
+    """Return the number of outer predicates that two guards share."""
     depth = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

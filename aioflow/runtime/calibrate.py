@@ -1,8 +1,8 @@
-"""Measure how fast this machine is, for the cost model of placement: only when asked, by `aioflow calibrate`.
+"""Measurement of this machine's speed for the placement cost model, run only by `aioflow calibrate`.
 
-What is timed are the kernels that steps run, one call at a time. Work is counted by the functions of the cost model, so
-a rate is right by construction for the op by which it was measured. Kernels use the threads that they use in a step:
-where several CPU devices share the cores, their rates are those of a device that has the machine to itself.
+The measurements time the kernels that steps run, one call at a time. The cost model's functions count the work, so a
+rate is exact for the op by which it was measured. Kernels use the same threads as in a step. Where several CPU devices
+share the cores, the measured rates are those of a device that has the machine to itself.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["Clock", "calibrate"]
 
 Clock: TypeAlias = Callable[[], float]
 _LEAST_ROUNDS: Final = 3
-_LEAST_SECONDS: Final = 1e-9  # a coarse clock may say that no time has passed
-_SCALARS: Final = 1000  # calls of a round where one call is too short for a clock
-_CARD_CALLS: Final = 10  # calls of a round on a card, which has to be woken up for a round
+_LEAST_SECONDS: Final = 1e-9  # a coarse clock may report that no time has passed
+_SCALARS: Final = 1000  # calls per round where one call is too short for a clock
+_CARD_CALLS: Final = 10  # calls per round on a GPU, which has to be woken up for a round
 
 _PRODUCTS: Final = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128", "int32")
-_COPIED: Final = 1 << 26  # bytes of the array by which the bandwidth to a card is measured
+_COPIED: Final = 1 << 26  # size in bytes of the array by which the bandwidth to a GPU is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Probe:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Large enough to leave the caches, as tensors do for which placement matters; 4 bytes per element.
+# Larger than the caches, like the tensors for which placement matters; 4 bytes per element.
 _LARGE: Final = (1024, 2048)
 _RATES: Final[Mapping[str, _Probe]] = {
     "elementwise": _Probe("AddV2", (_LARGE, _LARGE), _LARGE),
@@ -69,7 +69,7 @@ _RATES: Final[Mapping[str, _Probe]] = {
 }
 _SCALAR: Final = _Probe("AddV2", ((), ()), ())
 _PRODUCT: Final = _Probe("MatMul", ((512, 512), (512, 512)), (512, 512))
-# Types without a product of the processor's own take hundreds of times longer.
+# A product of a type that the processor cannot multiply natively takes hundreds of times longer.
 _SMALL_PRODUCT: Final = _Probe("MatMul", ((128, 128), (128, 128)), (128, 128))
 _FAST_PRODUCTS: Final = frozenset({"float32", "float64", "complex64", "complex128"})
 
@@ -79,12 +79,12 @@ def _nothing() -> None:
 
 
 class _Target(NamedTuple):
-    """Where kernels are timed.
+    """A device whose kernels are timed.
 
     Attributes:
-        put: Brings a host value to the device.
-        perform: Runs a function there and returns when everything that it began has ended.
-        calls: Of a kernel in a round.
+        put: Copies a host value to the device.
+        perform: Runs a function on the device and returns when all work that it started has ended.
+        calls: Number of kernel calls per round.
     """
 
     backend: ArrayBackend
@@ -94,10 +94,10 @@ class _Target(NamedTuple):
 
 
 class _Timer(NamedTuple):
-    """Repeats rounds for some seconds by some clock.
+    """Repeats rounds for a given time.
 
     Attributes:
-        begins: Called before the first of them.
+        begins: Called before the first round.
     """
 
     seconds: float
@@ -105,7 +105,7 @@ class _Timer(NamedTuple):
     begins: Callable[[], None]
 
     async def rounds(self, perform: Callable[[], Awaitable[object]]) -> list[float]:
-        """The seconds of each round."""
+        """Return the duration of each round, in seconds."""
         taken: list[float] = []
         self.begins()
         started = self.clock()
@@ -113,11 +113,12 @@ class _Timer(NamedTuple):
             begun = self.clock()
             await perform()
             taken.append(self.clock() - begun)
-            await asyncio.sleep(0)  # a round may be one long call: here it can be interrupted
+            await asyncio.sleep(0)  # a round may be one long call; this is the only point where it can be interrupted
         return taken
 
     async def fastest(self, perform: Callable[[], Awaitable[object]]) -> float:
-        """The seconds of the fastest round: whatever else runs on the machine only makes a round slower."""
+        """Return the duration of the fastest round, in seconds."""
+        # Other load on the machine only makes rounds slower, so the minimum is the best estimate.
         return max(min(await self.rounds(perform)), _LEAST_SECONDS)
 
 
@@ -130,14 +131,16 @@ def calibrate(
     network: Callable[[], Link] | None = None,
     measures: Callable[[], None] = _nothing,
 ) -> Calibration:
-    """Measure the CPU, one card of each type with the way to it, and the way between CPU devices of one process.
+    """Measure the CPU, one GPU of each type, the host-GPU link, and the link between CPU devices of a process.
 
-    Takes the machine for itself while it lasts; call it from a program that has nothing else to do.
+    Uses the whole machine while it runs. Call it from a program that has nothing else to do.
 
     Args:
-        seconds: How long each of some 13 measurements of a device may repeat.
-        clock: Seconds from whenever.
-        network: Measures the link between processes; without it the shipped one is kept.
+        host: Backend of the host's CPU.
+        cards: GPUs to measure, one of each type.
+        seconds: Duration of each of about 13 measurements per device.
+        clock: Returns seconds since an arbitrary start.
+        network: Measures the link between processes; without it the shipped figures are kept.
         measures: Called when a measurement begins.
     """
     return asyncio.run(_calibrate(host, cards, _Timer(seconds, clock, measures), network))
@@ -173,12 +176,16 @@ def _on_card(card: BackendDevice) -> _Target:
 
 
 async def _speeds(target: _Target, timer: _Timer) -> Speeds:
-    """The rates of one device. What it has no kernel for stays at the shipped rate, or out of the products."""
+    """Return the rates of one device.
+
+    Without a kernel, a rate keeps its shipped value, and a product's data type is left out.
+    """
     float32 = as_dtype("float32")
     overhead = await _time(_SCALAR, float32, target._replace(calls=_SCALARS), timer)
 
     async def rate(probe: _Probe, dtype: DType) -> float:
         taken = await _time(probe, dtype, target, timer)
+        # The overhead is itself a measurement, so it may subtract at most half of the time.
         return _work(probe, dtype) / max(taken - overhead, taken / 2)
 
     products: dict[str, float] = {}
@@ -193,14 +200,18 @@ async def _speeds(target: _Target, timer: _Timer) -> Speeds:
 
 
 async def _hop(threads: DeviceThreads, timer: _Timer) -> float:
-    """Seconds from one device's thread through the event loop into another's; `threads` stand for both."""
+    """Return the seconds of a hop from one device's thread through the event loop to another's.
+
+    `threads` stands for both devices.
+    """
     step = Step()
     return median(await timer.rounds(lambda: threads.run(step, _nothing)))
 
 
 async def _way_to(card: BackendDevice, timer: _Timer) -> Link:
-    """The link between a card and the host, by the slower of the two directions."""
+    """Return the link between a GPU and the host, by the slower of the two directions."""
     latency, whole = 0.0, 0.0
+    # The copy of one byte measures the latency, the large copy the bandwidth.
     for size in (1, _COPIED):
         on_host = np.ones(size, np.uint8)
         on_card = await card.to_device(on_host)
@@ -211,7 +222,7 @@ async def _way_to(card: BackendDevice, timer: _Timer) -> Link:
 
 
 async def _time(probe: _Probe, dtype: DType, target: _Target, timer: _Timer) -> float:
-    """Seconds of a call in the fastest round."""
+    """Return the seconds per call in the fastest round."""
     graph = _graph(probe, dtype)
     (bound,) = bind_graph(graph, target.backend, ResourceManager(), {})
     values = {edge: await target.put(_ones(graph.spec(edge))) for edge in bound.node.inputs}
@@ -239,7 +250,7 @@ def _graph(probe: _Probe, dtype: DType) -> ClientGraph:
 
 
 def _ones(spec: OutputSpec) -> Any:
-    """An array, or for rank 0 a NumPy scalar, as in a step on a CPU."""
+    """Return an array of ones, or for rank 0 a NumPy scalar, as in a step on a CPU."""
     ones: Any = np.ones([size or 0 for size in spec.dims or ()], spec.dtype.np_dtype)
     return ones if spec.dims else ones[()]
 

@@ -1,6 +1,6 @@
 """The workers that a session runs on. A local session has a cluster of one in-process worker.
 
-A plan is registered once, part by part, and a step is then one call of every worker that has a part.
+A plan is registered once, part by part. A step is then one call of every worker that has a part.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ from aioflow.work.threads import in_thread
 __all__ = ["Cluster", "Home", "LocalCluster", "LocalStep", "RegisteredStep", "register"]
 
 
-Home: TypeAlias = tuple[str, str, str]  # a resource: its container, its name, and the device that was asked for
+Home: TypeAlias = tuple[str, str, str]  # a resource: its container, its name, and the requested device
 
 
 class RegisteredStep(Protocol):
-    """A plan that the workers know."""
+    """A plan that is registered with the workers."""
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """The fetches, if the step is so short that it is run right here; else None."""
+        """Return the fetches if the step is short enough to run in the calling thread, otherwise None."""
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step; returns the fetches in order. Raises OpError."""
+        """Run one step and return the fetches in order. Raises OpError."""
 
     async def deregister(self) -> None:
-        """Forget the plan; a step that is running goes on."""
+        """Remove the plan. Running steps continue."""
 
 
 async def register(worker: Worker, part: Part, session: int, config: SessionConfig) -> int:
-    """`Worker.register`, in a thread if it takes its time; one who is cancelled leaves nothing registered."""
+    """Register a part with `worker` and return its handle; in a thread if the part is large.
+
+    If the call is cancelled, nothing stays registered.
+    """
     if not worth_a_thread(part.size):
         return worker.register_now(part, session, config)
     handles: list[int] = []
@@ -53,36 +56,37 @@ async def register(worker: Worker, part: Part, session: int, config: SessionConf
     try:
         await in_thread(registered, effects=False)
     except BaseException:
-        for handle in handles:  # it was done in the moment of the cancellation
+        for handle in handles:  # registration completed while the call was being cancelled
             await worker.deregister(handle)
         raise
     return handles[0]
 
 
 class LocalStep:
-    """A plan on the in-process worker, with a way around the event loop for what is short."""
+    """A plan on the in-process worker, with a fast path that bypasses the event loop for short steps."""
 
     def __init__(self, worker: Worker, handle: int) -> None:
         self._worker = worker
         self._handle = handle
         self._executable = worker.executable(handle)
+        # An instance attribute saves one call per step.
         self.run_inline = self._executable.run_inline
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step, also where the plan was forgotten after it had been looked up; returns the fetches in order.
+        """Run one step and return the fetches in order, even if the plan was deregistered after its lookup.
 
         Raises:
-            OpError: as of `Worker.run`.
+            OpError: as for `Worker.run`.
         """
         return await self._worker.execute(self._executable, feeds, step)
 
     async def deregister(self) -> None:
-        """Forget the plan; a step that is running goes on."""
+        """Remove the plan. Running steps continue."""
         await self._worker.deregister(self._handle)
 
 
 class Cluster(Protocol):
-    """What a session needs of the workers that it runs on."""
+    """The interface of a session to the workers that it runs on."""
 
     @property
     def devices(self) -> Sequence[str]:
@@ -90,66 +94,66 @@ class Cluster(Protocol):
 
     @property
     def pins(self) -> dict[str, str]:
-        """The devices of the nodes that keep state, by name; those who plan steps fill it in."""
+        """The devices of the stateful nodes, by node name. The planner of steps fills it in."""
 
     @property
     def home(self) -> frozenset[str] | None:
-        """The devices in this process, if not all are."""
+        """The devices in this process, or None if all are."""
 
     @property
     def files(self) -> frozenset[str] | None:
-        """The devices on which files may be opened, if not on all."""
+        """The devices on which files may be opened, or None for all."""
 
     @property
     def own(self) -> str:
-        """The device of the client itself, for what has to be in this process; "" where no other is elsewhere."""
+        """The client's own device, for nodes that must run in this process; "" if no device is in another process."""
 
     on_move: list[Callable[[], Awaitable[None]]]
-    """Each is awaited when resources are elsewhere than before: plans that were made are wrong."""
+    """Callbacks that are awaited when resources have moved to other devices, which invalidates existing plans."""
 
     settings: SessionConfig | None
-    """Of whom `connect` has reached, for the session to take up."""
+    """The settings of the cluster that `connect` reached, for the session to adopt."""
 
     @property
     def worker(self) -> Worker:
-        """The one worker, of this process. Raises UnimplementedError where there are others."""
+        """The only worker, in this process. Raises UnimplementedError if there are others."""
 
     def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
-        """The program keeps its checkpoints there: its own server may open files of that folder."""
+        """Allow the client's own server to open files of `folder`, where the program keeps its checkpoints."""
 
     def background(self, session: int) -> Background:
-        """Where the tasks of a session belong that outlive a step."""
+        """Return the background tasks of a session, which outlive a step."""
 
     async def connect(self) -> None:
-        """Find out who is there; the devices are known from then on."""
+        """Discover the workers. Afterwards the devices are known."""
 
     def next_step(self) -> int:
-        """The id of a new step; 0 where no other worker need know of it."""
+        """Return the id of a new step, or 0 if no other worker needs to know about it."""
 
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
-        """Have every worker prepare its part."""
+        """Register the parts of the plan with their workers."""
 
     async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
-        """Where resources are, once and for all clients.
+        """Resolve the locations of resources, once for all clients.
 
         Args:
-            homes: Where this client would have them.
+            homes: The locations that this client proposes.
         """
 
     async def reset(self, containers: Sequence[str] | None) -> None:
-        """Drop the resources of the containers, or of all, on every worker."""
+        """Drop the resources of the containers, or all resources, on every worker."""
 
     async def health(self, seconds: float) -> Mapping[str, WorkerState | OpError]:
-        """For each task how its worker is, or why nobody knows, after so many seconds at the most."""
+        """Return the state of each task's worker, or the reason why it is unknown, within `seconds`."""
 
     def forget(self, session: int) -> None:
-        """The session runs no more steps."""
+        """Release what the workers keep for the session, which runs no more steps."""
 
     async def close(self) -> None:
-        """End the connections to the workers."""
+        """Close the connections to the workers."""
 
     def stop(self) -> None:
-        """Begin to `close`, for one who cannot wait."""
+        """Start closing without waiting."""
 
 
 class LocalCluster:
@@ -166,42 +170,42 @@ class LocalCluster:
         self._is_over = False
 
     def keep_checkpoints_in(self, folder: str | os.PathLike[str]) -> None:
-        """The worker may open files of that folder, if not all."""
+        """Allow the worker to open files of `folder`, if it is restricted to some folders."""
         self.worker.folders.allow(folder)
 
     def background(self, session: int) -> Background:
-        """The worker has it, with what nodes keep for the session."""
+        """Return the background tasks of the session, which the worker owns together with the state of its nodes."""
         return self.worker.background(session)
 
     async def connect(self) -> None:
-        """Nothing: the worker is here."""
+        """Do nothing: the worker is in this process."""
 
     def next_step(self) -> int:
-        """0: no other worker knows of a step here."""
+        """Return 0, because no other worker takes part in a step."""
         return 0
 
     async def settle(self, homes: Mapping[Home, str]) -> Mapping[Home, str]:
-        """As they are: sessions on one worker share `pins`."""
+        """Return `homes` unchanged: sessions on one worker share `pins`."""
         return homes
 
     async def reset(self, containers: Sequence[str] | None) -> None:
-        """Drop the resources of the containers, or of all."""
+        """Drop the resources of the containers, or all resources."""
         self.worker.reset(containers)
 
     async def health(self, seconds: float) -> Mapping[str, WorkerState | OpError]:
-        """How the worker is."""
+        """Return the state of the worker."""
         return {task_of(next(iter(self.worker.devices))): await self.worker.state()}
 
     def forget(self, session: int) -> None:
-        """Drop the session's plans, and what nodes keep for it."""
+        """Drop the session's plans and the state that nodes keep for it."""
         self._is_over = True
         self.worker.forget_session(session)
 
     async def close(self) -> None:
-        """Nothing: the worker may be shared."""
+        """Do nothing: the worker may be shared."""
 
     def stop(self) -> None:
-        """Nothing."""
+        """Do nothing: there are no connections."""
 
     @property
     def devices(self) -> Sequence[str]:
@@ -210,19 +214,20 @@ class LocalCluster:
 
     @property
     def pins(self) -> dict[str, str]:
-        """As `Cluster.pins`; sessions on one worker share them, as they share its resources."""
+        """The devices of the stateful nodes, by node name. Sessions on one worker share them, like its resources."""
         return self.worker.pins
 
     async def register(self, plan: Plan, session: int, config: SessionConfig) -> RegisteredStep:
-        """Have the worker prepare the plan."""
+        """Register the plan with the worker."""
         (part,) = plan.parts.values()
+        # A step without fetches and targets has no nodes.
         if not any(graph.nodes for graph in part.subgraphs.values()):
             return StepOfParts(())
         handle = await register(self.worker, part, session, config)
         try:
             made = LocalStep(self.worker, handle)
-        except NotFoundError:  # the session was closed, perhaps by another thread, before the handle was here
+        except NotFoundError:  # the session was closed, perhaps by another thread, while the part was registered
             raise ClosedSessionError.refusing() from None
-        if self._is_over:  # meanwhile
+        if self._is_over:  # `forget` was called while the part was registered
             self.worker.forget_session(session)
         return made

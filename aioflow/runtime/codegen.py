@@ -1,10 +1,17 @@
-"""Write bound nodes as Python: one line per node, so that a failing line number names the node, under the `if`s of
-their guards. Where there are many, in several functions.
+"""Code generation: bound nodes become Python, one line per node, under the `if`s of their predicates.
 
-Five forms of the same body: `fast` runs inline on the loop, where nothing can interrupt it; `stoppable` runs in a
-device's thread and looks for a stop request after every kernel; `probed` reports every node's results to a probe as
-well; `loop`, in a thread too, leaves it to the loop around to look. In a thread, a node with effects says so before it
-begins: what has none may be left behind. `brief` is `fast` for a strand that may be begun again: there it says so too.
+A failing line number therefore identifies the node. Many nodes are divided into several functions.
+
+There are five forms of the same body:
+
+- `fast` runs inline on the event loop, where nothing can interrupt it.
+- `stoppable` runs in a device's thread and checks for a stop request after every kernel.
+- `probed` also reports every node's results to a probe.
+- `loop` runs in a thread and leaves the stop check to the surrounding loop.
+- `brief` is `fast` for a strand that may be restarted in a thread.
+
+All forms but `fast` mark the critical section of a node with effects by `work.act()` and `work.acted()`. A thread may
+be abandoned only outside of such a section, and a `brief` strand may be restarted only before the first one.
 """
 
 from __future__ import annotations
@@ -40,7 +47,7 @@ _LARGE: Final = 64 * 1024  # bytes
 
 
 class Form(enum.Enum):
-    """Which variant of a strand."""
+    """The variants of a strand's code."""
 
     FAST = "fast"
     STOPPABLE = "stoppable"
@@ -74,14 +81,19 @@ class Line:
 
 
 class NodeWriter:
-    """The text of the nodes of a unit, and what it refers to.
+    """Writes the text of the nodes of a task, and collects the objects that the text refers to.
 
     Args:
-        cuts: The functions that it is in; None for one. Then `inputs` are what the values from outside are called.
-        read: Values that are read besides those that the nodes read and the unit gives.
+        unit: The task.
+        graph: The subgraph of the task.
+        constants: The values of constants.
+        lifetimes: Where the values of the task die.
+        inputs: The names of the values from outside.
+        cuts: The functions that the text is divided into; None for one function.
+        read: Values that are read besides the inputs of the nodes and the outputs of the task.
 
     Attributes:
-        scope: What the names in the text mean.
+        scope: The globals of the generated text, by name.
     """
 
     def __init__(
@@ -110,14 +122,14 @@ class NodeWriter:
                 self._names.setdefault(edge, f"v{i}" if port == 0 else f"v{i}_{port}")
                 self._guards[edge] = bound.guard
         self._leaves = sent_away(unit)
-        self._taken: dict[int, str] = {}  # for each loop, the list of what it takes
+        self._taken: dict[int, str] = {}  # for each raised loop, the list of its arguments
         self._dies: list[Sequence[Edge]] = [life.dies for life in lifetimes.nodes]
         self._calls = [
             self._call(i, b, life) for i, (b, life) in enumerate(zip(unit.nodes, lifetimes.nodes, strict=True))
         ]
 
     def name(self, edge: Edge) -> str:
-        """What a value is called in the text."""
+        """Return the name of a value in the text."""
         if edge not in self._constants:
             return self._names[edge]
         if edge not in self._built_in:
@@ -125,20 +137,20 @@ class NodeWriter:
         return self._built_in[edge]
 
     def guard(self, edge: Edge) -> Guard:
-        """The guard under which a value is made."""
+        """Return the predicates under which a value is computed."""
         return self._guards.get(edge, ())
 
     def lines(self, form: Form, start: int, stop: int, depth: int) -> Iterator[Line]:
-        """The lines of the nodes from `start` to `stop`, indented by `depth` levels."""
+        """Yield the lines of the nodes from `start` to `stop`, indented by `depth` levels."""
         block: Guard = ()
         turned: list[bool] = []  # for each open block, whether it is an `else`
-        leftover: list[tuple[Edge, Guard]] = []  # dropped inside a block that may not run, so once more behind it
+        leftover: list[tuple[Edge, Guard]] = []  # dropped inside a block that may not run, so dropped again after it
         for i in range(start, stop):
             bound = self._unit.nodes[i]
             yield from self._turn(block, bound.guard, turned, leftover, depth)
             block = bound.guard
             text, dies = self._calls[i], self._dies[i]
-            if isinstance(bound, LiftedLoop):  # it takes along what dies here, and frees it as soon as it can
+            if isinstance(bound, LiftedLoop):  # owns the values that die here, to free them as soon as it can
                 entering = [e for e in dies if e.node != bound.node.name]
                 dies = [e for e in dies if e.node == bound.node.name]
                 text = f"{self._taken[i]}{self._drops(entering, bound, leftover)}; {text}"
@@ -148,41 +160,41 @@ class NodeWriter:
                 names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
                 text += _SUFFIX[form].format(index=i, outputs="".join(f"{n}," for n in names))
             yield Line("    " * (depth + len(block)) + text + self._drops(dies, bound, leftover), i)
-        kept = [self._names[edge] for edge, _ in leftover if edge in self._slots]  # others die with the function
+        kept = [self._names[edge] for edge, _ in leftover if edge in self._slots]  # other names die with the function
         if kept:
             yield Line("    " * depth + "".join(f"{name} = " for name in kept) + "None")
 
     def function(self, name: str, form: Form, nodes: range) -> list[Line]:
-        """The function of these nodes, for a unit that is cut."""
+        """Return the lines of one function with these nodes, for a task that is divided into functions."""
         head = Line(f"def {name}({', '.join(('s', *self.parameters(form)))}):")
         return [head, *self.lines(form, nodes.start, nodes.stop, 1)]
 
     def shortcut(self, number: int, shortcut: Shortcut) -> str:
-        """The call that nodes are replaced by."""
+        """Return the text of the call that replaces the nodes of a shortcut."""
         self.scope[f"shortcut{number}"] = shortcut.call
         return f"shortcut{number}({', '.join(map(self.name, shortcut.inputs))})"
 
     def dropped_by(self, shortcut: Shortcut) -> Iterator[Line]:
-        """Drops what its nodes would have dropped."""
+        """Yield an `else` block that drops the values that the replaced nodes would have dropped."""
         dead = dict.fromkeys(e for position in shortcut.nodes for e in self._dies[position] if e in shortcut.inputs)
         if dead:
             yield Line("    else:")
             yield Line(f"        {''.join(f'{self._names[edge]} = ' for edge in dead)}None")
 
     def parameters(self, form: Form) -> tuple[str, ...]:
-        """What functions of that form take besides values."""
+        """Return the parameters that functions of this form have besides values."""
         sends = form in (Form.FAST, Form.BRIEF) and any(b.kernel.sends for b in self._unit.nodes)
         return (*PARAMETERS[form], "step") if sends else PARAMETERS[form]
 
     def _turn(
         self, block: Guard, following: Guard, turned: list[bool], leftover: list[tuple[Edge, Guard]], depth: int
     ) -> Iterator[Line]:
-        """The lines between a block and the next one."""
+        """Yield the lines between a block and the next one."""
         if block == following:
             return
         level = common_depth(block, following)
         other = level < min(len(block), len(following)) and block[level][0] == following[level][0]
-        other = other and not turned[level]  # an `else` has none of its own
+        other = other and not turned[level]  # an `else` cannot have an `else`
         del turned[level:]
         if other:
             yield Line("    " * (depth + level) + "else:")
@@ -198,6 +210,8 @@ class NodeWriter:
             turned.append(False)
 
     def _drops(self, dies: Sequence[Edge], bound: BoundNode, leftover: list[tuple[Edge, Guard]]) -> str:
+        # `del` needs a variable that is assigned on this path, so the value must have the predicates of the node. A
+        # slot of the list cannot be deleted. In all other cases None is assigned.
         names: dict[bool, list[str]] = {True: [], False: []}
         for edge in dies:
             same = set(self.guard(edge)) == set(bound.guard)
@@ -236,7 +250,7 @@ class NodeWriter:
         return f"{names[0]} = {call}"
 
     def _choice(self, bound: Choice) -> str:
-        """A conditional expression, which reads only the side that is alive."""
+        """Return assignments with a conditional expression, which reads only the value of the live side."""
         names = [self.name(e) for e in bound.node.inputs]
         texts = [self._pick(names)]
         which = Edge(bound.node.name, 1)
@@ -254,13 +268,14 @@ class NodeWriter:
         return f"{if_true} if {predicate} else {if_false}"
 
     def _argument(self, argument: Argument, life: NodeLife) -> str:
+        # One itemgetter keeps the text short, which is compiled in one piece.
         if argument.is_sequence and len(argument.sources) > MANY_ITEMS and self._are_slots(argument, life):
             return f"{self._global('g', itemgetter(*(self._slots[e] for e in argument.sources)))}(s)"
         items = [self._item(edge, argument, life) for edge in argument.sources]
         return f"({''.join(f'{i},' for i in items)})" if argument.is_sequence else items[0]
 
     def _are_slots(self, argument: Argument, life: NodeLife) -> bool:
-        """Whether the kernel gets just what is in the list."""
+        """Return whether the kernel receives the items of the slot list unchanged."""
         return argument.convert is None and all(e in self._slots and e not in life.copies for e in argument.sources)
 
     def _item(self, edge: Edge, argument: Argument, life: NodeLife) -> str:
@@ -280,7 +295,7 @@ class NodeWriter:
         return self._global("h", argument.convert)
 
     def _out(self, bound: BoundNode, life: NodeLife) -> str | None:
-        """Where an elementwise result goes, if not to a new array."""
+        """Return the text of the `out=` argument of an elementwise kernel, or None for a new array."""
         reused = None if life.reuse is None else self._reused(bound, life)
         room = room_to_send(bound, self._leaves)
         return reused if room is None else f"{self._global('r', room)}({reused or ''})"
@@ -302,9 +317,11 @@ class NodeWriter:
 
 @lru_cache(maxsize=4096)
 def _code(text: str, filename: str) -> CodeType:
-    """The code of the function that a text defines. Compiled once: a plan is registered again after a lost connection,
-    and other workers have its like.
+    """Return the code of the function that `text` defines.
+
+    The cache serves plans that are registered again after a lost connection, and workers with equal parts.
     """
+    # The module's constants contain the code of its only function.
     return next(found for found in compile(text, filename, "exec").co_consts if isinstance(found, CodeType))
 
 
@@ -315,10 +332,14 @@ def compiled(
     nodes: Sequence[BoundNode] = (),
     parts: Mapping[str, Sequence[Sequence[Line]]] | None = None,
 ) -> Callable[..., Any]:
-    """The function that lines define, which compute these nodes.
+    """Return the function that `main` defines, which computes `nodes`.
 
     Args:
-        parts: Functions that it calls: what a tuple of them is called, and the lines of each.
+        main: The lines of the function.
+        what: The name for tracebacks, as in "<aioflow NAME>".
+        scope: The globals of the function.
+        nodes: The nodes that the lines refer to by position.
+        parts: The functions that `main` calls: for each name of a tuple of functions, the lines of each.
     """
     known = dict(scope)
     lines: list[Line] = []
@@ -326,7 +347,7 @@ def compiled(
     def function(text: Sequence[Line]) -> Callable[..., Any]:
         checkpoint()
         code = _code(text_of(text), f"<aioflow {what}>")
-        code = code.replace(co_firstlineno=code.co_firstlineno + len(lines))  # so that a number is that of one line
+        code = code.replace(co_firstlineno=code.co_firstlineno + len(lines))  # unique over all functions
         lines.extend(text)
         return FunctionType(code, known)
 
@@ -338,14 +359,14 @@ def compiled(
 
 
 def text_of(lines: Sequence[Line]) -> str:
-    """The Python text of lines."""
+    """Return the Python text of the lines."""
     return "\n".join(line.text for line in lines) + "\n"
 
 
 def failed_node(
     error: BaseException, functions: Iterable[Callable[..., Any]], nodes: Sequence[BoundNode]
 ) -> BoundNode | None:
-    """The node whose line in one of the `compiled` functions raised `error`, or None if the line belongs to none."""
+    """Return the node whose line in one of the `compiled` functions raised `error`, or None if it is no node's line."""
     scopes = [function.__globals__ for function in functions]
     trace = error.__traceback__
     while trace is not None:
@@ -358,7 +379,7 @@ def failed_node(
 
 
 def overwritable(target: Any, *others: Any) -> Any:
-    """`target` if an elementwise result over it and `others` may be written into it, otherwise None."""
+    """Return `target` if an elementwise result over it and `others` may be written into it, otherwise None."""
     shape = getattr(target, "shape", ())
     if not shape or target.nbytes < _LARGE:
         return None
@@ -370,15 +391,15 @@ def overwritable(target: Any, *others: Any) -> Any:
 
 
 def _broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether an array of that shape takes no more room beside one of the target's."""
+    """Return whether an array of `shape` broadcasts to `target` without enlarging it."""
     beyond = len(target) - len(shape)
     return beyond >= 0 and all(size in (1, wanted) for size, wanted in zip(shape, target[beyond:], strict=True))
 
 
 def finish(dims: Dims, owned: bool) -> Callable[[Any], Any] | None:
-    """What a fetched value still needs before the caller gets it, or None.
+    """Return the function that prepares a fetched value for the caller, or None if it needs no preparation.
 
-    The caller may modify what it gets, so a value that somebody else holds is copied; a 0-d array becomes a scalar.
+    The caller may modify the value, so a value with another holder is copied. A 0-d array becomes a scalar.
     """
     if dims is None or dims == ():
         return _scalar if owned else _scalar_copy

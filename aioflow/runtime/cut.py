@@ -1,4 +1,4 @@
-"""A subgraph without branches and loops, cut into units, with the strands that run them."""
+"""Partition of a subgraph without branches and loops into tasks, and the strands that run them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ __all__ = ["Cut"]
 
 
 class Cut:
-    """The units of a subgraph.
+    """The tasks of a subgraph.
 
     Args:
-        capture: As `BackendDevice.captured`, where the device has it.
+        graph: The subgraph.
+        bound: Its bound nodes.
+        executor: The executor of the device.
+        config: The settings of the session.
+        capture: `BackendDevice.captured`, where the device supports it.
 
     Attributes:
-        units: Each after those that it needs.
-        strands: For each unit its strand, or None if it is an async node.
+        units: The tasks in topological order.
+        strands: For each task its strand, or None if it is an async node.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Cut:
         code = StrandCode(unit, self._graph, self._constants, self._fed)
         sized: list[int] = []
         texts: list[int] = []
+        # Only inputs whose size may vary enter the cost estimate.
         for position, edge in enumerate(unit.inputs):
             spec = self._graph.spec(edge)
             if spec.dtype.np_dtype.hasobject:
@@ -64,22 +69,25 @@ class Cut:
         return Strand(code, executor, config.inline_budget, (sized, texts), capture, config.max_value_bytes)
 
     def maybe_dead(self) -> list[int]:
-        """Which of the fetches may be on a branch that is not taken."""
+        """Return the indices of the fetches that may be on a branch that is not taken."""
         return [i for i, edge in enumerate(self._fetched) if edge.node in self._guarded]
 
     def finishers(self) -> list[Finisher]:
-        """What each fetch still needs; a feed that is fetched goes back as it came."""
+        """Return the finisher of each fetch, or None; a fetched feed is returned unchanged."""
         owned = {edge for strand in self.strands if strand is not None for edge in strand.code.owned}
-        owned.difference_update(e for unit in self.units for e in unit.inputs)  # another unit read it and may keep it
+        owned.difference_update(e for unit in self.units for e in unit.inputs)  # another task read it and may keep it
         found: list[Finisher] = []
         for edge in self._fetched:
             found.append(None if edge in self._feeds else finish(self._graph.spec(edge).dims, edge in owned))
-            owned.discard(edge)  # who fetches it again gets a copy
+            owned.discard(edge)  # a second fetch of the same value is copied
         return found
 
     def wiring(self) -> tuple[list[int] | None, list[int] | None, tuple[Any, ...]]:
-        """How a single strand connects to the outside: which feeds it takes; which of its outputs, the feeds and the
-        constants are the fetches; and the constants. None where it is just all feeds or outputs in order.
+        """Return how a single strand connects to the feeds and fetches of the step.
+
+        Returns:
+            The indices of the feeds that are the strand's inputs; the positions of the fetches in (outputs, feeds,
+            constants); and the constants. The first two are None if they are all feeds or all outputs, in order.
         """
         (unit,) = self.units
         count = self._graph.feeds
@@ -95,7 +103,7 @@ class Cut:
         )
 
     def program(self) -> UnitProgram:
-        """The units, for a driver."""
+        """Return the tasks as a program for the driver."""
         inside = {e for unit in self.units for e in unit.inputs}
         read = {e: i for e, i in self._feeds.items() if e in self._fetched or e in inside}
         between = (e for unit in self.units for e in unit.outputs)

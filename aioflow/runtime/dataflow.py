@@ -1,8 +1,8 @@
-"""Runs a subgraph that has branches or loops in primitive form: the driver around the sans-IO core in `frames`.
+"""Executor of a subgraph whose branches or loops are in primitive form: the driver of the sans-IO core in `frames`.
 
-Sync kernels run in one go, on the loop as long as the inline budget lasts and in a device's thread after that; in a
-thread from the beginning where the last step had a kernel that alone takes more. Async kernels are awaited, all that
-are ready at once. Between two kernels a step may be stopped.
+Sync kernels run without interruption: on the event loop until the inline budget is used up, then in a device's thread.
+If one kernel of the last step exceeded the budget alone, they run in a thread from the start. Async kernels are
+awaited, all ready ones concurrently. A step can be stopped between two kernels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Report: TypeAlias = Callable[[Any, Sequence[Any]], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
-    """An async kernel that has been called: what it returned may have to be awaited."""
+    """An async kernel that has been called. Its result may have to be awaited."""
 
     activation: Activation
     bound: BoundNode
@@ -51,17 +51,23 @@ class _Begun:
 
 @dataclass(slots=True)
 class _Longest:
-    """How many seconds the longest kernel of a step took. (What runs kernels must not hold the core that holds it.)"""
+    """The duration in seconds of the longest kernel of a step.
+
+    A separate object, so that the functions that run kernels hold no reference to the core that holds them.
+    """
 
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
 class _Run:
-    """One step.
+    """The state of one step.
 
     Attributes:
-        inline: Whether kernels are run on the event loop at first.
+        core: The dataflow core.
+        step: The step.
+        inline: Whether kernels run on the event loop at first.
+        longest: The duration of the longest kernel so far.
     """
 
     core: Propagator
@@ -71,7 +77,7 @@ class _Run:
 
 
 class Dataflow:
-    """One device's subgraph with control flow. `run` may be called any number of times at once."""
+    """One device's subgraph with control flow. `run` may be called concurrently any number of times."""
 
     def __init__(
         self,
@@ -81,12 +87,20 @@ class Dataflow:
         budget: float,
         limit: int | None = None,
     ) -> None:
-        """`budget` is in seconds; `limit` is `SessionConfig.max_value_bytes`."""
+        """Build the program of the subgraph.
+
+        Args:
+            graph: The subgraph.
+            bound: Its bound nodes.
+            executor: The executor of the device.
+            budget: Inline budget, in seconds.
+            limit: `SessionConfig.max_value_bytes`.
+        """
         self._program = Program(graph, bound)
         self._executor = executor
         self._budget = budget
         self._limit = limit
-        self._longest = CostEstimate()  # kernel of a step
+        self._longest = CostEstimate()  # of the longest kernel of a step
         for node in self._program.nodes.values():
             if node.bound is not None and not node.bound.kernel.is_async:
                 node.compute = _computation(node.bound)
@@ -97,7 +111,7 @@ class Dataflow:
         self._large = large_bytes(budget)
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step and return the fetched values in order; the caller of the session must not get them uncopied.
+        """Run one step and return the fetched values in order. Other holders may exist, so the caller copies them.
 
         Raises:
             OpError: a kernel failed, a fetched tensor is dead, or the step was stopped.
@@ -112,8 +126,8 @@ class Dataflow:
             if waiting:
                 await self._await_rest(run, waiting, running)
         finally:
-            # A coroutine that was made and, since the step failed, is never awaited: its task may have been cancelled
-            # before the task's first turn.
+            # If the step failed, its remaining coroutines are never awaited: their tasks may have been cancelled before
+            # their first turn. Closing them avoids the warning "never awaited".
             for begun in (*waiting, *running):
                 if inspect.iscoroutine(begun.result):
                     begun.result.close()
@@ -121,7 +135,7 @@ class Dataflow:
         return core.fetches()
 
     async def _advance(self, run: _Run, go: Callable[[], list[Activation]]) -> list[Activation]:
-        """Run sync kernels until only async ones are left, and return those."""
+        """Run sync kernels until only async ones are ready, and return those."""
         report = run.step.probe.begin() if run.step.probe is not None else None
         waiting: list[Activation] = []
         if run.inline:
@@ -129,6 +143,7 @@ class Dataflow:
             waiting = _quietly(go)
             if not run.core.unfinished:
                 return waiting
+            # The budget is used up, so continue in a thread.
             go = run.core.resume
         return waiting + await self._executor.run(run.step, self._in_thread, run, report, go)
 
@@ -140,7 +155,7 @@ class Dataflow:
         return _quietly(go)
 
     async def _settle(self, run: _Run, activations: Sequence[Activation], waiting: list[_Begun]) -> None:
-        """Begin async kernels, and run all that follows from those that need not wait; the others go to `waiting`."""
+        """Call async kernels and run what follows from those that complete at once; append the others to `waiting`."""
         queue = deque(activations)
         while queue:
             activation = queue.popleft()
@@ -152,19 +167,21 @@ class Dataflow:
                 queue.extend(await self._advance(run, partial(run.core.finish, activation, outputs)))
 
     async def _inputs(self, activation: Activation, step: Step) -> Sequence[Any]:
-        """What an async kernel gets. Whose memory it is cannot be told from a loop's values: what is kept is copied."""
+        """Return the inputs of an async kernel, copied if the kernel retains them."""
         bound, inputs = activation.node.bound, activation.inputs
         if bound is None or not bound.kernel.retains:
             return inputs
+        # The owner of a loop's value is unknown at this point, so a retained value is always copied.
         if any(is_large(value, self._large) for value in inputs):
             return await copied_in_thread(inputs, step, self._limit)
         return [to_keep(value) for value in inputs]
 
     async def _await_rest(self, run: _Run, waiting: list[_Begun], running: set[_Begun]) -> None:
-        """Await async kernels, `running` meanwhile, and run what they make ready, until nothing is left."""
+        """Await async kernels, `running` holding those in progress, and run what becomes ready, until none is left."""
         finished: asyncio.Queue[tuple[_Begun, Any]] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as outer_group:
+                # Raises the step's error when the step is stopped, which cancels the group.
                 guard = outer_group.create_task(run.step.watch())
                 async with asyncio.TaskGroup() as kernel_group:
                     while waiting or running:
@@ -198,7 +215,7 @@ class Dataflow:
         return _Begun(activation, bound, result, report)
 
     def _end(self, begun: _Begun, result: Any) -> Sequence[Any]:
-        """The outputs of an async kernel, reported."""
+        """Return the outputs of an async kernel, and report them."""
         outputs = self._awaited[begun.activation.node][1](result)
         if begun.report is not None and result is not DEAD:
             begun.report(begun.bound, outputs)
@@ -221,7 +238,10 @@ def _quietly(go: Callable[[], list[Activation]]) -> list[Activation]:
 
 
 def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float, limit: int | None) -> Execute:
-    """Runs sync kernels on the event loop, for the time of the budget. Before each the step may be stopped."""
+    """Return a function that runs sync kernels on the event loop until the budget is used up.
+
+    Before each kernel the step may be stopped.
+    """
     last = perf_counter()
     deadline = last + budget
 
@@ -236,6 +256,7 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
             if not node.is_elastic:
                 outputs = compute(inputs, step)
             elif isinstance(node.bound, LiftedLoop):
+                # The duration of a loop is unknown in advance, so a raised loop never runs on the event loop.
                 raise Elsewhere
             else:
                 outputs = doing(Brief(limit), compute, inputs, step)
@@ -256,7 +277,7 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
 
 
 def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepWork) -> Execute:
-    """Runs sync kernels in a thread. Before each the step may be stopped."""
+    """Return a function that runs sync kernels in a thread. Before each kernel the step may be stopped."""
 
     def execute(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> Sequence[Any] | None:
         compute = node.compute
@@ -279,6 +300,7 @@ def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepW
         seconds = perf_counter() - started
         if seconds > longest.seconds:
             longest.seconds = seconds
+        # A raised loop reports its nodes itself.
         if report is not None and not isinstance(node.bound, LiftedLoop):
             report(node.bound, outputs)
         return outputs
@@ -287,7 +309,7 @@ def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepW
 
 
 def _computation(bound: BoundNode) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
-    """A function from the inputs of a node to its outputs."""
+    """Return a function from the inputs of a node to its outputs."""
     call, collect, pack = bound.call, _collector(bound, bound.kernel.retains), _packer(bound)
     if bound.kernel.sends:
         return lambda inputs, step: pack(call(inputs[0], step=step, tag=inputs[1]))
@@ -302,14 +324,14 @@ def _computation(bound: BoundNode) -> Callable[[Sequence[Any], Step], Sequence[A
 
 @cache
 def _expressed(expression: str, count: int) -> Callable[[Sequence[Any], Step], Sequence[Any]]:
-    """The same from an operator expression, which on scalars is several times faster than a function of NumPy."""
+    """Return a function that evaluates an operator expression, on scalars several times faster than a ufunc."""
     text = expression.format(*(f"inputs[{i}]" for i in range(count)))
     lines = (Line("def compute(inputs, step):"), Line(f"    return ({text},)"))
     return compiled(lines, f"expression {expression}", {})
 
 
 def _packer(bound: BoundNode) -> Callable[[Any], Sequence[Any]]:
-    """A function from what a kernel returns to its outputs."""
+    """Return a function from the return value of a kernel to its outputs."""
     if bound.unpacks:
         return tuple
     return _one if bound.node.outputs else _none
@@ -328,7 +350,7 @@ def _as_they_are(inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _collector(bound: BoundNode, keep: bool) -> Collect:
-    """A function from the flat inputs of a node to the arguments of its kernel, which are copied if it keeps them."""
+    """Return a function from the flat inputs of a node to the arguments of its kernel, copied if `keep`."""
     arguments = bound.arguments
     if all(not a.is_sequence and a.convert is None for a in arguments):
         return (lambda inputs: [to_keep(value) for value in inputs]) if keep else _as_they_are
@@ -339,7 +361,7 @@ def _collector(bound: BoundNode, keep: bool) -> Collect:
         found: list[Any] = []
         for argument, place in placed:
             items = inputs[place]
-            if keep:  # whose memory it is cannot be told from a loop's values: what is kept is copied
+            if keep:  # the owner of a loop's value is unknown here, so copy
                 items = [to_keep(item) for item in items]
             if argument.convert is not None:
                 items = [argument.convert(item) for item in items]

@@ -1,5 +1,6 @@
-"""Engines that compute parts of steps: found by the names under which distributions declare them, and prepared in a
-thread while steps run without them.
+"""Engines that compute parts of steps.
+
+They are found by the entry points that distributions declare, and prepared in a thread while steps run without them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ DELEGATES: Final = "aioflow.delegates"  # the group of entry points
 
 
 def find_delegate(setting: str | None) -> Delegate | None:
-    """Return the engine that `SessionConfig.delegate` chooses; None for none.
+    """Return the engine that `SessionConfig.delegate` chooses, or None if it chooses none.
 
     Args:
-        setting: "auto" for the first that is installed with what it needs, if any; or a name, and behind a colon what
-            the engine takes as its options.
+        setting: "auto" for the first engine that is installed with its requirements, if any; or a name, optionally
+            followed by a colon and the engine's options.
 
     Raises:
-        NotFoundError: no installed distribution has it, or what it needs is not installed.
+        NotFoundError: no installed distribution declares the engine, or its requirements are not installed.
     """
     if setting is None:
         return None
@@ -51,8 +52,10 @@ def find_delegate(setting: str | None) -> Delegate | None:
 
 
 def declared_engines() -> Mapping[str, Callable[[str], Delegate]]:
-    """Return the engines that installed distributions declare, in the order of their names. Each is a function of its
-    options that returns the engine, and raises NotFoundError where what it needs is not installed.
+    """Return the engines that installed distributions declare, sorted by name.
+
+    Each is a function of its options that returns the engine. It raises NotFoundError if the engine's requirements are
+    not installed.
     """
 
     def loader(point: Any) -> Callable[[str], Delegate]:
@@ -66,6 +69,6 @@ def declared_engines() -> Mapping[str, Callable[[str], Delegate]]:
     return {name: points[name] for name in sorted(points)}
 
 
-# Models of engines are made in this thread, each by several processors. Threads that an engine starts there inherit
-# that they take long slices, as the threads of kernels do.
+# Engines build their models in this thread, each using several processors. The threads that an engine starts here
+# inherit the setting for long time slices, which kernel threads have too.
 PREPARATIONS: Final = JobThread("aioflow-prepares", ask_for_long_slice, daemon=False)

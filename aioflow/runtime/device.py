@@ -1,4 +1,4 @@
-"""Devices and the backends behind them, found by entry point and imported when a process first needs its devices."""
+"""Devices and their backends, which are found by entry point and imported when a process first needs its devices."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 ENTRY_POINTS: Final = "aioflow.backends"
-KERNEL_PACKAGES: Final = "aioflow.kernels"  # entry points whose functions register kernels for the backends' devices
-_LOADING: Final = threading.RLock()  # one thread loads the backends, and whoever comes meanwhile waits for them
+KERNEL_PACKAGES: Final = "aioflow.kernels"  # entry points of functions that register kernels for the backends' devices
+_LOADING: Final = threading.RLock()  # one thread loads the backends; other callers wait for it
 
 
 @cache
 def load_backend(name: str) -> Backend:
-    """The backend of that name.
+    """Return the backend of that name.
 
     Raises:
-        NotFoundError: none is installed under that name; the error gives the install command.
+        NotFoundError: no backend of that name is installed; the error contains the install command.
     """
     found = {point.name: point for point in declared(ENTRY_POINTS)}
     if name not in found:
@@ -60,11 +60,11 @@ def load_backend(name: str) -> Backend:
 
 
 def backends() -> tuple[Backend, ...]:
-    """The installed backends whose library is there, the host's first.
+    """Return the installed backends whose library is present, the host's first.
 
     Raises:
-        NotFoundError: there is none for the host.
-        AlreadyRegisteredError: two have the same device type.
+        NotFoundError: there is no backend for the host.
+        AlreadyRegisteredError: two backends have the same device type.
     """
     with not_forked(), _LOADING:
         return _loaded()
@@ -77,7 +77,7 @@ def _loaded() -> tuple[Backend, ...]:
         try:
             found.append(load_backend(name))
         except NotFoundError:
-            continue  # `python -m aioflow doctor` says what to install
+            continue  # `python -m aioflow doctor` shows what to install
     found.sort(key=lambda backend: backend.device_type != HOST)
     if not found or found[0].device_type != HOST:
         raise NotFoundError(
@@ -99,17 +99,17 @@ def _loaded() -> tuple[Backend, ...]:
 
 
 def declared(group: str) -> list[Any]:
-    """Return what the installed distributions declare for a group: each has a name, and what it loads."""
+    """Return the entry points that the installed distributions declare in `group`."""
     if not any_zipped():
         return list(entry_points(group))
     with not_forked():
         from importlib import metadata  # brings email and zipfile along
-    # Once where two declare the same, as `installed.entry_points` does.
+    # Two distributions may declare the same entry point; `installed.entry_points` also returns it once.
     return list({(point.name, point.value): point for point in metadata.entry_points(group=group)}.values())
 
 
 def host() -> BackendDevice:
-    """The host's first CPU, for whoever computes outside a session's devices."""
+    """Return the host's first CPU, for computations outside a session's devices."""
     return backends()[0].device(0)
 
 
@@ -119,7 +119,8 @@ class Device:
 
     Attributes:
         name: The full name.
-        backend: The device itself: its kernels are bound for it, and its executor runs its strands.
+        backend: The backend's device, which binds kernels and whose executor runs strands.
+        resources: The resources on the device.
     """
 
     name: str
@@ -128,12 +129,12 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether its arrays are in the host's memory."""
+        """True if its arrays are in the host's memory."""
         return self.backend.device_type == HOST
 
 
 def make_devices(config: SessionConfig, task: str) -> Iterator[Device]:
-    """The devices of a process, the host's first.
+    """Yield the devices of a process, the host's first.
 
     Raises:
         InvalidArgumentError: no CPU is requested.
@@ -143,8 +144,9 @@ def make_devices(config: SessionConfig, task: str) -> Iterator[Device]:
 
 
 def present_devices(config: SessionConfig) -> Iterator[tuple[Backend, int]]:
-    """The devices of a process as backends and numbers, the host's first: CPUs as they are counted in
-    `SessionConfig.device_count`, which may limit the others.
+    """Yield the devices of a process as backends and indices, the host's first.
+
+    `SessionConfig.device_count` determines the number of CPUs, and limits the number of other devices.
 
     Raises:
         InvalidArgumentError: no CPU is requested.

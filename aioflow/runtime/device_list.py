@@ -1,4 +1,4 @@
-"""The devices that a session of this process would have, without opening one."""
+"""List of the devices that a session of this process would have, without opening one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["DeviceAttributes", "list_devices"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceAttributes:
-    """One device.
+    """The attributes of one device.
 
     Attributes:
         name: The full name.
         device_type: "CPU", "GPU", …
-        memory_limit_bytes: How much memory it may use; None where it has no limit of its own.
-        description: What it is, in words.
+        memory_limit_bytes: The memory that it may use; None without a limit of its own.
+        description: A description for humans.
     """
 
     name: str
@@ -29,10 +29,10 @@ class DeviceAttributes:
 
 
 def list_devices(config: SessionConfig | None = None) -> list[DeviceAttributes]:
-    """The devices of this process: CPUs as the configuration counts them, and the cards that installed backends see.
+    """Return the devices of this process: the configured CPUs, and the GPUs that installed backends find.
 
-    `SessionConfig.device_count` also limits the cards. A backend whose library is not installed adds nothing:
-    `python -m aioflow doctor` says what to install.
+    `SessionConfig.device_count` also limits the number of GPUs. A backend whose library is not installed adds none;
+    `python -m aioflow doctor` shows what to install.
     """
     found: list[DeviceAttributes] = []
     for backend, index in present_devices(config or SessionConfig()):

@@ -1,8 +1,9 @@
-"""Runs the units of a step on all devices of a worker, with a task only for what has to be awaited.
+"""Driver that runs the tasks of a step on all devices of a worker.
 
-A unit that has all it needs is put in a queue. A strand that is expected to be short runs straight off the queue; a
-longer one hops to its device's threads. A Recv asks the rendezvous, which calls back; an async kernel that has to wait
-becomes a task. What finishes puts those that waited for it in the queue. All of this happens on the step's event loop.
+A task whose inputs are complete is put in the ready queue. A strand that is expected to be short runs directly from the
+queue; a longer one runs in its device's threads. A Recv registers a callback with the rendezvous. Only an async kernel
+that has to wait becomes an asyncio task. A task that ends queues its followers that have become ready. All of this
+happens on the step's event loop.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ __all__ = ["Driver", "UnitProgram", "UnitRun"]
 
 Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
 
-_SLICE: Final = 1e-3  # seconds of work on the loop after which others have a turn
+_SLICE: Final = 1e-3  # seconds of work on the loop after which other callbacks get a turn
 _NONE: Final[Mapping[int, Any]] = {}
 
 
 class _Slots(NamedTuple):
-    """One argument of an async node: as `Argument`, with slots for its sources."""
+    """One argument of an async node: like `Argument`, with slots for its sources."""
 
     slots: tuple[int, ...]
     is_sequence: bool
@@ -49,17 +50,20 @@ class _Slots(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One unit, with its values as slots of the run.
+    """One task, with its values as slots of the run.
 
     Attributes:
-        strand: What computes it, or None for an async node.
-        bound: The async node.
-        edge_name, source: Of a Recv.
-        inputs, outputs: Slots. followers: The units that wait for it.
-        counted: Those of the inputs that are dropped when their last reader has begun.
-        arguments: What the kernel of an async node is called with.
-        kept: Those of its inputs that are the caller's own arrays, where it may keep what it gets.
-        unpacks: As of the node.
+        strand: The strand that computes it, or None for an async node.
+        bound: The async node; for a strand, its first node.
+        edge_name: The tensor name of a Recv, otherwise empty.
+        source: The sending device of a Recv, otherwise empty.
+        inputs: Slots of the inputs.
+        outputs: Slots of the outputs.
+        followers: Indices of the tasks that wait for this one.
+        counted: Input slots that are dropped when their last reader has begun.
+        arguments: Arguments of the kernel of an async node.
+        kept: Slots of inputs that are the caller's arrays, if the kernel may keep its inputs.
+        unpacks: `BoundNode.unpacks` of an async node.
     """
 
     strand: Strand | None
@@ -75,7 +79,7 @@ class _Entry:
     unpacks: bool = False
 
     def gather(self, values: Sequence[Any], owned: Mapping[int, Any]) -> list[Any]:
-        """As `bind.gather`, without looking anything up; `owned` are copies that have been made already."""
+        """Return the kernel's arguments, as `bind.gather` does, but without lookups; `owned` are copies made before."""
         result: list[Any] = []
         for slots, is_sequence, convert in self.arguments:
             items = [values[slot] for slot in slots]
@@ -91,13 +95,17 @@ class _Entry:
 
 
 class UnitProgram:
-    """The units of one device's subgraph, ready to be run any number of times.
+    """The tasks of one device's subgraph, ready to run any number of times.
 
     Args:
-        units: Each after those that it needs. strands: For each unit its strand, or None if it is an async node.
-        constants: Their values. feeds: For each feed that is read its index in the step.
-        fetched: The values that a run gives. fed: What may share memory with a feed.
-        large: The values between units that are worth dropping before the end.
+        units: The tasks in topological order.
+        strands: For each task its strand, or None if it is an async node.
+        constants: The values of the constants.
+        feeds: For each feed that is read, its index in the step.
+        fetched: The values that a run returns.
+        fed: Values that may share memory with a feed.
+        large: Values between tasks that are worth dropping before the end.
+        config: The settings of the session.
     """
 
     def __init__(
@@ -137,7 +145,7 @@ class UnitProgram:
         unit = units[index]
         bound = unit.nodes[0]
         outputs = unit.outputs
-        if strand is None:  # its kernel gives all outputs, read or not
+        if strand is None:  # the kernel returns all outputs, also unread ones
             outputs = tuple(Edge(bound.node.name, port) for port in range(len(bound.node.outputs)))
             for edge in outputs:
                 if edge not in self._slots:
@@ -161,28 +169,29 @@ class UnitProgram:
         )
 
     def begin(self, feeds: Sequence[Any]) -> UnitRun:
-        """The state of a new run."""
+        """Return the state of a new run."""
         values = self._blank[:]
         for slot, index in self._feeds:
             values[slot] = feeds[index]
         return UnitRun(self, values, self._needs[:], self._readers.copy())
 
     def large_copies(self, entry: _Entry, values: Sequence[Any]) -> dict[int, Any]:
-        """Those of the values for an async node that must be copied, and not on the event loop."""
+        """Return the inputs of an async node, by slot, that must be copied and are too large for the event loop."""
         return {slot: values[slot] for slot in entry.kept if is_large(values[slot], self._large)}
 
     def fetches(self, run: UnitRun) -> list[Any]:
-        """The fetched values of a run that has ended."""
+        """Return the fetched values of a run that has ended."""
         return [run.values[slot] for slot in self._fetched]
 
 
 class UnitRun:
-    """One device's part in one step.
+    """The state of one device's part of one step.
 
     Attributes:
-        values: Those that there are, by slot.
-        pending: For each unit how many units it still waits for.
-        readers: For slots that are dropped early, how many units have not begun that read them.
+        program: The tasks.
+        values: The values computed so far, by slot.
+        pending: For each task, the number of tasks that it still waits for.
+        readers: For slots that are dropped early, the number of readers that have not begun.
     """
 
     __slots__ = ("pending", "program", "readers", "values")
@@ -194,7 +203,7 @@ class UnitRun:
         self.readers = readers
 
     def drop(self, slots: Sequence[int]) -> None:
-        """A unit has taken the values of these slots: let go of those that no other will read."""
+        """Note that a task has read these slots, and release the values that no other task will read."""
         for slot in slots:
             self.readers[slot] -= 1
             if not self.readers[slot]:
@@ -202,7 +211,7 @@ class UnitRun:
 
 
 class Driver:
-    """One step's units, on all devices of the worker."""
+    """Runs one step's tasks on all devices of the worker."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -213,13 +222,13 @@ class Driver:
         self._pumping = False
         self._later: list[Coroutine[Any, Any, None]] = []
         self._begun: list[Coroutine[Any, Any, Any]] = []
-        self._held: list[tuple[_Arrival, Any]] = []  # what has come while the step may not go on
+        self._held: list[tuple[_Arrival, Any]] = []  # values that arrived while the step is on hold
         self._group: asyncio.TaskGroup | None = None
         self._finished: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
 
     async def run(self, runs: Sequence[UnitRun], flows: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
-        """Run all units of `runs`, beside `flows`, the parts of the step that have an executor of their own.
+        """Run all tasks of `runs`, concurrently with `flows`, the parts of the step that have their own executor.
 
         Raises:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
@@ -237,7 +246,7 @@ class Driver:
             if self._left or self._later:
                 await self._rest()
         finally:
-            for coroutine in (*self._later, *self._begun):  # made, and since the step failed never awaited
+            for coroutine in (*self._later, *self._begun):  # never awaited because the step failed
                 coroutine.close()
 
     async def _rest(self) -> None:
@@ -247,8 +256,8 @@ class Driver:
             while (self._left or self._later) and self._error is None:
                 if self._later:
                     await self._beside_tasks()
-                else:  # values have to come, which takes no task
-                    with suppress(Exception):  # which is the error of the step
+                else:  # only values are outstanding, which needs no asyncio task
+                    with suppress(Exception):  # `_error` holds it
                         await self._until_finished()
         finally:
             self._ready.clear()
@@ -258,12 +267,7 @@ class Driver:
             raise cause from cause.__cause__
 
     async def _beside_tasks(self) -> None:
-        """Run what needs tasks.
-
-        The tasks are waited for in the block of their group: before Python 3.13, a group of which a task fails later
-        leaves its caller counted as cancelled (`Task.cancelling`), and `asyncio.timeout` around it raises no
-        TimeoutError then.
-        """
+        """Run the coroutines that need asyncio tasks."""
         try:
             async with asyncio.TaskGroup() as kernel_group:
                 self._group = kernel_group
@@ -272,6 +276,9 @@ class Driver:
                 if self._left:
                     await self._until_finished()
                 if running := [task for task in tasks if not task.done()]:
+                    # Wait inside the group's block. Before Python 3.13, a group whose task fails during its exit leaves
+                    # the caller counted as cancelled (`asyncio.Task.cancelling`). Then a surrounding `asyncio.timeout`
+                    # raises no TimeoutError.
                     await asyncio.wait(running)
         except BaseExceptionGroup as group:
             cause = self._step.end(group)
@@ -280,13 +287,13 @@ class Driver:
             self._group = None
 
     async def _until_finished(self) -> None:
-        """Wait until all units have ended, or there is a first one that needs a task."""
+        """Wait until all tasks of the step have ended, or the first one needs an asyncio task."""
         self._finished = self._loop.create_future()
         if self._ready:
             self._wake()
         try:
             await self._finished
-        except BaseException as error:  # the step was cancelled: nothing more begins while its tasks end
+        except BaseException as error:  # the step was cancelled; start nothing while its tasks end
             self._fail(error)
             raise
 
@@ -296,7 +303,7 @@ class Driver:
         self._loop.call_soon(self._pump, context=self._context)
 
     def _pump(self) -> None:
-        """Run what is ready, for a while."""
+        """Run ready tasks, for at most a slice of time."""
         if self._pumping or self._error is not None:
             return
         self._pumping = True
@@ -307,6 +314,7 @@ class Driver:
                 while ready:
                     run, index = ready.popleft()
                     self._begin(run, index)
+                    # Other callbacks get a turn, if a coroutine is awaiting the rest.
                     if ready and perf_counter() > deadline and self._finished is not None:
                         self._wake()
                         break
@@ -352,7 +360,7 @@ class Driver:
         self._left -= 1
 
     def _arrived(self, run: UnitRun, index: int, outputs: Sequence[Any]) -> None:
-        """`_complete`, from outside of the queue."""
+        """Complete a task from outside of the ready queue, and continue the queue."""
         self._complete(run, index, outputs)
         if not self._pumping:
             self._pump()
@@ -362,7 +370,7 @@ class Driver:
             self._error = error
             if self._finished is not None and not self._finished.done():
                 self._finished.set_exception(error)
-                self._finished.exception()  # seen: whoever would await it may be on the way out already
+                self._finished.exception()  # marks it as retrieved; the awaiting coroutine may be ending already
 
     def _stopped(self) -> None:
         self._fail(self._step.error or CancelledError("the step was stopped"))
@@ -371,6 +379,7 @@ class Driver:
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         if self._group is None:
+            # Without a group, end `_until_finished`, so that `_rest` opens one.
             self._later.append(coroutine)
             if self._finished is not None and not self._finished.done():
                 self._finished.set_result(None)
@@ -395,7 +404,7 @@ class Driver:
             self._received(arrival, value)
 
     def received(self, arrival: _Arrival, value: Any) -> None:
-        """What a Recv waited for has come."""
+        """Accept the value of a Recv, or hold it back while the step is on hold."""
         step = self._step
         step.waiting.pop(arrival, None)
         if self._held:
@@ -411,7 +420,7 @@ class Driver:
         self._start(self._go_on(hold, arrival.entry.bound))
 
     async def _go_on(self, hold: Awaitable[None], bound: BoundNode) -> None:
-        """Await what holds the step, and hand on what has come until then; `bound` is who had to wait for it."""
+        """Await `hold`, then deliver the values that arrived meanwhile; an error of `hold` is attributed to `bound`."""
         try:
             await hold
         except Exception as error:
@@ -438,7 +447,7 @@ class Driver:
             raise failure from failure.__cause__
 
     def _call(self, run: UnitRun, index: int, entry: _Entry, owned: Mapping[int, Any]) -> None:
-        """Call the kernel of an async node; `owned` are copies that have been made for it already."""
+        """Call the kernel of an async node; `owned` are the copies already made for it."""
         bound = entry.bound
         report = self._step.probe.begin() if self._step.probe is not None else None
         try:
@@ -473,7 +482,7 @@ class Driver:
 
 
 class _Arrival:
-    """A Recv that waits; the rendezvous calls it with the value."""
+    """A pending Recv, which the rendezvous calls with the value."""
 
     __slots__ = ("driver", "entry", "index", "node", "report", "run", "since")
 
@@ -490,5 +499,5 @@ class _Arrival:
         self.driver.received(self, value)
 
     def describe(self) -> str:
-        """The edge, and where its value comes from."""
+        """Return a description of the edge and its sender."""
         return f"Recv of {self.entry.edge_name} from {self.entry.source}"

@@ -1,8 +1,8 @@
-"""Which strands may turn out to be far longer than the last time: those with a kernel whose work follows from values.
+"""Strands with data-dependent cost: the work of a kernel depends on values, so the last run does not predict the next.
 
-`fill(n, 0)` takes nothing for a small n and seconds for a large one, and the sizes of the step's inputs do not tell.
-Such a strand is tried on the event loop all the same, and begun again in a thread where a kernel claims too much. That
-cannot be done where something before the kernel has had an effect.
+`fill(n, 0)` takes almost no time for a small n and seconds for a large one, and the sizes of the step's inputs do not
+show which. Such a strand is still tried on the event loop first. When a kernel requests too much there, the strand is
+restarted in a thread. This is impossible if a node before that kernel has had an effect.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["begins_again", "elastic_nodes"]
 
 
 def elastic_nodes(unit: Unit) -> tuple[int, ...]:
-    """The positions of the nodes whose work follows from values that are known only in the step."""
-    settled: set[Edge] = set()  # those that follow from shapes and constants
+    """Return the positions of the nodes whose work depends on values that are known only in the step."""
+    settled: set[Edge] = set()  # values that follow from shapes and constants
     own = {b.node.name for b in unit.nodes}
     outside = set(unit.inputs)
     found: list[int] = []
@@ -33,15 +33,14 @@ def elastic_nodes(unit: Unit) -> tuple[int, ...]:
 
 
 def _telling(bound: BoundNode) -> list[Edge]:
-    """The inputs whose values the work follows from: shapes and counts, which are taken in host memory, or the data."""
+    """Return the inputs that determine the work: shapes and counts, which are host values, or else the data."""
     on_host = [e for a in bound.arguments if not isinstance(a.convert, Handle | None) for e in a.sources]
     return on_host or list(bound.node.inputs)
 
 
 def begins_again(unit: Unit, elastic: tuple[int, ...]) -> bool:
-    """Whether the strand can be left at each of these nodes, and begun again. (How long a loop takes cannot be told
-    from the last time either, and what it does in its iterations cannot be done twice.)
-    """
+    """Return whether the strand can be abandoned at each of these nodes and restarted."""
+    # The duration of a loop cannot be predicted either, and the effects of its iterations must not happen twice.
     if any(isinstance(b, LiftedLoop) for b in unit.nodes):
         return False
     return not any(b.has_effects for b in unit.nodes[: max(elastic, default=0)])

@@ -1,8 +1,9 @@
-"""A registered subgraph of one device, ready to run, in one of four ways.
+"""A registered subgraph of one device, ready to run, in one of four forms.
 
-A step over one strand is a function call. Where there are more units, a driver runs them. Branches and loops are lifted
-into the strands; a subgraph where that cannot be is run as tagged dataflow. And any without loops can be run node by
-node, which is what the other three are held to.
+- One strand: a step is a function call.
+- Several tasks: a driver runs them.
+- Tagged dataflow: for branches and loops that cannot be raised to structured control flow within strands.
+- Node by node: for any subgraph without loops. This form defines the results of the other three.
 """
 
 from __future__ import annotations
@@ -42,15 +43,17 @@ __all__ = ["Executable", "FlowExecutable", "PlainExecutable", "StrandExecutable"
 
 
 class Executable(ABC):
-    """One device's subgraph. `run` may be called any number of times at once.
+    """The executable of one device's subgraph. `run` may be called concurrently any number of times.
 
     Args:
-        graph: As it was registered.
+        graph: The subgraph as it was registered.
+        fetched: Its fetches.
+        config: The settings of the session.
 
     Attributes:
-        feeds: How many feeds the whole step has.
-        fetch_indices: Which of the step's fetches it gives, in the order in which it gives them.
-        changes: Whether a run changes something that others see without telling its step when it does.
+        feeds: Number of feeds of the whole step.
+        fetch_indices: Indices of the step's fetches that it returns, in the order in which it returns them.
+        changes: Whether a run changes state that is visible outside without notifying its step at that moment.
         limit: `SessionConfig.max_value_bytes`.
     """
 
@@ -62,20 +65,21 @@ class Executable(ABC):
         self._fetched = fetched
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """The fetches, if the whole step is so short that it can be run right here; else None."""
+        """Return the fetches if the whole step is short enough to run in the calling thread, otherwise None."""
         return None
 
     def is_brief(self, feeds: Sequence[Any]) -> bool:
-        """Whether the step is surely so short that it can be run right here, by `run_brief`."""
+        """Return whether the step is certainly short enough for `run_brief`."""
         return False
 
     def run_brief(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
-        """The fetches of a step that is brief (`is_brief`). Raises as `run`."""
+        """Run a step for which `is_brief` is true and return its fetches. Raises like `run`."""
         raise InternalError("not a brief step")
 
     def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
-        """Run in this thread, as a part of `step`; returns the fetched values, which others may hold too. Raises as
-        `run`.
+        """Run in this thread as a part of `step`, and return the fetched values, which may have other holders.
+
+        Raises like `run`.
         """
         raise InternalError("a body that is called has branches, loops, or nodes that wait")
 
@@ -95,11 +99,11 @@ class Executable(ABC):
 
     @abstractmethod
     async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step; the fetched values in order, which others may hold too. Raises as `run`."""
+        """Run one step and return the fetched values in order, which may have other holders. Raises like `run`."""
 
 
 class PlainExecutable(Executable):
-    """Node by node, in any order that the graph allows."""
+    """The plain executor: node by node, in any order that the graph allows."""
 
     def __init__(
         self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, config: SessionConfig
@@ -112,10 +116,14 @@ class PlainExecutable(Executable):
 
 
 class FlowExecutable(Executable):
-    """Tagged dataflow: branches and loops that are in primitive form.
+    """Tagged dataflow, for branches and loops in primitive form.
 
     Args:
-        fetched: Of the subgraph as it was registered. bound: The nodes of `graph`, of which some loops may be lifted.
+        graph: The subgraph, in which some loops may be raised.
+        bound: The nodes of `graph`.
+        executor: The executor of the device.
+        config: The settings of the session.
+        fetched: The fetches of the subgraph as it was registered.
     """
 
     def __init__(
@@ -134,7 +142,7 @@ class FlowExecutable(Executable):
 
 
 class StrandExecutable(Executable):
-    """One strand and nothing else."""
+    """A subgraph that is a single strand."""
 
     def __init__(self, graph: ClientGraph, fetched: Fetched, config: SessionConfig, strand: Strand, cut: Cut) -> None:
         super().__init__(graph, fetched, config)
@@ -142,23 +150,23 @@ class StrandExecutable(Executable):
         self._take, self._give, self._constants = cut.wiring()
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | Unfinished | None:
-        """The fetches, if the strand is expected to stay within the inline budget; else None."""
+        """Return the fetches if the strand is expected to stay within the inline budget, otherwise None."""
         outputs = self._strand.try_inline(self._taken(feeds))
         return None if outputs is None else self._fetched.hand_over(self._given(outputs, feeds))
 
     def is_brief(self, feeds: Sequence[Any]) -> bool:
-        """As of `Executable`."""
+        """Return whether the step is certainly short enough for `run_brief`."""
         return self._strand.is_brief(self._taken(feeds))
 
     def run_brief(self, feeds: Sequence[Any], step: Step) -> list[Any] | Unfinished:
-        """As of `Executable`; the strand may send values to others."""
+        """Run a brief step and return its fetches; the strand may send values to other parts of the step."""
         outputs = self._strand.try_inline(self._taken(feeds), step)
         if outputs is None:
             raise InternalError("a brief step was not run")
         return self._fetched.hand_over(self._given(outputs, feeds))
 
     def call(self, feeds: Sequence[Any], step: Step | None) -> list[Any]:
-        """As of `Executable`."""
+        """Run the strand in this thread as a part of `step`, and return the fetched values."""
         return self._given(self._strand.call(self._taken(feeds), step), feeds)
 
     async def _values(self, feeds: Sequence[Any], step: Step) -> list[Any]:
@@ -175,10 +183,10 @@ class StrandExecutable(Executable):
 
 
 class UnitsExecutable(Executable):
-    """Units, alone or together with those of other devices.
+    """Several tasks, alone or together with those of other devices.
 
     Attributes:
-        program: The units.
+        program: The tasks.
     """
 
     def __init__(self, graph: ClientGraph, fetched: Fetched, config: SessionConfig, cut: Cut) -> None:
@@ -191,12 +199,12 @@ class UnitsExecutable(Executable):
         return self._ended(run)
 
     def results(self, run: UnitRun) -> list[Any] | Unfinished:
-        """The fetches of a run of `program` that has ended, in order."""
+        """Return the fetches, in order, of a run of `program` that has ended."""
         return self._fetched.hand_over(self._ended(run))
 
     def _ended(self, run: UnitRun) -> list[Any]:
         values = self.program.fetches(run)
-        run.values.clear()  # so that what nobody else holds need not be copied
+        run.values.clear()  # a value without another holder then needs no copy
         return values
 
 
@@ -211,16 +219,22 @@ def make_executable(
     alone: bool = True,
     folders: AllowedFolders = ANYWHERE,
 ) -> Executable:
-    """Bind the kernels of a subgraph, and choose how it is run.
+    """Bind the kernels of a subgraph, and choose the form in which it runs.
 
     Args:
-        capture: As `BackendDevice.captured`, where the device has it.
+        graph: The subgraph.
+        backend: The backend of the device.
+        resources: The resources of the device.
+        state: The state that nodes keep for the session.
+        executor: The executor of the device.
+        config: The settings of the session.
+        capture: `BackendDevice.captured`, where the device supports it.
         alone: Whether the worker has no other subgraph of the step.
-        folders: Where its nodes may open files.
+        folders: Folders in which the nodes may open files.
 
     Raises:
         UnimplementedError: there is no kernel for a node on this kind of device.
-        InvalidArgumentError: a kernel cannot be bound to such attributes.
+        InvalidArgumentError: a kernel cannot be bound to the attributes of its node.
     """
     made = _made(graph, backend, resources, state, executor, config, capture, alone, folders)
     made.changes = any(
@@ -245,7 +259,7 @@ def _made(
         if body is None:
             raise InternalError(f"node {node.name!r} has no body")
         settings = config
-        if node.op == DELEGATED:  # it was left as it is for the other engine; and it is called, which strands can be
+        if node.op == DELEGATED:  # not fused yet, for the engine's sake; only strands can be called
             body, settings = _fused(body, config), replace(config, executor="strands")
         made = make_executable(body, backend, resources, state, executor, settings, capture, True, folders)
         return Body(body, made)
@@ -255,12 +269,14 @@ def _made(
         if Reference.can_run(graph):
             return PlainExecutable(graph, bound, executor, config)
         return FlowExecutable(graph, bound, executor, config, Fetched(graph, config, copying(graph)))
+    # A strand cannot handle a received value that may be DEAD, only tagged dataflow can.
     dead_arrivals = any(n.op == RECV and n.attrs["maybe_dead"] for n in graph.nodes.values())
     before: list[BoundNode | Node] = list(bound)
     lifted, bound = lift_loops(graph, bound)
     if not dead_arrivals:
         before += (*bound, *lifted.nodes.values())
         lifted, bound = lift_branches(lifted, bound)
+    # Freed in batches: freeing the nodes of a large graph at once would block all threads for milliseconds.
     let_go(before)
     if dead_arrivals or any(traits_of(node.op).steers for node in lifted.nodes.values()):
         return FlowExecutable(lifted, bound, executor, config, Fetched(graph, config, copying(lifted)))
@@ -273,10 +289,10 @@ def _made(
 
 
 def _fused(graph: ClientGraph, config: SessionConfig) -> ClientGraph:
-    """Return the graph after the passes that a step with delegated parts leaves for later."""
+    """Return the graph after the passes that a step with delegated parts postpones."""
     _, later = around_delegation(chosen_passes(config.optimizations))
     found = graph
     for each in later:
         found = each.run(found, fold)
     is_constant = all(node.op in (*BOUNDARY, "Const") for node in found.nodes.values())
-    return graph if is_constant else found  # a strand has a node to run
+    return graph if is_constant else found  # a strand needs a node to run

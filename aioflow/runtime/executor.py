@@ -1,4 +1,4 @@
-"""A CPU device's threads, and what a thread knows of the step that it works for."""
+"""The threads of a CPU device, and the work that a thread does for a step."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
     "work_here",
 ]
 
-NODES_OF_LINES: Final = "__nodes_of_lines__"  # the global of generated code that has the name of each line's node
+NODES_OF_LINES: Final = "__nodes_of_lines__"  # a global of generated code: for each line, the name of its node
 
 _THIS_THREAD = threading.local()
 
 
 def kernel_threads() -> int | None:
-    """How many threads a kernel in this thread may use, itself included; None where nobody has said so."""
+    """Return how many threads a kernel in this thread may use, including this one; None if that is not set."""
     found: int | None = getattr(_THIS_THREAD, "kernel_threads", None)
     return found
 
@@ -45,13 +45,14 @@ T = TypeVar("T")
 
 
 class StepWork(Work):
-    """A part of a step.
+    """A part of a step that a thread works on.
 
     Args:
-        effects: Whether what runs has effects unless it says otherwise (`acted`).
+        step: The step.
+        effects: Whether the work counts as having effects outside of a critical section (`act`, `acted`).
 
     Attributes:
-        node: The node that is running, where generated code does not tell.
+        node: The name of the running node, for code that is not generated.
     """
 
     __slots__ = ("_step", "node")
@@ -64,21 +65,22 @@ class StepWork(Work):
 
     @property
     def requested(self) -> bool:
-        """Whether the step was asked to stop."""
+        """True if the step was asked to stop."""
         return self._step.requested
 
     def stop(self) -> None:
-        """Ask the step to stop."""
+        """Request the step to stop."""
         self._step.stop()
 
     def check(self) -> None:
-        """Raises Stopped, but not in the middle of what has an effect."""
+        """Raise Stopped if the step was asked to stop, except within a critical section."""
         if self._step.requested and not self.effects:
             raise Stopped
 
 
 def work_here(step: Step) -> StepWork:
-    """What this thread works on, which is a part of the step. An executor without threads has not said so itself."""
+    """Return this thread's work, which is a part of the step."""
+    # An executor without threads sets no current work.
     work = current_work()
     return work if isinstance(work, StepWork) else StepWork(step, effects=True)
 
@@ -87,9 +89,10 @@ class DeviceThreads(Threads):
     """The executor of a device that has threads.
 
     Args:
-        name: Of the device.
-        threads: How many it has, and each kernel that it runs; 0 means one per processor.
-        leaves: Whether a function may be left behind. It says when it has effects (`StepWork.act`).
+        name: The name of the device.
+        threads: Number of threads of the device, and of each kernel; 0 means one per processor.
+        leaves: Whether a thread may be abandoned while its function runs. The function marks its critical sections
+            by `StepWork.act`.
     """
 
     def __init__(self, name: str, threads: int = 0, leaves: bool = False) -> None:
@@ -99,9 +102,9 @@ class DeviceThreads(Threads):
     async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
         """Run `function(*args)` in a thread.
 
-        When the awaiting task is cancelled the step is asked to stop, and this returns (by raising) only when the
-        function has, or if it has not begun: no kernel of a step runs after its `run` has ended. The exception is a
-        function that is left behind.
+        If the awaiting task is cancelled, the step is asked to stop. This method then raises only after the function
+        has ended, or if it has not begun, so no kernel of a step runs after the step's `run`. The exception is an
+        abandoned thread.
         """
         try:
             return await self.call(StepWork(step, not self._leaves), function, *args)
@@ -117,9 +120,10 @@ class DeviceThreads(Threads):
 
 
 def running_node(call: Call) -> str | None:
-    """The name of the node whose kernel a call is in."""
+    """Return the name of the node whose kernel a call is running, or None if it is unknown."""
     frame = sys._current_frames().get(call.thread)
     while frame is not None:
+        # Generated code has this global, and its line numbers identify nodes.
         nodes = frame.f_globals.get(NODES_OF_LINES)
         found: str | None = None if nodes is None else nodes[frame.f_lineno - 1]
         if found is not None:
@@ -130,5 +134,5 @@ def running_node(call: Call) -> str | None:
 
 @cache
 def shared_threads(name: str, threads: int) -> DeviceThreads:
-    """The threads of the device of that name: one set per process, whatever the number of sessions."""
+    """Return the threads of the device of that name: one set per process, shared by all sessions."""
     return DeviceThreads(name, threads, leaves=True)

@@ -1,4 +1,4 @@
-"""What a subgraph's fetched values still need before they are the caller's, who may write to them."""
+"""Preparation of a subgraph's fetched values for the caller, who may write to them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from aioflow.runtime.handing_over import Unfinished, is_large, large_bytes
 
 __all__ = ["Fetched", "Finisher", "copying", "fetches_of"]
 
-# Makes a fetched value the caller's; None where it is.
+# Returns a value that the caller owns; None if the fetched value is already the caller's.
 Finisher: TypeAlias = Callable[[Any], Any] | None
 
 
 def fetches_of(graph: ClientGraph) -> list[Node]:
-    """The nodes that say what is fetched, in the order of the step's fetches."""
+    """Return the fetch nodes, in the order of the step's fetches."""
     return sorted((n for n in graph.nodes.values() if n.op == RETVAL), key=lambda n: int(n.attrs["index"]))
 
 
 def copying(graph: ClientGraph) -> list[Finisher]:
-    """A finisher for each fetch, where nobody has worked out who else holds the value. A feed goes back as it came."""
+    """Return a finisher for each fetch of a graph whose values may have other holders; None for a fetched feed."""
     edges = [fetch.inputs[0] for fetch in fetches_of(graph)]
     return [None if graph.nodes[e.node].op == ARG else finish(graph.spec(e).dims, owned=False) for e in edges]
 
@@ -34,11 +34,12 @@ class Fetched:
 
     Args:
         graph: The subgraph as it was registered, for messages.
-        finishers: For each fetch.
-        maybe_dead: Which of the values may be DEAD.
+        config: The settings of the session.
+        finishers: The finisher of each fetch.
+        maybe_dead: Indices of the values that may be DEAD.
 
     Attributes:
-        indices: Which of the step's fetches they are, in order.
+        indices: Their indices among the step's fetches, in order.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class Fetched:
         self.indices = tuple(int(node.attrs["index"]) for node in self._nodes)
 
     def hand_over(self, values: list[Any]) -> list[Any] | Unfinished:
-        """The values as the caller gets them, in the same list; large ones may have to be copied yet.
+        """Return the values prepared for the caller, in the same list; large copies may remain to be made.
 
         Raises:
-            InvalidArgumentError: one is dead.
+            InvalidArgumentError: a value is dead.
         """
         for index in self._maybe_dead:
             if values[index] is DEAD:

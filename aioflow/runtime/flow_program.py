@@ -1,8 +1,7 @@
-"""The static side of tagged dataflow: nodes with their frames, readers and initial counts, worked out once for a
-subgraph.
+"""The static part of tagged dataflow: nodes with their frames, readers and initial counts, prepared once per subgraph.
 
-What can be settled here costs nothing in a step: constants have their values, and a node that only hands on the one
-value that it gets (a loop's Merge, a LoopCond) is left out: its readers read what it would have read.
+Work that is done here costs nothing in a step. Constants have their values. A node that only passes on its single
+input (a loop's Merge, a LoopCond) is bypassed: its readers read its input instead.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from aioflow.runtime.bind import BoundNode
 
 __all__ = ["EMPTY", "After", "FlowNode", "Frame", "Port", "Program"]
 
-EMPTY: Final[Any] = object()  # where nothing has arrived yet
+EMPTY: Final[Any] = object()  # marks a value that has not arrived
 
 
 class After:
-    """What follows when a node has finished.
+    """The followers of a node, which proceed when it has finished.
 
     Attributes:
         signals: Nodes that wait for it by a control edge.
-        constants: The values of constants that waited for nothing else, with where they go.
+        constants: Values of constants that wait for nothing else, each with its destination.
     """
 
     __slots__ = ("constants", "signals")
@@ -42,20 +41,20 @@ class After:
         return bool(self.signals or self.constants)
 
     def add(self, other: After) -> None:
-        """Let what follows `other` follow this as well."""
+        """Add the followers of `other`."""
         self.signals += other.signals
         self.constants += other.constants
 
 
 class Port:
-    """Where the value of an output goes, its readers sorted by what else they wait for.
+    """The destination of an output, with the readers sorted by what else they wait for.
 
     Attributes:
-        singles: They wait for nothing else.
-        pairs: (local, slot, node) of those that wait for one value more.
-        counted: (slot, node) of all the others.
-        after: What follows the nodes that were left out on the way.
-        more: Whether there is any of the last two.
+        singles: Readers that wait for nothing else.
+        pairs: (local, slot, node) of readers that wait for one more value.
+        counted: (slot, node) of all other readers.
+        after: The followers of the bypassed nodes.
+        more: Whether `counted` or `after` has an entry.
     """
 
     __slots__ = ("after", "counted", "more", "pairs", "singles")
@@ -71,7 +70,7 @@ class Port:
         return bool(self.singles or self.pairs or self.more)
 
     def hand_on(self, node: FlowNode) -> None:
-        """Leave out `node`, which would read this: let those that read it read this, and what follows it follow."""
+        """Bypass `node`, a reader of this output: add its readers and followers to this port."""
         for _, port in node.ports:
             self.singles += port.singles
             self.pairs += port.pairs
@@ -83,21 +82,31 @@ class Port:
 
 @dataclass(slots=True, eq=False)
 class FlowNode:
-    """A node as the propagator sees it.
+    """A node in the form that the propagator uses.
 
     Attributes:
-        rule: Its kind, as a plain index.
+        origin: The node of the graph.
+        kind: Its role.
+        bound: The node with its kernel, or None if the runtime interprets it.
+        rule: The role as a plain index.
         local: Its position among the nodes of its frame that wait for more than one thing.
-        arity: How many input values are kept for it.
-        ports: Each output that is read, by its number.
-        after: What follows it. is_followed: Whether anything does.
-        index: Of a feed or fetch. value: Of a constant. child: The frame that an Enter opens.
-        prefilled, again: Of a loop-invariant Enter: the pairs that have its value from the start in every iteration
-            but those that are under way when it comes, and what else reads it.
-        is_loop_merge: Whether it joins one Enter and one NextIteration, so that one value comes in each iteration.
-        first_inputs, later_inputs: Data inputs that a Merge gets in iteration 0 and in later ones.
-        compute: Takes the inputs and the step and gives the outputs; for whoever runs kernels to set.
-        acts: Whether that has effects. is_elastic: Whether it may take any time, whatever it took before.
+        arity: Number of input values that are kept for it.
+        ports: The outputs that are read, by number.
+        after: Its followers.
+        is_followed: Whether it has followers.
+        index: Index of a feed or fetch.
+        value: Value of a constant.
+        child: The frame that an Enter opens.
+        is_constant: Whether it is a loop-invariant Enter.
+        is_loop_merge: Whether it joins one Enter and one NextIteration, so that each iteration has one value.
+        prefilled: For a loop-invariant Enter, the pairs that have its value from the start of every iteration, except
+            iterations that are in progress when the value arrives.
+        again: For a loop-invariant Enter, its other readers.
+        first_inputs: Number of data inputs that reach a Merge in iteration 0.
+        later_inputs: Number of data inputs that reach a Merge in later iterations.
+        compute: Function from the inputs and the step to the outputs, set by the code that runs kernels.
+        acts: Whether `compute` has effects.
+        is_elastic: Whether its cost depends on data, so that earlier durations do not predict it.
     """
 
     origin: Node
@@ -124,12 +133,12 @@ class FlowNode:
 
     @property
     def is_single(self) -> bool:
-        """Whether it waits for one value and nothing else."""
+        """True if it waits for one value and nothing else."""
         return len(self.origin.inputs) == 1 and not self.origin.control and self.kind is not Role.MERGE
 
     @property
     def is_pair(self) -> bool:
-        """Whether it waits for two values and nothing else."""
+        """True if it waits for two values and nothing else."""
         return len(self.origin.inputs) == 2 and not self.origin.control and self.kind is not Role.MERGE
 
 
@@ -138,8 +147,12 @@ class Frame:
     """A loop, or the graph around all loops.
 
     Attributes:
-        enters: How many Enter nodes lead into it.
-        pending: What each of its nodes with a `local` waits for.
+        number: Its number in the subgraph; 0 for the graph around all loops.
+        name: The frame name of its Enter nodes.
+        parent: The surrounding frame.
+        parallel_iterations: The number of iterations that may run at once.
+        enters: Number of Enter nodes that lead into it.
+        pending: Initial count of each of its nodes with a `local`.
     """
 
     number: int
@@ -151,13 +164,13 @@ class Frame:
 
 
 class Program:
-    """A subgraph, ready to be stepped through by `frames.Propagator`.
+    """A subgraph, ready to be executed by `frames.Propagator`.
 
     Raises:
-        InvalidArgumentError: as `check_frames`.
+        InvalidArgumentError: as for `check_frames`.
     """
 
-    index_type: Callable[[int], Any] = np.int32  # of a Merge's second output
+    index_type: Callable[[int], Any] = np.int32  # type of a Merge's second output
 
     def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode]) -> None:
         check_frames(graph)
@@ -177,7 +190,7 @@ class Program:
         self.fetches = sorted(fetches, key=lambda n: n.index)
 
     def _assign_frames(self) -> dict[str, Frame]:
-        """The frame of each node: that of what it reads, one further in behind an Enter, further out behind an Exit."""
+        """Return the frame of each node: its input's frame, one level inward after an Enter, outward after an Exit."""
         inside: dict[str, Frame] = {}
         for name, node in self.nodes.items():
             sources = [s for s in node.origin.predecessors() if s in inside]
@@ -185,7 +198,7 @@ class Program:
         return inside
 
     def _behind(self, source: str, inside: Mapping[str, Frame]) -> Frame:
-        """The frame in which the outputs of a node are."""
+        """Return the frame of a node's outputs."""
         node, frame = self.nodes[source], inside[source]
         if node.kind is Role.ENTER:
             return self._child(node, frame)
@@ -217,6 +230,7 @@ class Program:
             node.is_loop_merge = len(entering) == back == 1 and len(sources) == 2 and not origin.control
             node.first_inputs = len(origin.inputs) - back
             node.later_inputs = back or len(origin.inputs)
+            # The count of a Merge; see `Propagator._check_merge`.
             pending = 1 + 2 * len(origin.control)
         elif node.kind is Role.CONSTANT and node.bound is not None:
             node.value = node.bound.call()
@@ -226,7 +240,7 @@ class Program:
 
 
 class _Wiring:
-    """Works out where the outputs of each node go."""
+    """Determines the destinations of the outputs of each node."""
 
     def __init__(self, nodes: Mapping[str, FlowNode]) -> None:
         self._nodes = nodes
@@ -239,8 +253,8 @@ class _Wiring:
                 self._waiters[name].append(node)
 
     def connect(self) -> None:
-        """Set `ports` and `after` of every node, and what a loop-invariant Enter has besides."""
-        backwards = list(self._nodes.items())[::-1]  # what reads a node comes before it, except along a back edge
+        """Set `ports` and `after` of every node, and `prefilled` and `again` of loop-invariant Enters."""
+        backwards = list(self._nodes.items())[::-1]  # readers come before their sources, except along a back edge
         backwards.sort(key=lambda item: item[1].kind is Role.NEXT)
         for name, node in backwards:
             self._follow(node.after, self._waiters[name])
@@ -282,12 +296,13 @@ class _Wiring:
     def _split(self, enter: FlowNode) -> None:
         again = Port()
         again.hand_on(enter)
+        # A pair of two invariants would be complete from the start, so only pairs with one are prefilled.
         early = {local for local, _, node in again.pairs if self._invariants(node) == [enter]}
         again.pairs = [pair for pair in again.pairs if pair[0] not in early]
         enter.prefilled = tuple(sorted(early))
         enter.again = again
 
     def _invariants(self, node: FlowNode) -> list[FlowNode]:
-        """Those of its inputs that are loop-invariant Enters."""
+        """Return its inputs that are loop-invariant Enters."""
         sources = (self._nodes[edge.node] for edge in node.origin.inputs)
         return [source for source in sources if source.is_constant]

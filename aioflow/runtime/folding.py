@@ -1,8 +1,8 @@
-"""Compute one node while a step is compiled: what the compiler's constant folding is given to do so with.
+"""Computation of a single node during compilation, for the compiler's constant folding.
 
-The kernel is the CPU's, bound to resources of its own, so whatever it does stays here. A node that fails is left to
-fail in the step, where the error can name it; and one that takes its time is left to the step, where it can be stopped
-and holds up nobody.
+The CPU kernel is bound to separate resources, so its effects stay in this module. A node that fails is left to the
+step, where the error can name the node. A slow node is also left to the step, where it can be stopped and delays no
+other work.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from aioflow.work.stopping import Work, current_work, doing
 __all__ = ["fold"]
 
 _CHEAP: Final = 5e-3  # seconds; the largest results that are folded (10 MiB) take a few milliseconds to write
-_TEXT_SECONDS: Final = 1e-8  # a byte of a string
-_LOOKED_AT: Final = 1 << 16  # strings; so many cost too much whatever is in them
-_COSTS: Final = CostModel()  # by the shipped rates: only the order matters
+_TEXT_SECONDS: Final = 1e-8  # per byte of a string
+# Maximum number of strings whose lengths are read; more strings cost too much whatever their lengths.
+_LOOKED_AT: Final = 1 << 16
+_COSTS: Final = CostModel()  # shipped rates: only the order of magnitude matters
 
 
 def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any] | None:
-    """The outputs of a node as arrays, given the values of its inputs, as the attributes of constants hold them.
+    """Return the outputs of a node as arrays, given its input values in the form of constants' attributes.
 
-    None where the node may not be computed now (it has effects, or waits), or cannot be.
+    Return None if the node must not be computed now because it has effects or waits, or cannot be computed.
     """
     if traits_of(node.op).steers or node.op not in OPS or OPS.get(node.op).stateful:
         return None
@@ -44,41 +45,42 @@ def fold(node: Node, graph: ClientGraph, inputs: Sequence[Any]) -> Sequence[Any]
     sources = dict(zip(node.inputs, inputs, strict=True))
     alone = _alone(node, graph, sources)
     try:
-        # What is folded is the same whatever is installed: plans and exported models are compared and cached.
+        # The result must not depend on the installed kernels, since plans and exported models are compared and cached.
         *constants, bound = bind_graph(alone, host(), ResourceManager(), {}, reproducible=True)
         if bound.kernel.is_async:
             return None
         values = {Edge(constant.node.name, 0): constant.call() for constant in constants}
         with np.errstate(all="ignore"):
             results = doing(_Folding(current_work()), lambda: bound.call(*gather(bound, values, frozenset())))
-    except (Exception, _TooLong):  # of whatever kind: the step comes to the same node, and reports it
+    except (Exception, _TooLong):  # the step runs the same node and reports the error
         return None
     return _arrays(bound, results)
 
 
 def _seconds(node: Node, inputs: Sequence[Any]) -> float:
-    """How long the node is expected to take, by the shapes of what it reads and gives, and by how long strings are."""
+    """Return the expected duration of the node, by the shapes of its operands and the lengths of strings."""
     given = [Operand(as_dtype(value.dtype).name, value.shape, value.nbytes) for value in inputs]
     texts = sum(len(item) for value in inputs if value.dtype == object for item in value.reshape(-1)[:_LOOKED_AT])
     return _COSTS.estimate(node, given, _COSTS.operands(node), "CPU") + texts * _TEXT_SECONDS
 
 
 class _TooLong(BaseException):
-    """The node takes longer than was expected."""
+    """The node takes longer than expected."""
 
 
 class _Folding(Work):
-    """The computation of one node, as a part of the compilation."""
+    """The computation of one node as a part of the compilation."""
 
     __slots__ = ("_compiling", "_until")
 
     def __init__(self, compiling: Work | None) -> None:
         super().__init__()
         self._compiling = compiling
+        # The estimate may be wrong, so a running kernel gets ten times the limit before it is given up.
         self._until = perf_counter() + 10 * _CHEAP
 
     def check(self) -> None:
-        """Raises _TooLong, or what ends the compilation."""
+        """Raise _TooLong after the time limit, or the exception that ends the compilation."""
         if self._compiling is not None:
             self._compiling.check()
         if perf_counter() > self._until:
@@ -86,7 +88,7 @@ class _Folding(Work):
 
 
 def _alone(node: Node, graph: ClientGraph, sources: dict[Edge, Any]) -> ClientGraph:
-    """The node with its inputs as constants, each of its own name, and nothing else."""
+    """Return a graph of the node alone, with its inputs as constants, each with a unique name."""
     renamed = {edge: Edge(f"{edge.node}:{edge.port}", 0) for edge in sources}
     nodes: dict[str, Node] = {}
     for edge, value in sources.items():
@@ -103,7 +105,7 @@ def _arrays(bound: BoundNode, results: Any) -> list[Any]:
 
 
 def _array(value: Any, spec: OutputSpec) -> Any:
-    """A result as the attribute of a constant holds it: an array, also of one number or of one string."""
+    """Return a result in the form of a constant's attribute: an array, also for a single number or string."""
     if isinstance(value, np.ndarray) or not spec.dtype.np_dtype.hasobject:
         return np.asarray(value)
     made = np.empty((), object)

@@ -1,20 +1,19 @@
-"""Tagged dataflow: which node runs next in a graph with loops and branches. Sans-IO: it waits for nothing.
+"""Tagged dataflow: selects the next nodes to run in a graph with loops and branches. Sans-IO: it never waits.
 
 The semantics are TensorFlow's (whitepaper, 4.4), after the MIT tagged-token machine. A value carries a tag: a frame
-and an iteration of it. `Enter` opens a frame, `NextIteration` passes a value to the next iteration, `Exit` hands one
-back to the frame around. A value may be *dead*: `Switch` makes it so on the side not taken, every node but `Merge`
-passes it on, and nothing dead is computed.
+and an iteration of it. `Enter` opens a frame, `NextIteration` passes a value to the next iteration, and `Exit` returns
+a value to the surrounding frame. A value may be *dead*: `Switch` makes it dead on the side not taken, every node but
+`Merge` passes deadness on, and dead nodes are not computed.
 
     core = Propagator(program)
     ready = core.start(feeds)            # activations whose kernels may run now, in any order
     ready = core.finish(activation, outputs)
     core.fetches()                       # once `core.outstanding` is 0
 
-A kernel that need not be waited for costs less if it is run on the way: `core.execute` is asked before a kernel is
-handed out. `core.pause()` makes the core return early, as does a kernel that wants to be run elsewhere, and
-`core.resume()` goes on.
+Running a sync kernel immediately is cheaper: the core calls `core.execute` before it returns a kernel as an activation.
+`core.pause()` makes the core return early, as does a kernel that raises `Elsewhere`; `core.resume()` continues.
 
-Rule 1: everything that decides what is ready is here. Rule 2: this file does not know how a kernel is run.
+Rule 1: all decisions about readiness are in this module. Rule 2: this module does not know how a kernel is run.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ class _Dead:
 
 DEAD: Final = _Dead()
 
-# A node's count: what it waits for in the low bits, and in the others how much of what has come was dead.
+# A node's count: the low bits are the number of outstanding inputs, the other bits the number of dead inputs so far.
 _DEAD_ONE: Final = 1 << 24
 _WAITING: Final = _DEAD_ONE - 1
-_HAS_RUN: Final = -1 << 60  # a Merge that has run heeds nothing more
+_HAS_RUN: Final = -1 << 60  # a Merge that has run ignores further inputs
 
 
 def dead_fetch(fetch: Node) -> InvalidArgumentError:
-    """The error for a fetch that has no value."""
+    """Return the error for a fetch that has no value."""
     name = f"{fetch.inputs[0].node}:{fetch.inputs[0].port}"
     error = InvalidArgumentError(
         f"the fetched tensor {name!r} does not have a value: it is on a branch that was not taken",
@@ -62,7 +61,7 @@ def dead_fetch(fetch: Node) -> InvalidArgumentError:
 
 
 def wrong_predicate(switch: Node, predicate: Any) -> OpError:
-    """The error for a predicate that is not one value."""
+    """Return the error for a predicate that is not a single value."""
     return InvalidArgumentError(
         "the predicate of a Switch must be a scalar", expected="shape ()", actual=predicate.shape
     ).at(switch.name, switch.op, switch.source)
@@ -72,7 +71,7 @@ Execute: TypeAlias = Callable[["Propagator", FlowNode, Sequence[Any]], Sequence[
 
 
 class Activation:
-    """A node that may run: its inputs have all arrived, in one iteration of one frame."""
+    """A node that may run: all its inputs have arrived, in one iteration of one frame."""
 
     __slots__ = ("inputs", "iteration", "node")
 
@@ -83,11 +82,15 @@ class Activation:
 
 
 class _Iteration:
-    """One iteration of a running frame: what has arrived, and what is still under way.
+    """One iteration of a running frame: the values that have arrived, and the work in progress.
 
     Attributes:
-        arrived: By the `local` of a node: of a pair the value that is there, of others the list of their inputs.
-        outstanding: Activations that are queued, running or handed out.
+        frame: The running frame.
+        number: The number of the iteration.
+        outstanding: Number of activations that are queued, running or returned to the caller.
+        children: The frames that were opened in this iteration, by number.
+        pending: The counts of the nodes, by `local`.
+        arrived: By the `local` of a node: for a pair the value that has arrived, for others the list of their inputs.
     """
 
     __slots__ = ("_tag", "arrived", "children", "frame", "number", "outstanding", "pending")
@@ -103,7 +106,7 @@ class _Iteration:
 
     @property
     def tag(self) -> str:
-        """The names of the frames around and the numbers of their iterations: the same in all partitions of a loop."""
+        """The names and iteration numbers of the frames around it: the same in all partitions of a loop."""
         if self._tag is None:
             parent = self.frame.parent
             self._tag = "" if parent is None else f"{parent.tag};{self.frame.program.name}:{self.number}"
@@ -111,10 +114,18 @@ class _Iteration:
 
 
 class _RunningFrame:
-    """A frame that is running, with the iterations that are under way.
+    """A running frame, with its iterations in progress.
 
     Attributes:
-        prefilled: What has arrived when an iteration begins: loop invariants. constants: The others, to be sent.
+        program: The static frame.
+        parent: The surrounding iteration.
+        entering: Number of Enter nodes that have not run yet.
+        newest: Number of the newest iteration.
+        prefilled: Loop invariants that have arrived when an iteration begins.
+        constants: The other loop invariants, which are sent to each new iteration.
+        iterations: The iterations in progress, oldest first.
+        parked: NextIterations that wait for a free iteration.
+        dead_exits: The Exits that were dead in the newest iteration.
     """
 
     __slots__ = (
@@ -142,12 +153,13 @@ class _RunningFrame:
 
 
 class Propagator:
-    """One step over a program.
+    """One step of a program.
 
     Attributes:
-        outstanding: Activations that were handed out and have not been finished.
-        execute: Takes this core, a node and its inputs, and gives the outputs, or None: then the node is handed out.
-            A Send is given its value, which may be DEAD, and the tag of that; a Recv is handed out with its tag.
+        outstanding: Number of activations that were returned and have not been finished.
+        execute: Receives this core, a node and its inputs, and returns the outputs. If it returns None, the node is
+            returned as an activation. A Send receives its value, which may be DEAD, and the tag of the value; a Recv
+            becomes an activation with its tag.
     """
 
     def __init__(self, program: Program) -> None:
@@ -156,13 +168,13 @@ class Propagator:
         self._program = program
         self._root = _RunningFrame(program.root, None)
         self._ready: list[Activation] = []
-        self._queue: deque[tuple[FlowNode, _Iteration, Sequence[Any] | None]] = deque()  # no inputs: it is dead
+        self._queue: deque[tuple[FlowNode, _Iteration, Sequence[Any] | None]] = deque()  # inputs None: the node is dead
         self._push = self._queue.append
         self._paused = False
         self._fetches: dict[int, Any] = {}
 
     def start(self, feeds: Sequence[Any]) -> list[Activation]:
-        """Begin the step; returns what may run."""
+        """Begin the step and return the activations that may run."""
         first = self._root.iterations[0]
         for node in self._program.sources:
             if node.kind is Role.FEED:
@@ -173,7 +185,10 @@ class Propagator:
         return self.resume()
 
     def finish(self, activation: Activation, outputs: Sequence[Any]) -> list[Activation]:
-        """An activation has run, with these outputs; returns what may run now. What is received may be DEAD."""
+        """Deliver the outputs of an activation and return the activations that may run now.
+
+        The output of a Recv may be DEAD.
+        """
         self.outstanding -= 1
         iteration = activation.iteration
         if activation.node.kind is Role.RECV and outputs[0] is DEAD:
@@ -184,14 +199,14 @@ class Propagator:
         return self.resume()
 
     def resume(self) -> list[Activation]:
-        """Go on until nothing is left that can be run on the way, or until `pause`; returns what was handed out."""
+        """Run until `pause` or until only activations for the caller are left, and return those."""
         queue = self._queue
         self._paused = False
         while queue and not self._paused:
             node, iteration, inputs = queue.popleft()
             try:
                 _RULES[node.rule](self, node, iteration, inputs)
-            except Elsewhere:  # of its kernel: nothing has been delivered
+            except Elsewhere:  # raised by the kernel: nothing has been delivered
                 queue.appendleft((node, iteration, inputs))
                 break
             left = iteration.outstanding = iteration.outstanding - 1
@@ -202,16 +217,16 @@ class Propagator:
         return ready
 
     def pause(self) -> None:
-        """Return after the node that is running."""
+        """Return from `resume` after the running node."""
         self._paused = True
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to `resume`."""
+        """True if `resume` has work to do."""
         return bool(self._queue)
 
     def fetches(self) -> list[Any]:
-        """The fetched values in order.
+        """Return the fetched values in order.
 
         Raises:
             InvalidArgumentError: a fetched tensor is dead: it is on a branch that was not taken.
@@ -224,11 +239,10 @@ class Propagator:
             found.append(value)
         return found
 
-    # -- delivering
-    # -----------------------------------------------------------------------------------------------------
+    # -- delivering --------------------------------------------------------------------------------------------------
 
     def _deliver(self, node: FlowNode, iteration: _Iteration, outputs: Sequence[Any]) -> None:
-        """Hand the outputs of a node to their readers in an iteration."""
+        """Deliver the outputs of a node to their readers in an iteration."""
         for number, port in node.ports:
             self._send(port, iteration, outputs[number])
         if node.is_followed:
@@ -249,7 +263,7 @@ class Propagator:
             if other is EMPTY:
                 iteration.arrived[local] = value
             else:
-                iteration.arrived[local] = EMPTY  # a value lives no longer than who reads it
+                iteration.arrived[local] = EMPTY  # hold a value no longer than its reader needs it
                 iteration.outstanding += 1
                 self._push((node, iteration, None if other is DEAD else (other, value) if slot else (value, other)))
         if port.more:
@@ -260,7 +274,7 @@ class Propagator:
     def _send_dead(self, port: Port, iteration: _Iteration) -> None:
         for node in port.singles:
             if node.kind is Role.EXIT:
-                self._run_exit(node, iteration, None)  # in every iteration but the last: not worth the queue
+                self._run_exit(node, iteration, None)  # dead in every iteration but the last, so bypass the queue
             else:
                 iteration.outstanding += 1
                 self._push((node, iteration, None))
@@ -283,9 +297,9 @@ class Propagator:
             self._send(port, iteration, value)
 
     def _follow(self, after: After, iteration: _Iteration, dead: bool) -> None:
-        """A node has finished; if it is dead, so are those that wait for it, and its constants."""
+        """Notify the followers of a finished node; the followers and constants of a dead node are dead."""
         for node in after.signals:
-            if node.kind is Role.MERGE:  # a dead control input does not deaden a Merge: it is only counted
+            if node.kind is Role.MERGE:  # a dead control input does not make a Merge dead, it only counts
                 iteration.pending[node.local] -= 2
                 self._check_merge(node, iteration)
             else:
@@ -304,7 +318,7 @@ class Propagator:
         self._count(node, iteration, value is DEAD)
 
     def _count(self, node: FlowNode, iteration: _Iteration, dead: bool) -> None:
-        """One thing more has come that a node waited for."""
+        """Count one more arrival at a node, and queue the node after the last one."""
         local = node.local
         count = iteration.pending[local] - 1
         if dead:
@@ -326,16 +340,16 @@ class Propagator:
         self._check_merge(node, iteration)
 
     def _check_merge(self, node: FlowNode, iteration: _Iteration) -> None:
-        """A Merge runs when its control inputs are in and a live value has come, or all that can come are dead.
+        """Queue a Merge if its control inputs are in and a live value has come, or all its inputs are dead.
 
-        The low bit of its count says that no live value has come yet; each control input counts two above it. That is
+        The low bit of its count is set until a live value has come; each control input counts two above it. That is
         TensorFlow's count, except that a loop's Merge expects its Enters in the first iteration and its NextIterations
-        in the others, so that a dead Enter needs no rule of its own.
+        in the others, so that a dead Enter needs no special rule.
         """
         local = node.local
         count = iteration.pending[local]
         if count < 0:
-            return  # it has run already
+            return  # it has already run
         expected = node.first_inputs if iteration.number == 0 else node.later_inputs
         live = not count & _WAITING
         if live or count == expected * _DEAD_ONE + 1:
@@ -345,8 +359,7 @@ class Propagator:
             iteration.outstanding += 1
             self._push((node, iteration, inputs))
 
-    # -- what each kind of node does; without inputs it is dead
-    # ---------------------------------------------------------
+    # -- rules of the node kinds; without inputs the node is dead ----------------------------------------------------
 
     def _run_kernel(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
         if inputs is None:
@@ -423,6 +436,7 @@ class Propagator:
             raise InternalError(f"Exit {node.origin.name!r} is in no frame")
         if inputs is not None:
             self._deliver(node, frame.parent, inputs)
+        # A later iteration may still have a live value for an Exit that is dead here.
         elif iteration.number == frame.newest:
             frame.dead_exits.append(node)
 
@@ -431,6 +445,7 @@ class Propagator:
             return
         frame = iteration.frame
         if iteration.number == frame.newest:
+            # `_retire_iterations` continues with parked values when an iteration has ended.
             if len(frame.iterations) >= frame.program.parallel_iterations:
                 frame.parked.append((node, inputs[0]))
                 return
@@ -438,17 +453,16 @@ class Propagator:
         self._deliver(node, frame.iterations[iteration.number + 1], inputs)
 
     def _run_send(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
-        value = DEAD if inputs is None else inputs[0]  # whoever receives it must learn that it is dead
+        value = DEAD if inputs is None else inputs[0]  # the receiver must learn that the value is dead
         self.execute(self, node, (value, iteration.tag))
         if node.is_followed:
             self._follow(node.after, iteration, inputs is None)
 
     def _run_recv(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Any] | None) -> None:
-        iteration.outstanding += 1  # even if what it waits for is dead: a value or its absence will come
+        iteration.outstanding += 1  # even if the Recv is dead: a value or DEAD will arrive
         self._ready.append(Activation(node, iteration, (iteration.tag,)))
 
-    # -- the lives of iterations and frames
-    # -----------------------------------------------------------------------------
+    # -- lifetime of iterations and frames ---------------------------------------------------------------------------
 
     def _begin_iteration(self, frame: _RunningFrame) -> None:
         frame.newest += 1
@@ -458,13 +472,13 @@ class Propagator:
             self._send_any(port, iteration, value)
 
     def _leave(self, iteration: _Iteration) -> None:
-        """Something of the iteration has ended."""
+        """Count an activation of the iteration as ended, and retire the iteration after the last one."""
         iteration.outstanding -= 1
         if iteration.outstanding == 0 and not iteration.children:
             self._retire(iteration.frame)
 
     def _retire(self, frame: _RunningFrame) -> None:
-        """Drop the iterations that are over, oldest first, then the frame, and so on outwards."""
+        """Drop the finished iterations, oldest first, then the frame, then finished outer frames."""
         while frame.parent is not None and frame.entering == 0:
             self._retire_iterations(frame)
             if frame.iterations:
@@ -491,10 +505,10 @@ class Propagator:
 
 
 def _hand_out(core: Propagator, node: FlowNode, inputs: Sequence[Any]) -> None:
-    """The `execute` of a core that hands out every kernel."""
+    """Return None for every kernel, so that each becomes an activation: the default `execute`."""
 
 
-# In the order of `Role`; a feed has no rule, since it is there from the start.
+# In the order of `Role`. A feed needs no rule: its value is present from the start.
 _RULES: Final = (
     Propagator._run_kernel,
     Propagator._run_switch,

@@ -1,8 +1,8 @@
-"""Where the text of a strand is cut into functions.
+"""Division of a strand's text into functions.
 
-Python compiles a text in one piece and lets no other thread run meanwhile: some 30 µs for a node. So no function has
-more than some dozens of nodes, and each is compiled by itself. What one makes and another one reads has a place in a
-list that all of them get: it is called `s[3]` in the text where it would be `v7`, and is dropped as early as that.
+Python compiles a text in one call during which no other thread runs, about 30 µs per node. So no function has more than
+some dozens of nodes, and each is compiled separately. A value that crosses functions has a slot in a list that all of
+them receive. Its name in the text is `s[3]` instead of `v7`, and it is dropped at the same point.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from aioflow.runtime.units import Unit
 
 __all__ = ["MANY_ITEMS", "Cuts", "cut", "takes_long"]
 
-_LONGEST: Final = 128  # names in the text of one of several functions, which are compiled in some 2 ms
-_ALONE: Final = 256  # in one that is alone: to go from one to the next costs a short strand more than a long one
-MANY_ITEMS: Final = 32  # inputs of a node that are not written down one by one
+_LONGEST: Final = 128  # names per function if there are several; such a function compiles in about 2 ms
+# Names in a single function: the calls of several functions cost a short strand relatively more than a long one.
+_ALONE: Final = 256
+MANY_ITEMS: Final = 32  # inputs of a node that are not written out one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """A unit in functions.
+    """A task divided into functions.
 
     Attributes:
-        sections: For each section of the unit its functions, each by the positions of its nodes.
-        slots: The places of values in the list: first the unit's outputs, in order; last its inputs.
+        sections: For each section of the task its functions, each as the positions of its nodes.
+        slots: The slots of values in the list: first the task's outputs, in order; last its inputs.
     """
 
     sections: tuple[tuple[range, ...], ...]
@@ -37,12 +38,13 @@ class Cuts:
 
 
 def cut(unit: Unit, sections: Sequence[range], shared: Sequence[Edge] = (), always: bool = False) -> Cuts | None:
-    """The functions of a unit, or None where it is short enough for one.
+    """Return the functions of a task, or None if it is short enough for one.
 
     Args:
-        sections: Positions of nodes that never share a function: all of the unit's nodes.
-        shared: Values that are read outside of all functions, besides the unit's inputs and outputs.
-        always: However short it is.
+        unit: The task.
+        sections: Ranges of positions, together all nodes of the task; a function never spans two of them.
+        shared: Values that are read outside of all functions, besides the task's inputs and outputs.
+        always: Whether to divide a task that is short enough for one function, too.
     """
     if not always and _names(unit) <= _ALONE:
         return None
@@ -54,18 +56,18 @@ def cut(unit: Unit, sections: Sequence[range], shared: Sequence[Edge] = (), alwa
 
 
 def takes_long(unit: Unit) -> bool:
-    """Whether to compile it takes longer than it may hold up an event loop."""
+    """Return whether compiling the task takes longer than an event loop may be blocked."""
     return _names(unit) > _LONGEST
 
 
 def _names(unit: Unit) -> int:
-    """About how many names there are in the text of a unit."""
+    """Return the approximate number of names in the text of a task."""
     inside = sum(2 + len(b.node.inputs) + len(b.node.outputs) for b in unit.nodes)
     return inside + len(unit.inputs) + len(unit.outputs)
 
 
 def _pieces(nodes: Sequence[BoundNode], section: range) -> Iterator[range]:
-    """Cut a section, and no branch that fits into a function."""
+    """Yield the functions of a section, without splitting a branch that fits into one function."""
     start = position = section.start
     names = 0
     while position < section.stop:
@@ -81,12 +83,12 @@ def _pieces(nodes: Sequence[BoundNode], section: range) -> Iterator[range]:
 
 
 def _best(nodes: Sequence[BoundNode], start: int, last: int) -> int:
-    """Where a function that begins at `start` and ends at `last` at the latest is cut through the fewest branches."""
+    """Return the end of a function from `start` to at most `last` that splits the fewest branches."""
     return min(range(last, start, -1), key=lambda at: common_depth(nodes[at - 1].guard, nodes[at].guard))
 
 
 def _crossing(nodes: Sequence[BoundNode], pieces: Sequence[range]) -> dict[Edge, None]:
-    """The values that are made in one function and read in another, and those that a node reads many of."""
+    """Return the values that are read in another function than computed in, and those of nodes with many inputs."""
     home = {nodes[position].node.name: number for number, piece in enumerate(pieces) for position in piece}
     found: dict[Edge, None] = {}
     for number, piece in enumerate(pieces):

@@ -1,6 +1,6 @@
-"""Elementwise nodes that may make more than they read claim the size of it before.
+"""Reservation of memory for elementwise nodes whose result may be larger than their inputs.
 
-Which they are follows from static shapes (`compiler/growth.py`), so that all others, scalars first of all, pay nothing.
+Static shapes determine which nodes these are (`compiler/growth.py`), so all others, especially scalars, have no cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aioflow.work.stopping import claim
 
 __all__ = ["claiming"]
 
-# What the expressions of kernels stand for: on scalars, several times faster than a function of NumPy.
+# The operators of kernel expressions; on scalars they are several times faster than ufuncs.
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     f"{{0}} {sign} {{1}}": function
     for sign, function in {
@@ -36,7 +36,7 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def claiming(call: Body, kernel: KernelDef, node: Node) -> Body:
-    """The callable of such a node."""
+    """Return the callable of such a node, which reserves the size of its result before it calls `call`."""
     size = node.outputs[0].dtype.size
     if len(node.inputs) != 2 or any(arg.is_sequence for arg in OPS.get(node.op).inputs):
 
@@ -48,6 +48,7 @@ def claiming(call: Body, kernel: KernelDef, node: Node) -> Body:
     at_once = _OPERATORS.get(kernel.expression or "", call)
 
     def of_two(x: Any, y: Any, **named: Any) -> Any:
+        # Operands of equal shapes have a result of the same size, so they need no reservation.
         if x.shape != y.shape:
             _claim((x, y), size)
         return call(x, y, **named) if named else at_once(x, y)
@@ -66,7 +67,7 @@ def _claim(values: Sequence[Any], size: int) -> None:
     for axis in range(1, rank + 1):
         sizes = {shape[-axis] for shape in shapes if len(shape) >= axis} - {1}
         if len(sizes) > 1:
-            return  # they do not fit, and the kernel says so
+            return  # the shapes are incompatible, which the kernel reports
         count *= sizes.pop() if sizes else 1
     if count > max(value.size for value in values):
         claim(count * size)

@@ -1,9 +1,9 @@
-"""Under which predicates the nodes of one frame run: what `Switch` and `Merge` mean, worked out before anything runs.
+"""Predicates of the nodes of one frame: the meaning of `Switch` and `Merge`, resolved before the step runs.
 
-A node's *guard* is the set of predicates, each with a side, that must hold for it to be alive. A Switch adds one, a
-node needs those of all it reads or waits for, and a Merge drops the one in which its two inputs differ. So the frame
-needs no dead values: a node runs if its guard holds, reads past the Switches, and a Merge is a choice between two
-values (`codegen` writes the rest). Frames with other uses of Switch and Merge are left to the propagator.
+The *guard* of a node is the set of predicates, each with a side, that must hold for it to be alive. A Switch adds one.
+A node needs those of all its inputs and control inputs. A Merge drops the one in which its two inputs differ. So the
+frame needs no dead values. A node runs if its predicates hold, and reads past the Switches. A Merge is a choice between
+two values; `codegen` generates the code. Frames with other uses of Switch and Merge are left to the propagator.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from aioflow.runtime.frames import wrong_predicate
 
 __all__ = ["ALIVE", "STEERING", "Guards", "UnliftableError"]
 
-# Names that no op can have, so that nobody looks for a definition.
-ALIVE: Final = "/Alive"  # of a value that is fetched from one side
+# Names that no op can have, so that no definition is looked up.
+ALIVE: Final = "/Alive"  # an identity of a value that is fetched from one side
 _CHOICE: Final = "/Choice"
 _CHECK: Final = "/Predicate"
-_DEEPEST: Final = 80  # blocks in blocks: Python's own limit is 100, and a loop or a form of the strand needs some
-STEERING: Final = frozenset({ALIVE, _CHOICE, _CHECK})  # ops of nodes that the user's graph does not have
+_DEEPEST: Final = 80  # nested blocks: Python's limit is 100, and a loop or a form of the strand needs some of them
+STEERING: Final = frozenset({ALIVE, _CHOICE, _CHECK})  # ops of nodes that are not in the user's graph
 
 
 class UnliftableError(Exception):
-    """The frame is of a form that guards cannot express."""
+    """The frame has a form that predicates cannot express."""
 
 
 class Guards:
-    """The guards of the nodes of one frame.
+    """The predicates of the nodes of one frame.
 
     Args:
+        graph: The graph of the frame.
         members: The names of the nodes, in topological order.
-        sources: The nodes of the frame that are alive whatever is before them: what enters it.
+        sources: The nodes through which values enter the frame, which are always alive.
 
     Raises:
-        UnliftableError: a Merge is not the end of a branch, or branches are too deep in one another to be written out.
+        UnliftableError: a Merge does not end a branch, or branches are nested too deeply to be written as code.
     """
 
     def __init__(self, graph: ClientGraph, members: Sequence[str], sources: frozenset[str] = frozenset()) -> None:
@@ -52,39 +53,39 @@ class Guards:
         self._ordered: dict[frozenset[tuple[Edge, bool]], Guard] = {}
         self._choices: dict[str, tuple[tuple[Edge, ...], tuple[Any, ...]]] = {}
         self._checks: dict[tuple[Edge, Guard], BoundNode] = {}
-        self._passed: dict[str, Edge] = {}  # what the nodes that only steer hand on
+        self._passed: dict[str, Edge] = {}  # the values that control-flow nodes pass on
         self._waits: dict[str, tuple[str, ...]] = {}
         for name in members:
             if name not in self._of:
                 self._visit(graph.nodes[name])
 
     def of(self, edge: Edge) -> Guard | None:
-        """The guard of an output; None where it is never alive."""
+        """Return the predicates of an output; None if it is never alive."""
         found = self._sides.get(edge)
         return self._of[edge.node] if found is None and edge not in self._sides else found
 
     def value(self, edge: Edge) -> Edge:
-        """The output whose value an edge carries."""
+        """Return the output whose value an edge carries."""
         while edge.node in self._passed:
             edge = self._passed[edge.node]
         return edge
 
     def predicate(self, switch: Node) -> Edge:
-        """The predicate of a Switch as it was computed: other nodes test Identities of it, some inside branches."""
+        """Return the computed predicate of a Switch, without the Identity nodes before it, some inside branches."""
         edge = self.value(switch.inputs[1])
         while edge.node in self._of and self._graph.nodes[edge.node].op == "Identity":
             edge = self.value(self._graph.nodes[edge.node].inputs[0])
         return edge
 
     def rewired(self, bound: Iterable[BoundNode]) -> Iterator[BoundNode]:
-        """The nodes of the frame that are ever alive, with their guards, and reading past the nodes that only steer."""
+        """Yield the frame's nodes that can be alive, with their predicates and without control-flow nodes between."""
         for b in bound:
             guard = self._of[b.node.name]
             if guard is not None:
                 yield replace(rebound(b, self._past(b.node, guard)), guard=guard)
 
     def made(self) -> Iterator[BoundNode]:
-        """The nodes that take the place of the Merges, and those that check predicates of unknown shape."""
+        """Yield the nodes that replace the Merges, and those that check predicates of unknown shape."""
         yield from self._checks.values()
         for name, (inputs, indices) in self._choices.items():
             guard = self._of[name]
@@ -122,7 +123,7 @@ class Guards:
         self._waits[node.name] = tuple(dict.fromkeys(self._through(node.predecessors())))
 
     def _through(self, names: Iterable[str]) -> Iterator[str]:
-        """The names, with what they wait for in the place of those that only steer."""
+        """Yield the names, replacing each control-flow node by the nodes that it waits for."""
         for name in names:
             if name in self._waits:
                 yield from self._waits[name]
@@ -130,11 +131,11 @@ class Guards:
                 yield name
 
     def _check(self, switch: Node, predicate: Edge, guard: Guard) -> None:
-        """Where it is not known that the predicate is one value, all behind the Switch waits for a node that checks."""
+        """Add a check of a predicate of unknown shape; all nodes after the Switch wait for it."""
         if self._graph.spec(predicate).dims == ():
             return
         if (predicate, guard) not in self._checks:
-            # The name of the Switch is free for it: no edge of the new graph leads to a Switch.
+            # The name of the Switch can be reused: no edge of the new graph leads to a Switch.
             node = replace(switch, op=_CHECK, inputs=(predicate,), control=self._waits[switch.name], outputs=())
             arguments = (Argument((predicate,), False, None),)
             self._checks[predicate, guard] = Passing(node, _check_kernel, _checker(switch), arguments, guard)
@@ -152,6 +153,7 @@ class Guards:
         if len(alive) > 2:
             raise UnliftableError(node.name)
         (i, first, guard), (j, second, other) = alive
+        # The two inputs must differ in exactly one predicate, on opposite sides.
         differing = set(guard) - set(other)
         if len(differing) != 1:
             raise UnliftableError(node.name)
@@ -159,12 +161,13 @@ class Guards:
         if set(other) - set(guard) != {(predicate, not side)}:
             raise UnliftableError(node.name)
         if side:
+            # `Choice` expects the value for a false predicate first.
             (i, first), (j, second) = (j, second), (i, first)
         self._choices[node.name] = ((predicate, first, second), (np.int32(i), np.int32(j)))
         return self._join([tuple(atom for atom in guard if atom[0] != predicate)])
 
     def _join(self, guards: Sequence[Guard | None]) -> Guard | None:
-        """All of the guards; None where they contradict each other. One order for each set, so that blocks nest."""
+        """Return the union of the guards, or None if they contradict each other."""
         longest: Guard = ()
         for guard in guards:
             if guard is None:
@@ -178,10 +181,11 @@ class Guards:
             return None
         if len(atoms) > _DEEPEST:
             raise UnliftableError(f"{len(atoms)} blocks deep")
+        # Equal sets get the same order, so that their blocks nest.
         return self._ordered.setdefault(frozenset(atoms), tuple(atoms))
 
     def _past(self, node: Node, guard: Guard) -> Node:
-        """The node, reading and waiting past the nodes that only steer, and waiting for its predicates."""
+        """Return the node with edges past the control-flow nodes, and with control edges from its predicates."""
         steering = [s for s in node.predecessors() if s in self._waits]
         waits = dict.fromkeys(self._through((*node.control, *steering)))
         waits.update(dict.fromkeys(predicate.node for predicate, _ in guard))
@@ -189,7 +193,7 @@ class Guards:
 
 
 def _checker(switch: Node) -> Callable[[Any], Any]:
-    """A function that raises, unless the predicate of a Switch is one value."""
+    """Return a function that raises if the predicate of a Switch is not a single value."""
 
     def check(predicate: Any) -> None:
         if getattr(predicate, "ndim", 0) != 0:
@@ -199,7 +203,7 @@ def _checker(switch: Node) -> Callable[[Any], Any]:
 
 
 def _never_called(*values: Any) -> Any:
-    raise NotImplementedError  # generated code writes a choice out
+    raise NotImplementedError  # generated code writes a choice as an expression
 
 
 def _bind_nothing(binding: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Handing fetched values over to the caller, who owns what they get: what somebody else may still hold is copied.
+"""Transfer of fetched values to the caller, who owns them: a value that may have another holder is copied.
 
-Small copies are made on the spot. Large ones take long enough to hold up an event loop, so they are made in a thread,
-where they can be stopped; and not at all if nobody else turns out to hold the value.
+Small copies are made immediately. Large copies would block an event loop, so they are made in a thread, where they can
+be stopped. A large value that turns out to have no other holder is not copied.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ __all__ = ["Unfinished", "copied_in_thread", "is_large", "large_bytes"]
 
 T = TypeVar("T")
 
-_LEAST: Final = 64 << 10  # bytes: what is smaller is copied in less time than a thread takes to answer
+_LEAST: Final = 64 << 10  # bytes: copying less is faster than a round trip to a thread
 
 
 def large_bytes(budget: float) -> float:
-    """What takes more than the inline budget to copy."""
+    """Return the size in bytes above which a copy exceeds the inline budget."""
     return max(budget * COPY_RATE, _LEAST)
 
 
 def is_large(value: Any, most: float) -> bool:
-    """Whether copying the value would hold up an event loop."""
+    """Return whether copying the value would block an event loop."""
     return type(value) is np.ndarray and value.nbytes > most
 
 
 class Unfinished:
-    """Fetched values of which some, large ones, may not belong to the caller yet.
+    """Fetched values, some of which are large and may not belong to the caller yet.
 
     Args:
-        values: All of them.
-        shared: Which may belong to others too, each with the node that made it.
-        limit: As `SessionConfig.max_value_bytes`.
+        values: All fetched values.
+        shared: The indices of values that may have other holders, each with the node that computed it.
+        limit: `SessionConfig.max_value_bytes`.
     """
 
     __slots__ = ("_limit", "_shared", "values")
@@ -55,10 +55,10 @@ class Unfinished:
         self._limit = limit
 
     async def finish(self, step: Step | None = None) -> list[Any]:
-        """The values, which belong to the caller.
+        """Return the values, all owned by the caller.
 
         Raises:
-            ResourceExhaustedError: one is larger than a value may be.
+            ResourceExhaustedError: a value exceeds the size limit.
             CancelledError: the step was asked to stop.
         """
         await _in_thread(self._own, step, self._limit)
@@ -73,7 +73,7 @@ class Unfinished:
 
 
 async def copied_in_thread(values: Sequence[Any], step: Step, limit: int | None) -> list[Any]:
-    """Copies of arrays that a step is to keep; all else is as it is.
+    """Return the values, with arrays copied in a thread where necessary, so that a step may keep them.
 
     Raises:
         CancelledError: the step was asked to stop.
@@ -94,14 +94,14 @@ async def _in_thread(function: Callable[[], T], step: Step | None, limit: int | 
 
 def _owned(values: list[Any], index: int) -> Any:
     value = values[index]
-    values[index] = None  # out of the list first, counted second
+    values[index] = None  # remove it from the list before counting references
     if sys.getrefcount(value) <= _ALONE and _is_whole(value):
         return value
     return copied(value)
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether an array that nobody else holds is the caller's to write to: all of its memory is its own."""
+    """Return whether an array without another holder owns all of its memory, so that the caller may write to it."""
     if not value.flags.writeable:
         return False
     base = value.base
@@ -109,12 +109,12 @@ def _is_whole(value: Any) -> bool:
         return True
     if type(base) is not np.ndarray or sys.getrefcount(base) > _BASE_ALONE or base.base is not None:
         return False
-    # As many places as elements, and not a small part that would keep the whole alive.
+    # It has as many places as elements, and is not a small part that would keep a large base alive.
     return value.nbytes <= base.nbytes <= 2 * value.nbytes and 0 not in value.strides
 
 
 def _count_alone() -> tuple[int, int]:
-    """The reference counts, as counted above, of an array that nobody else holds, and of the one behind it."""
+    """Return the reference counts, as counted above, of an array without another holder, and of its base."""
     values: list[Any] = [np.empty(4).reshape(2, 2)]
     value = values[0]
     values[0] = np.empty(0)

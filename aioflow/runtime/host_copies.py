@@ -1,7 +1,7 @@
-"""Puts copies between host and device into the subgraph of a device that has memory of its own.
+"""Insertion of copies between host and device into the subgraph of a device with its own memory.
 
-Feeds, what is received, what is fetched and what is sent live in host memory. A value is copied to the device once,
-however many kernels read it there, and not at all for arguments that a kernel takes in host memory.
+Feeds, received values, fetches and sent values are in host memory. A value is copied to the device once, however many
+kernels read it there. Arguments that a kernel reads in host memory are not copied.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ _GOING: Final = (RETVAL, SEND)
 
 
 def with_host_copies(graph: ClientGraph, device_type: str, fetch_to_host: bool = True) -> ClientGraph:
-    """The same subgraph, with the copies that a device of this type needs.
+    """Return the subgraph with the copies that a device of this type needs.
 
     Args:
-        fetch_to_host: As `SessionConfig.fetch_to_host`.
+        graph: The subgraph.
+        device_type: The type of the device.
+        fetch_to_host: `SessionConfig.fetch_to_host`.
     """
     nodes: dict[str, Node] = {}
     for node in graph.nodes.values():
@@ -40,10 +42,11 @@ def with_host_copies(graph: ClientGraph, device_type: str, fetch_to_host: bool =
 
 
 def _way_out(node: Node, device_type: str, fetch_to_host: bool) -> str:
-    """The op by which what a Send or a fetch reads leaves the device."""
+    """Return the op that transfers the input of a Send or a fetch off the device."""
     if node.op != SEND:
         return TO_HOST if fetch_to_host else SHARE
     here, there = (node.attrs[end] for end in ("send_device", "recv_device"))
+    # Between devices of one type in one process the value need not pass through host memory.
     alike = task_of(here) == task_of(there) and DeviceSpec.from_string(there).device_type == device_type
     return LEND if alike else TO_HOST
 
@@ -79,7 +82,7 @@ def _is_on_host(edge: Edge, graph: ClientGraph) -> bool:
 
 
 def _has_memory(spec: OutputSpec) -> bool:
-    """Whether the value is numbers; strings and handles are Python objects and stay on the host."""
+    """Return whether the value is numeric; strings and handles are Python objects and stay on the host."""
     return not spec.dtype.np_dtype.hasobject
 
 
@@ -88,7 +91,7 @@ def _copy(name: str, op: str, edge: Edge, spec: OutputSpec, near: Node) -> Node:
 
 
 def _host_inputs(node: Node, device_type: str) -> frozenset[int]:
-    """The positions of the inputs that the kernel takes in host memory."""
+    """Return the positions of the inputs that the kernel reads in host memory."""
     kernel = KERNELS.find(node.op, device_type, node.attrs)
     if kernel is None or not kernel.host:
         return frozenset()

@@ -1,10 +1,10 @@
 """Small values that describe shapes stay in host memory, also in a part of the graph that runs on another device.
 
-TensorFlow fixes the memory of every kernel's argument when it is registered. Here a value says by its type where it is.
-Constants and what the shape ops make are NumPy's on every device, and a node all of whose inputs are NumPy's and small
-is computed on the host: most likely its consumer is a shape input or a loop's condition, which the host needs, and
-waiting for the device costs more than the work. As soon as one input is on the device the others are brought there,
-constants once and for all. A device with memory of its own has one `HostValues`, and binds its kernels by it.
+TensorFlow fixes the memory of every kernel argument at registration. Here the type of a value shows where it is.
+Constants and the results of shape ops are NumPy arrays on every device. A node whose inputs are all small NumPy arrays
+is computed on the host. Its consumer is most likely a shape input or a loop condition, which the host needs, and
+waiting for the device would cost more than the work. As soon as one input is on the device, the others are copied
+there, constants only once. A device with its own memory has one `HostValues`, and binds its kernels by it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Bring: TypeAlias = Callable[[Any], Any]
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
 _NUMPY: Final = (np.ndarray, np.generic)
-_SMALL: Final = 64 * 1024  # bytes; a larger value is worked on by the device
+_SMALL: Final = 64 * 1024  # bytes; the device processes larger values
 
 
 class _Constant:
-    """A constant's copy on the device. Who holds this holds the array, so no variable may overwrite it."""
+    """A constant's copy on the device. Its holder also holds the array, so no variable may overwrite the array."""
 
     __slots__ = ("__weakref__", "array")
 
@@ -42,13 +42,13 @@ class _Constant:
 
 
 class HostValues:
-    """Binds the kernels of one device, so that they compute where their inputs are.
+    """Binds the kernels of one device so that they compute where their inputs are.
 
     Args:
-        bring: Makes the device's array of a host value; called where kernels are called, and for constants where they
-            are bound. Copies of constants are shared by all nodes that read them, for as long as there is one.
-        is_capturing: Whether calls are recorded at the moment, to be repeated with other inputs: then no host value may
-            enter, since the value of now would be built in.
+        bring: Copies a host value to a device array. It is called in kernel calls, and for constants at binding. All
+            nodes that read a constant share its copy for as long as one of them exists.
+        is_capturing: Whether calls are being recorded, to be replayed with other inputs. Then no host value may enter,
+            because its current value would be recorded.
     """
 
     def __init__(self, bring: Bring, is_capturing: Callable[[], bool] = lambda: False) -> None:
@@ -57,22 +57,24 @@ class HostValues:
         self._held: dict[int, tuple[Any, weakref.ref[_Constant]]] = {}
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """As `ArrayBackend.bind`. The body takes NumPy's values and the device's arrays, so no operator of Python's can
-        stand for it, and it gets no buffer that dies.
+        """Bind a kernel, like `ArrayBackend.bind`.
+
+        The body accepts both NumPy values and device arrays. So no Python operator can replace it, and it accepts no
+        `out=` buffer.
         """
         return replace(kernel, expression=None, takes_out=False), self._body(kernel, binding)
 
     def constant(self, value: Any) -> _Constant:
-        """The device's copy of a constant, made where there is none."""
+        """Return the device's copy of a constant, creating it if necessary."""
         held = self._held.get(id(value))
-        found = None if held is None else held[1]()  # the entry holds the value, so its id is nobody else's
+        found = None if held is None else held[1]()  # the entry holds the value, so its id stays unique
         if found is None:
             found, key = _Constant(self._bring(value)), id(value)
             self._held[key] = (value, weakref.ref(found, lambda _: self._held.pop(key, None)))
         return found
 
     def on_device(self, value: Any, constant: _Constant | None = None) -> Any:
-        """A value as the device has it, which a host value is brought to.
+        """Return a value on the device, copying a host value.
 
         Raises:
             FailedPreconditionError: calls are being recorded.
@@ -89,7 +91,7 @@ class HostValues:
         body = kernel.bind(binding)
         arguments = self._arguments(kernel, binding)
         if kernel.is_async or kernel.takes_step or not any(a.is_tensor for a in arguments):
-            return body  # those that take the step hand values on, as they are
+            return body  # a body that takes the step passes values on unchanged
         opaque = any(dtype in _OPAQUE for dtype in (*binding.input_dtypes, *binding.output_dtypes))
         stays = opaque or OPS.get(binding.op_type).stateful
         return _dispatch(self.on_device, body, None if stays else _host_body(binding), arguments)
@@ -108,8 +110,9 @@ class _Argument:
     """One argument of the body.
 
     Attributes:
-        is_tensor: Whether it is a value of the graph, and not one that a converter has made for the host.
-        far: For each of its parts the constant on the device; None where it is not a constant.
+        is_tensor: Whether it is a value of the graph, not one that a converter has made for the host.
+        is_sequence: Whether it is a sequence of values.
+        far: For each of its items the constant on the device; None for an item that is not a constant.
     """
 
     is_tensor: bool
@@ -118,7 +121,7 @@ class _Argument:
 
 
 def _host_body(binding: Binding) -> Callable[[], Body] | None:
-    """What makes the body of the host's kernel, once; None where it has none."""
+    """Return a function that creates the body of the host kernel once, or None if there is no host kernel."""
     kernel = KERNELS.find(binding.op_type, HOST, binding.attrs)
     if kernel is None:
         return None
@@ -144,7 +147,7 @@ def _dispatch(
     plain = bool(watched) and not any(a.is_sequence for a in arguments)
 
     def call(*args: Any) -> Any:
-        if plain and not any(isinstance(args[i], _NUMPY) for i in watched):  # as nearly always: all on the device
+        if plain and not any(isinstance(args[i], _NUMPY) for i in watched):  # the usual case: all on the device
             if fixed:
                 given = list(args)
                 for i, constant in fixed:

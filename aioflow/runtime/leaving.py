@@ -1,7 +1,7 @@
-"""Results that go to another task are written where a task of the same host can map them, and need no copy then.
+"""Allocation of results that are sent to another cluster task, in memory that a task on the same host can map.
 
-Nothing is known of the other task here, and nothing depends on it: memory of that kind is memory. Where no process that
-could map it is connected, results go where they always do.
+Mapping such memory saves a copy. This module knows nothing about the other task and does not depend on it. If no
+process that could map the memory is connected, results are written to ordinary memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["room_to_send", "sent_away"]
 
 
 def sent_away(unit: Unit) -> frozenset[Edge]:
-    """The values in host memory that a unit sends to other tasks."""
+    """Return the values in host memory that `unit` sends to other cluster tasks."""
     sends = [bound.node for bound in unit.nodes if bound.node.op == SEND]
     return frozenset(edge for node in sends if _leaves(node.attrs) for edge in node.inputs)
 
@@ -33,8 +33,10 @@ def _leaves(attrs: Any) -> bool:
 
 
 def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> Callable[..., Any] | None:
-    """What makes the array for a node's result, or returns its argument where there is none; None where the result
-    does not leave, or is small or of a size that is not known.
+    """Return a function that allocates the result of a node in shared memory, or returns its argument instead.
+
+    Returns:
+        The function, or None if the result is not sent, is small, or its size is unknown.
     """
     if not bound.kernel.takes_out or len(bound.node.outputs) != 1 or Edge(bound.node.name, 0) not in leaving:
         return None

@@ -1,8 +1,8 @@
-"""Lift loops out of tagged dataflow: a loop whose nodes are all sync becomes one node that is a native Python `while`.
+"""Loop raising: a loop whose nodes are all sync becomes one node that is a native Python `while`.
 
-The innermost loops go first, so that a loop of loops ends as one node. What is lifted behaves as the primitive form
-does: what is alive when the predicate is false runs once more than the body. Branches inside become guards.
-Where a frame has another form than `while_loop` gives it, it is left to the propagator.
+The innermost loops are raised first, so that a nested loop also becomes one node. A raised loop behaves like the
+primitive form: nodes that are alive when the predicate is false run once more than the body. Branches inside become
+predicates. A frame of another form than `while_loop` makes is left to the propagator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aioflow.runtime.units import constant_values
 
 __all__ = ["LIFTED", "lift_loops"]
 
-LIFTED: Final = "/Loop"  # no op can be called so, and nobody looks for its definition
+LIFTED: Final = "/Loop"  # no op can have this name, and no definition is looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class _Variable:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The nodes of a frame that has the form of `while_loop`, by name."""
+    """The nodes, by name, of a frame that has the form of `while_loop`."""
 
     variables: tuple[_Variable, ...]
     invariants: tuple[str, ...]  # constant Enters
-    switches: tuple[str, ...]  # of the loop itself
+    switches: tuple[str, ...]  # those of the loop itself, not of branches inside
     exits: tuple[str, ...]
     members: tuple[str, ...]  # in topological order
 
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop that can be lifted: the name of the one node, its frame, what it computes, and its bound nodes."""
+    """A loop that can be raised: the name of its single node, its frame, its computation, and its bound nodes."""
 
     name: str
     frame: _Frame
@@ -56,7 +56,7 @@ class _Loop:
 
 
 def lift_loops(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGraph, list[BoundNode]]:
-    """The graph with every loop that can be lifted as one node, and the bound nodes of that graph."""
+    """Return the graph with every loop that can be raised as one node, and the bound nodes of that graph."""
     nodes = list(bound)
     refused: set[str] = set()
     while frames := _innermost_frames(graph, refused):
@@ -76,7 +76,7 @@ def lift_loops(graph: ClientGraph, bound: Sequence[BoundNode]) -> tuple[ClientGr
 def _with_kernels(
     frames: Mapping[str, Sequence[str]], bound: Sequence[BoundNode]
 ) -> dict[str, tuple[Sequence[str], list[BoundNode]]]:
-    """For each frame the names of its nodes, and those of the bound nodes that are in it."""
+    """Return for each frame the names of its nodes, and the bound nodes in it."""
     found: dict[str, tuple[Sequence[str], list[BoundNode]]] = {key: (members, []) for key, members in frames.items()}
     frame_of = {name: key for key, members in frames.items() for name in members}
     for b in bound:
@@ -87,7 +87,7 @@ def _with_kernels(
 
 
 def _innermost_frames(graph: ClientGraph, refused: set[str]) -> dict[str, list[str]]:
-    """For each frame without a frame in it, the names of its nodes in order, its Enters among them."""
+    """Return for each innermost frame the names of its nodes in order, including its Enters."""
     inside: dict[str, tuple[str, ...]] = {}
     for name, node in graph.nodes.items():
         sources = [s for s in node.predecessors() if s in inside]
@@ -116,7 +116,7 @@ def _behind(node: Node, path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
-    """The loop's steering nodes, or None where the frame is of another form."""
+    """Return the control-flow nodes of the loop, or None if the frame has another form."""
     by_op: dict[str, list[Node]] = {}
     for name in members:
         by_op.setdefault(graph.nodes[name].op, []).append(graph.nodes[name])
@@ -140,7 +140,7 @@ def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
 
 
 def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[_Variable] | None:
-    """The loop variables; the Merges of branches are none."""
+    """Return the loop variables, ignoring the Merges of branches; None if the frame has another form."""
     found: list[_Variable] = []
     for merge in merges:
         ops = [graph.nodes[e.node].op for e in merge.inputs]
@@ -152,7 +152,7 @@ def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[_Variable] | 
 
 
 def _parts(frame: _Frame, graph: ClientGraph, kernels: Sequence[BoundNode]) -> LoopParts | None:
-    """What the loop computes, or None where that is not what `while_loop` makes."""
+    """Return the computation of the loop, or None if it does not have the form that `while_loop` makes."""
     sources = frozenset((*frame.invariants, *(v.enter for v in frame.variables), *(v.merge for v in frame.variables)))
     try:
         guards = Guards(graph, frame.members, sources)
@@ -168,6 +168,8 @@ def _parts(frame: _Frame, graph: ClientGraph, kernels: Sequence[BoundNode]) -> L
     condition = [b for b in nodes if taken not in b.guard]
     body = [replace(b, guard=tuple(atom for atom in b.guard if atom != taken)) for b in nodes if taken in b.guard]
     late = {b.node.name for b in body}
+    # The loop predicate alone decides about NextIterations and Exits, no node runs only at the end, and the condition
+    # does not read the body.
     regular = (
         all(guards.of(Edge(v.next, 0)) == (taken,) for v in frame.variables)
         and all(guards.of(graph.nodes[e].inputs[0]) == (left,) for e in frame.exits)
@@ -189,7 +191,7 @@ def _parts(frame: _Frame, graph: ClientGraph, kernels: Sequence[BoundNode]) -> L
 def _computing(
     condition: Sequence[BoundNode], body: Sequence[BoundNode]
 ) -> tuple[tuple[BoundNode, ...], tuple[BoundNode, ...]]:
-    """The nodes in the order in which they run; constants are built in."""
+    """Return the nodes in execution order, without constants, which become globals of the code."""
     first, second = ([b for b in scheduled(part) if b.node.op != "Const"] for part in (condition, body))
     return tuple(first), tuple(second)
 
@@ -201,7 +203,7 @@ def _name(frame: _Frame) -> str:
 def _replace(
     loops: Sequence[_Loop], graph: ClientGraph, bound: Sequence[BoundNode]
 ) -> tuple[ClientGraph, list[BoundNode]]:
-    """The graph with the members of each loop replaced by one node."""
+    """Return the graph with the members of each loop replaced by one node, and its bound nodes."""
     inside = {member: loop.name for loop in loops for member in loop.frame.members}
     renamed = {Edge(e, 0): Edge(loop.name, i) for loop in loops for i, e in enumerate(loop.frame.exits)}
     kept = {b.node.name: b for b in bound if b.node.name not in inside}
@@ -212,7 +214,7 @@ def _replace(
 
 
 def _lifted(loop: _Loop, graph: ClientGraph) -> LiftedLoop:
-    """The one node for a loop, which reads what enters that."""
+    """Return the single node of a loop, which reads the values that enter the loop."""
     frame = loop.frame
     members = frozenset(frame.members)
     entering = [*(v.enter for v in frame.variables), *frame.invariants]
@@ -234,7 +236,7 @@ def _lifted(loop: _Loop, graph: ClientGraph) -> LiftedLoop:
 
 
 def _renamed(node: Node, renamed: Mapping[Edge, Edge], inside: Mapping[str, str]) -> Node:
-    """The node, reading the loops that have become one node each."""
+    """Return the node with its edges redirected to the nodes that replace loops."""
     if not any(source in inside for source in node.predecessors()):
         return node
     inputs = tuple(renamed.get(e, e) for e in node.inputs)

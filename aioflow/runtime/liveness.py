@@ -1,11 +1,11 @@
-"""Who holds which buffer inside a strand: where values die, which dying buffer a result may take over, what must be
-copied.
+"""Buffer ownership inside a strand: where values die, which dying buffers results reuse, and which values are copied.
 
 Every value has roots: the buffers that its memory may belong to. A kernel declared `fresh` makes a new root; any other
-output may share memory with any input. What comes from outside the strand (feeds, constants, variables) is foreign, and
-what a kernel keeps (a variable assigned) has escaped; neither may ever be written to, nor be fetched without a copy.
+output may share memory with any input. Values from outside the strand (feeds, constants, variables) are foreign, and
+values that a kernel keeps (as a variable's assignment does) have escaped. Neither may be written to, or fetched
+without a copy.
 
-Nodes may be guarded. Their order is the order of the text, so what is read last there is read last on every path.
+Nodes may have predicates. They run in the order of the text, so the last read in the text is the last on every path.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from aioflow.work.letting_go import let_go
 
 __all__ = ["Lifetimes", "NodeLife", "analyse", "fed_values", "is_small"]
 
-_SMALL: Final = 16 * 1024  # bytes: a smaller buffer costs less to allocate than to pass along
+_SMALL: Final = 16 * 1024  # bytes: reusing a smaller buffer costs more than allocating one
 _FOREIGN: Final = -1
 _NONE: Final[frozenset[Edge]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLife:
-    """What happens to buffers at one node.
+    """The buffer operations at one node.
 
     Attributes:
         reuse: The dying input whose buffer the output takes over, or None.
-        guarded: `reuse` holds only if the shapes agree at run time.
-        dies: Values to drop after the node, those that are known to be small left out.
-        copies: Inputs that the kernel would keep and that belong to the caller: it gets a copy.
+        guarded: Whether `reuse` holds only if the shapes agree at run time.
+        dies: Values to drop after the node, except those known to be small.
+        copies: Inputs that the kernel would keep and that belong to the caller, so the kernel gets copies.
     """
 
     reuse: Edge | None
@@ -48,16 +48,16 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """The whole strand: one `NodeLife` per node, and the outputs that nobody else holds."""
+    """The lifetimes of a strand: one `NodeLife` per node, and the outputs without another holder."""
 
     nodes: tuple[NodeLife, ...]
     owned: frozenset[Edge]
 
 
 def fed_values(graph: ClientGraph, bound: Sequence[BoundNode]) -> frozenset[Edge]:
-    """The feeds of a step and what may share memory with them, across all its units: the caller may change it later.
+    """Return the feeds of a step and the values that may share memory with them, across all its tasks.
 
-    What is received may be a feed of the sender's.
+    The caller may change these later. A received value may be a feed of the sender.
     """
     fed = {Edge(node.name, 0) for node in graph.nodes.values() if node.op in (ARG, RECV)}
     for b in bound:
@@ -69,18 +69,22 @@ def fed_values(graph: ClientGraph, bound: Sequence[BoundNode]) -> frozenset[Edge
 def analyse(
     unit: Unit, graph: ClientGraph, fed: frozenset[Edge], read_before: Mapping[Edge, int] | None = None
 ) -> Lifetimes:
-    """Work out lifetimes for a strand, given the `fed_values` of the step.
+    """Compute the lifetimes of a strand, given the `fed_values` of the step.
 
     Args:
+        unit: The strand.
+        graph: The subgraph of the strand.
+        fed: The `fed_values` of the step.
         read_before: Values that are also read between two nodes, each with the position of the second.
     """
     return _Analysis(unit, graph, fed, read_before or {}).run()
 
 
 def is_small(edge: Edge, graph: ClientGraph) -> bool:
-    """Whether a value need not be dropped before the end. What Python holds together may hold much more."""
+    """Return whether a value need not be dropped early."""
     spec = graph.spec(edge)
     count = num_elements(spec.dims)
+    # The memory behind Python objects is unknown, so a value of them is never small.
     return count is not None and count * spec.dtype.size < _SMALL and not spec.dtype.np_dtype.hasobject
 
 
@@ -90,14 +94,14 @@ class _Analysis:
         self.graph = graph
         self.fed = fed
         self.roots: dict[Edge, frozenset[int]] = {e: frozenset((_FOREIGN,)) for e in unit.inputs}
-        self.whole: set[Edge] = set()  # values that are all of each of their roots
+        self.whole: set[Edge] = set()  # values that fill each of their roots
         self.escaped: set[int] = {_FOREIGN}
         self.last_use = _last_uses(unit)
         for edge, position in read_before.items():
             self.last_use[edge] = max(self.last_use.get(edge, -1.0), position - 0.5)
-        self.root_end: dict[int, float] = {}  # the last node that reads anything sharing the root's memory
+        self.root_end: dict[int, float] = {}  # the last node that reads a value sharing the root's memory
         self._births = 0
-        self._holders: Counter[int] = Counter()  # for each root how many outputs it is one of
+        self._holders: Counter[int] = Counter()  # for each root, the number of outputs that may be in it
 
     def run(self) -> Lifetimes:
         for bound in self.unit.nodes:
@@ -114,13 +118,16 @@ class _Analysis:
     def _trace(self, bound: BoundNode) -> None:
         # An axis or a shape reaches the kernel as Python numbers, which share memory with nothing.
         inputs = [e for a in bound.arguments if a.passes for e in a.sources]
-        shared = frozenset(r for e in inputs for r in self.roots.get(e, (_FOREIGN,)))  # no roots: a constant
+        # An edge without roots is a constant.
+        shared = frozenset(r for e in inputs for r in self.roots.get(e, (_FOREIGN,)))
+        # A value without visible inputs may be a variable's.
         if not inputs:
-            shared = frozenset((_FOREIGN,))  # a value that comes from nowhere visible
+            shared = frozenset((_FOREIGN,))
+        # The receiver keeps a sent value.
         for edge in bound.node.inputs if bound.kernel.sends else bound.keeps:
             self.escaped |= self.roots.get(edge, frozenset())
         if isinstance(bound, LiftedLoop):
-            shared |= {_FOREIGN}  # what leaves a loop may be kept by a node inside, and be the same as what else leaves
+            shared |= {_FOREIGN}  # a node inside may keep an output of the loop, and two outputs may be the same value
         for port in range(len(bound.node.outputs)):
             edge = Edge(bound.node.name, port)
             if bound.kernel.fresh:
@@ -138,7 +145,7 @@ class _Analysis:
 
     def _life(self, position: int, bound: BoundNode) -> NodeLife:
         dying = tuple(dict.fromkeys(e for e in bound.reads if e in self.roots and self.last_use[e] == position))
-        # The second output of a choice is made only where it is read.
+        # The second output of a choice is computed only if it is read.
         made = (Edge(bound.node.name, p) for p in range(1 if isinstance(bound, Choice) else len(bound.node.outputs)))
         unused = tuple(e for e in made if e not in self.last_use)
         reuse, guarded = self._reuse(position, bound, dying)
@@ -168,6 +175,7 @@ class _Analysis:
         roots = self.roots[edge]
         if edge not in self.whole or roots & self.escaped:
             return False
+        # The kernel may read another input after it has written an element, so none may share the memory.
         others = [e for e in bound.node.inputs if e != edge and not roots.isdisjoint(self.roots.get(e, ()))]
         return all(self.root_end[root] <= position for root in roots) and not others
 

@@ -1,6 +1,6 @@
-"""Write a lifted loop as one Python function: a `while` around the lines of its nodes.
+"""Code generation of a raised loop as one Python function: a `while` around the lines of its nodes.
 
-What one iteration made is dropped in it, at the latest when its loop variables have been passed on.
+Each iteration drops the values that it computed, at the latest when its loop variables have been passed on.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["UNSTOPPABLE", "LoopCode", "LoopParts"]
 
 
 class _Unstoppable:
-    """A step that nobody will stop, and the work for it."""
+    """A step that is never stopped, and the work for it."""
 
     requested = False
     probe = None
 
     def act(self) -> None:
-        """As `StepWork.act`."""
+        """Do nothing: this work has no critical sections."""
 
     acted = act
 
@@ -39,14 +39,16 @@ UNSTOPPABLE: Final = _Unstoppable()
 
 @dataclass(frozen=True, slots=True)
 class LoopParts:
-    """What a loop computes.
+    """The computation of a loop.
 
     Attributes:
-        variables: The values that an iteration begins with.
-        following: The values that it passes on, in the same order.
-        invariants: The values that stay.
+        variables: The values with which an iteration begins.
+        following: The values that it passes to the next iteration, in the same order.
+        invariants: The values that are the same in all iterations.
         leaving: The values that the loop returns.
-        condition: The nodes that run before the predicate is tested; body: those that run if it holds.
+        predicate: The value that decides whether the body runs.
+        condition: The nodes that run before the predicate is tested.
+        body: The nodes that run if the predicate holds.
     """
 
     variables: tuple[Edge, ...]
@@ -59,9 +61,10 @@ class LoopParts:
 
 
 class LoopCode:
-    """The function of a loop: it takes the variables and invariants, and `step`, the running one or None.
+    """The function of a loop. Its arguments are the variables, the invariants, and `step`, the running step or None.
 
-    `take` does so out of a list, which it empties: what nobody else holds then is freed as the loop consumes it.
+    `take` accepts the values in a list, which it empties. A value without another holder is then freed as soon as the
+    loop has consumed it.
     """
 
     def __init__(self, parts: LoopParts, graph: ClientGraph, constants: Mapping[Edge, Any]) -> None:
@@ -90,11 +93,11 @@ class LoopCode:
         return frozenset(i for i, e in enumerate(self._unit.inputs) if e in kept)
 
     def __call__(self, *values: Any, step: Step | None = None) -> tuple[Any, ...]:
-        """Run the loop; every error is attached to the node that raised it."""
+        """Run the loop. Every error is attached to the node that raised it."""
         return self.take(list(values), step)
 
     def take(self, values: list[Any], step: Step | None) -> tuple[Any, ...]:
-        """Run the loop, with the values taken out of the list."""
+        """Run the loop with the values of the list, which is emptied."""
         try:
             here = current_work()
             work = here if isinstance(here, StepWork) else UNSTOPPABLE
@@ -109,7 +112,7 @@ class LoopCode:
             raise failure from failure.__cause__
 
     def source(self, form: Form) -> str:
-        """The Python text of that form."""
+        """Return the Python text of a form."""
         parts = [lines for group in self._functions(form).values() for lines in group]
         return "\n".join(text_of(lines) for lines in (*parts, self._main(form)))
 
@@ -121,7 +124,7 @@ class LoopCode:
         return found
 
     def _functions(self, form: Form) -> dict[str, list[list[Line]]]:
-        """The functions that the loop is cut into."""
+        """Return the functions that the loop is divided into."""
         if self._cuts is None:
             return {}
         every = zip(self._sections.items(), self._cuts.sections, strict=True)
@@ -143,14 +146,14 @@ class LoopCode:
         ]
 
     def _taken(self) -> str:
-        """What names the values that the loop begins with."""
+        """Return the statement that binds the initial values to names."""
         if self._cuts is None:
             return f"{''.join(f'{self._writer.name(e)}, ' for e in self._unit.inputs)} = values"
         self._writer.scope["blank"] = [None] * (len(self._cuts.slots) - len(self._unit.inputs))
         return "s = [*blank, *values]"
 
     def _section(self, name: str, form: Form) -> list[Line]:
-        """The nodes before the predicate is tested, or those behind it."""
+        """Return the lines of the nodes before or after the predicate test."""
         if self._cuts is None:
             nodes = self._sections[name]
             return list(self._writer.lines(form, nodes.start, nodes.stop, 2))
@@ -158,11 +161,12 @@ class LoopCode:
         return [Line(f"        for part in {name}:"), Line(f"            {call}")]
 
     def _pass_on(self) -> list[Line]:
-        """The next iteration begins with what this one made, and nothing else holds that."""
+        """Return the lines that pass this iteration's values to the next one and drop all other references to them."""
         parts, writer = self._parts, self._writer
         changed = [(v, f) for v, f in zip(parts.variables, parts.following, strict=True) if v != f]
         lines = []
         if changed:
+            # A single tuple assignment, because a variable may receive the old value of another one.
             targets = ", ".join(writer.name(v) for v, _ in changed)
             lines.append(Line(f"        {targets} = {', '.join(writer.name(f) for _, f in changed)}"))
         made = [e for e in self._unit.outputs if e not in self._unit.inputs and not is_small(e, self._graph)]
@@ -175,14 +179,14 @@ class LoopCode:
 
         def after_node(index: int, outputs: Sequence[Any]) -> None:
             node = self._unit.nodes[index]
-            if not isinstance(node, LiftedLoop):  # whose nodes have been reported one by one
+            if not isinstance(node, LiftedLoop):  # a raised loop has reported its nodes one by one
                 report(node, outputs)
 
         return after_node
 
 
 def _kept_inputs(unit: Unit, carried: Sequence[tuple[Edge, Edge]]) -> set[Edge]:
-    """The inputs of a loop whose memory a node keeps, in whichever iteration they come to it."""
+    """Return the inputs of a loop whose memory a node keeps in any iteration."""
     shares: dict[Edge, frozenset[Edge]] = {e: frozenset((e,)) for e in unit.inputs}
     kept: set[Edge] = set()
     for b in unit.nodes:

@@ -1,7 +1,7 @@
-"""A step of which several workers have a part each.
+"""A step with parts on several workers.
 
-Those that can begin without being waited for do so one after the other, in one turn of the event loop, and one future
-waits for them all; a task for each would cost more than its message.
+Parts that can begin without awaiting are started one after the other in one turn of the event loop, and one future
+waits for them all. An asyncio task for each would cost more than its message.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ _Part: TypeAlias = tuple[WorkerAPI, Part, int]
 
 
 class StepOfParts:
-    """A plan of which every worker has its part. `run` may be called any number of times at once.
+    """A plan whose parts are registered with their workers. `run` may be called concurrently any number of times.
 
     Args:
-        parts: Each worker with its part and the handle that the worker gave for it; those in other processes first,
-            since what is sent to them is on its way while others compute.
-        unanswered: The tasks whose parts have ended when those of the others have (`compiler.messages.unanswered`).
+        parts: Each worker with its part and the handle that the worker returned for it. Workers in other processes come
+            first, so that their messages are in transit while the others compute.
+        unanswered: The cluster tasks whose parts have always ended when the other parts have
+            (`compiler.messages.unanswered`).
     """
 
     def __init__(self, parts: Sequence[_Part], unanswered: Collection[str] = ()) -> None:
         self._parts = tuple(parts)
         self._is_quiet = tuple(part.task in unanswered for _, part, _ in parts)
         indices = [i for _, part, _ in parts for i in part.fetches]
-        # Where each fetch of the step is among the results of the workers one after another.
+        # For each fetch of the step, its position in the concatenated results of the workers.
         self._order = sorted(range(len(indices)), key=indices.__getitem__)
         self._is_in_order = self._order == list(range(len(indices)))
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
-        """None: workers have to be waited for."""
+        """Return None: workers have to be awaited."""
         return None
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step on all workers; returns the fetches in order.
+        """Run one step on all workers and return the fetches in order.
 
         Raises:
-            OpError: a worker failed; the first cause. By then the others have stopped, or can be reached no more.
+            OpError: a worker failed; the first cause. By then the others have stopped or are unreachable.
         """
         if not self._parts:
-            return []  # nothing was asked for
+            return []  # the step has no fetches and no targets
         if step.requested:
             step.halt()
         volley = _Volley(step)
@@ -83,18 +84,18 @@ class StepOfParts:
         return [results if isinstance(results, list) else results.results() for results in found]
 
     async def deregister(self) -> None:
-        """Let the workers forget their parts; a step that is running goes on."""
+        """Remove the parts from the workers. Running steps continue."""
         for worker, _, handle in self._parts:
             await worker.deregister(handle)
 
 
 async def _all(parts: Sequence[_Part], feeds: Sequence[Any], step: Step) -> list[list[Any]]:
-    """The results of workers that have to be waited for one by one. Raises the first cause."""
+    """Return the results of workers that have to be awaited. Raises the first cause."""
     try:
         async with asyncio.TaskGroup() as worker_group:
             tasks = [worker_group.create_task(_run(*part, feeds, step)) for part in parts[1:]]
-            first = await _run(*parts[0], feeds, step)  # here, which saves a task
-            await asyncio.wait(tasks)  # in the block: see Driver._beside_tasks
+            first = await _run(*parts[0], feeds, step)  # awaiting it here saves a task
+            await asyncio.wait(tasks)  # within the block; see Driver._beside_tasks
     except BaseExceptionGroup as group:
         cause = step.end(group)
         raise cause from cause.__cause__
@@ -105,7 +106,7 @@ async def _run(worker: WorkerAPI, part: Part, handle: int, feeds: Sequence[Any],
     try:
         return await _run_reported(worker, part, handle, feeds, step)
     except OpError as error:
-        step.stop(error)  # the other workers are told before their runs are cancelled, and name the first cause
+        step.stop(error)  # stops the other workers before their runs are cancelled, so that they report the first cause
         raise
 
 
@@ -117,7 +118,7 @@ async def _run_reported(worker: WorkerAPI, part: Part, handle: int, feeds: Seque
 
 
 class _Volley:
-    """The parts of one step that were begun without being waited for."""
+    """The pending calls of one step: parts that were started without being awaited."""
 
     __slots__ = ("_begun", "_left", "_step", "_waiter")
 
@@ -129,7 +130,11 @@ class _Volley:
         step.watchers.append(self._on_stop)
 
     def begin(self, part: _Part, feeds: Sequence[Any], quietly: bool) -> Begun | None:
-        """Begin a part; None where it has to be waited for, as one that is reported is. Raises OpError."""
+        """Start a part, or return None if it has to be awaited, as every part does when spans are reported.
+
+        Raises:
+            OpError: the part cannot be started.
+        """
         if self._step.spans is not None:
             return None
         worker, _, handle = part
@@ -140,7 +145,7 @@ class _Volley:
         return begun
 
     def _ended(self, error: OpError | None) -> None:
-        """A part has ended, or one of those has failed that do not answer. The first that fails stops the step."""
+        """Count a part as ended, or stop the step if it failed. A quiet part reports only failure."""
         self._left -= 1
         if error is not None:
             self._step.stop(error)
@@ -155,7 +160,7 @@ class _Volley:
             self._waiter.set_result(None)
 
     async def ended(self) -> None:
-        """Wait for all of them. Raises OpError: the step was stopped."""
+        """Wait until all parts that report their end have ended. Raises OpError if the step was stopped."""
         if self._left and not self._step.requested:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -163,20 +168,19 @@ class _Volley:
             self._step.halt()
 
     async def stop(self) -> None:
-        """Have those stopped that have not ended, and wait for that as far as they can be reached, even if the caller
-        is cancelled meanwhile: what the step has taken would be lost.
-        """
+        """Abort the parts still running and wait for every reachable worker, even if the caller is cancelled."""
+        # Cancellation must not cut the wait short: elements that the step has taken would be lost.
         if left := [begun for begun in self._begun if not begun.done()]:
             await to_its_end(self._stop(left))
 
     async def _stop(self, left: Sequence[Begun]) -> None:
-        async with asyncio.TaskGroup() as stop_group:  # whose tasks raise nothing
+        async with asyncio.TaskGroup() as stop_group:  # its tasks raise nothing
             for begun in left[1:]:
                 stop_group.create_task(begun.stop())
             await left[0].stop()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Release the pending calls; no further callbacks are made."""
         self._step.watchers.remove(self._on_stop)
         for begun in self._begun:
             begun.close()

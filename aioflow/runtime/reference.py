@@ -1,12 +1,12 @@
-"""The plain executor: what a step means. Each node is a coroutine, all of them in one TaskGroup.
+"""The plain executor, which defines the meaning of a step. Each node is a coroutine, all of them in one TaskGroup.
 
-A node awaits those that it reads and those that it waits for, computes, and is done. A plain kernel runs in the
-device's executor, an async one is awaited, Send and Recv meet in the step's rendezvous: so a step on several devices is
-one such group for each. A value may be dead: a Switch makes it so on the side not taken, a Merge takes the first that
-is alive, all others pass it on and compute nothing. The first error cancels the group, which waits for all to end.
+A node awaits its inputs and control inputs, and computes. A sync kernel runs in the device's executor, an async kernel
+is awaited, and Send and Recv meet in the step's rendezvous. So a step on several devices is one such group per device.
+A value may be dead: a Switch makes it dead on the side not taken, a Merge takes its first live input, and all other
+nodes pass deadness on without computing. The first error cancels the group, which waits for all tasks to end.
 
-Everything else that runs steps gives what this gives, and is compared with it by the tests. Nothing here is tuned: what
-a kernel returns is compared with what its op declares, which nothing else takes the time for.
+Every other executor returns the same results, and the tests compare them. This one is not optimized: only it takes the
+time to compare the results of each kernel with the declaration of the op.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from aioflow.runtime.step import Step
 
 __all__ = ["Reference", "plain_runner"]
 
-Outputs: TypeAlias = Any  # of a node: a sequence, or DEAD; one of a Switch's is DEAD
+Outputs: TypeAlias = Any  # a sequence or DEAD; one output of a Switch is DEAD
 Sources: TypeAlias = Mapping[str, "asyncio.Task[Outputs]"]
 
 _OF_LOOPS: Final = frozenset({Role.ENTER, Role.EXIT, Role.NEXT, Role.LOOP_CONDITION})
-_ENDS: Final = (Role.SEND, Role.RECV)  # of an edge between devices: one tells the other whether the value is dead
+_ENDS: Final = (Role.SEND, Role.RECV)  # of an edge between devices: the Send tells the Recv whether the value is dead
 
 
 class Reference:
-    """One device's subgraph without loops. `run` may be called any number of times at once.
+    """The plain executor of one device's subgraph without loops. `run` may be called concurrently any number of times.
 
     Args:
+        graph: The subgraph.
         bound: Its nodes that have kernels.
-        executor: Of the device.
+        executor: The executor of the device.
     """
 
     def __init__(self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor) -> None:
@@ -55,11 +56,11 @@ class Reference:
 
     @staticmethod
     def can_run(graph: ClientGraph) -> bool:
-        """Whether there is no loop in the graph."""
+        """Return whether the graph has no loop."""
         return not any(traits_of(node.op).role in _OF_LOOPS for node in graph.nodes.values())
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step and return the fetched values in order; the caller of the session must not get them uncopied.
+        """Run one step and return the fetched values in order. Other holders may exist, so the caller copies them.
 
         Raises:
             OpError: a kernel failed, a fetched tensor is dead, or the step was stopped.
@@ -68,9 +69,10 @@ class Reference:
             step.halt()
         try:
             async with asyncio.TaskGroup() as step_group:
+                # Raises the step's error when the step is stopped, which cancels the group.
                 guard = step_group.create_task(step.watch())
                 work = step_group.create_task(self._run_all(feeds, step))
-                await asyncio.wait([work])  # in the block: see Driver._beside_tasks
+                await asyncio.wait([work])  # within the block; see Driver._beside_tasks
                 guard.cancel()
         except BaseExceptionGroup as group:
             cause = step.end(group)
@@ -78,18 +80,18 @@ class Reference:
         return [_fetched(node, outputs) for node, outputs in zip(self._fetches, work.result(), strict=True)]
 
     async def _run_all(self, feeds: Sequence[Any], step: Step) -> list[Outputs]:
-        """Run all nodes; return the outputs of those that are fetched."""
+        """Run all nodes and return the outputs of the fetched ones."""
         nodes: dict[str, asyncio.Task[Outputs]] = {}
         async with asyncio.TaskGroup() as node_group:
             for node in self._nodes:
                 sources = {name: nodes[name] for name in node.predecessors()}
                 nodes[node.name] = node_group.create_task(self._run(node, sources, feeds, step))
             fetches = [nodes[fetch.name] for fetch in self._fetches]
-            nodes.clear()  # from here on only the readers of a value hold it
+            nodes.clear()  # from here on only a value's readers hold it
         return [task.result() for task in fetches]
 
     async def _run(self, node: Node, sources: Sources, feeds: Sequence[Any], step: Step) -> Outputs:
-        """One node: what it reads, and then what it makes of that."""
+        """Await the inputs of a node and return its outputs."""
         role = traits_of(node.op).role
         if role is Role.MERGE:
             return await _merge(node, sources)
@@ -107,7 +109,7 @@ class Reference:
         try:
             outputs = await self._compute(node, inputs, step)
         except OpError as error:
-            step.stop(error)  # before the others are cancelled, so that they and other devices end with this error
+            step.stop(error)  # before the tasks are cancelled, so that they and other devices end with this error
             raise
         return DEAD if role is Role.SEND and dead else outputs
 
@@ -130,7 +132,7 @@ class Reference:
         except Exception as error:
             failure = kernel_error(error, node)
             raise failure from failure.__cause__
-        if result is DEAD:  # it was received
+        if result is DEAD:  # a Recv has received it
             return DEAD
         outputs = _declared(bound, result)
         if report is not None:
@@ -141,7 +143,7 @@ class Reference:
 def plain_runner(
     graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, budget: float
 ) -> Reference | Dataflow:
-    """What runs a graph in its primitive form, without a session; `budget` is as `SessionConfig.inline_budget`."""
+    """Return the executor of a graph in primitive form without a session; `budget` is `SessionConfig.inline_budget`."""
     return Reference(graph, bound, executor) if Reference.can_run(graph) else Dataflow(graph, bound, executor, budget)
 
 
@@ -156,7 +158,7 @@ def _fetched(fetch: Node, outputs: Outputs) -> Any:
 
 
 async def _merge(node: Node, sources: Sources) -> Outputs:
-    """The first value to come that is alive, and which it is; DEAD if none is. What it waits for may be dead."""
+    """Return the first live input to arrive and its index, or DEAD if all are dead. Control inputs may be dead."""
     for name in node.control:
         await sources[name]
     coming = {sources[edge.node] for edge in node.inputs}
@@ -179,12 +181,16 @@ def _side(switch: Node, predicate: Any) -> bool:
 
 
 def _copies(inputs: Mapping[Edge, Any]) -> dict[Edge, Any]:
-    """For a kernel that keeps what it gets: whose memory that is, nobody has worked out."""
+    """Return copies for a kernel that keeps its inputs."""
+    # This executor does not track the ownership of buffers, so it always copies.
     return {edge: to_keep(value) for edge, value in inputs.items()}
 
 
 def _call(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Outputs:
-    """What a plain kernel makes. It is not begun where the step is to stop, and what has effects is waited for."""
+    """Return the outputs of a sync kernel.
+
+    The kernel is not started if the step was asked to stop. A kernel with effects runs in a critical section.
+    """
     work = work_here(step)
     work.node = bound.node.name
     report = step.probe.begin() if step.probe is not None else None
@@ -212,14 +218,18 @@ def _called(bound: BoundNode, inputs: Mapping[Edge, Any], step: Step) -> Any:
 
 
 def _declared(bound: BoundNode, result: Any) -> Outputs:
-    """The outputs, from what the kernel returned. Raises InternalError where that is not what the op declares."""
+    """Return the outputs of a node from its kernel's result.
+
+    Raises:
+        InternalError: the result is not what the op declares.
+    """
     node = bound.node
     if bound.unpacks and (not isinstance(result, tuple | list) or len(result) != len(node.outputs)):
         actual = f"{len(result)} of them" if isinstance(result, tuple | list) else type(result).__name__
         raise _undeclared(node, "outputs", f"a tuple of {len(node.outputs)} outputs", actual)
     outputs = bound.outputs_of(result)
     for position, (value, spec) in enumerate(zip(outputs, node.outputs, strict=True)):
-        if value is DEAD or spec.dtype.np_dtype.hasobject:  # strings and handles have no one form
+        if value is DEAD or spec.dtype.np_dtype.hasobject:  # strings and handles have several representations
             continue
         dtype = getattr(value, "dtype", None)
         if dtype != spec.dtype.np_dtype or not is_compatible(spec.dims, tuple(value.shape)):

@@ -1,4 +1,4 @@
-"""A registered part of a plan: the subgraphs of one worker, run side by side, with a rendezvous between them."""
+"""A registered part of a plan: the subgraphs of one worker, run concurrently with a rendezvous between them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ __all__ = ["PartExecutable"]
 
 
 class PartExecutable:
-    """The executables of one worker's devices. `run` may be called any number of times at once.
+    """The executables of one worker's devices. `run` may be called concurrently any number of times.
 
     Args:
-        executables: By device.
+        executables: The executables by device.
 
     Attributes:
-        feeds: How many feeds the whole step has.
+        changes: Whether a run changes state that is visible outside without notifying its step at that moment.
+        feeds: Number of feeds of the whole step.
     """
 
     def __init__(self, executables: Mapping[str, Executable]) -> None:
@@ -32,15 +33,15 @@ class PartExecutable:
         self.changes = any(executable.changes for executable in self._executables)
         self.feeds = max((executable.feeds for executable in self._executables), default=0)
         indices = [i for executable in self._executables for i in executable.fetch_indices]
-        # Where each fetch, in the order of their indices, is among the results of the executables one after another.
+        # For each fetch, in the order of the step's indices, its position in the executables' concatenated results.
         self._order = sorted(range(len(indices)), key=indices.__getitem__)
 
     def run_inline(self, feeds: Sequence[Any]) -> list[Any] | None:
-        """None: devices work side by side, so there is something to wait for."""
+        """Return None: the devices run concurrently, so their results have to be awaited."""
         return None
 
     async def run(self, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """Run one step; returns the part's fetches in the order of their indices in the step.
+        """Run one step and return the part's fetches in the order of their indices in the step.
 
         Raises:
             OpError: a kernel failed or the step was stopped; the first cause, with its node.
@@ -72,9 +73,9 @@ class PartExecutable:
 async def _flow(
     executable: Executable, feeds: Sequence[Any], step: Step, index: int, results: dict[int, list[Any]]
 ) -> None:
-    """Run a subgraph that has an executor of its own."""
+    """Run a subgraph that has its own executor."""
     try:
         results[index] = await executable.run(feeds, step)
     except OpError as error:
-        step.stop(error)  # the others are told before they are cancelled, so that they end with the same error
+        step.stop(error)  # before the others are cancelled, so that they end with the same error
         raise

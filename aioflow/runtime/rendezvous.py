@@ -1,8 +1,8 @@
-"""Where the two ends of an edge between devices meet, one object for each step and worker (whitepaper, 3.2.2).
+"""The rendezvous of Send and Recv nodes between devices, one object per step and worker (whitepaper, 3.2.2).
 
-A key is the name of the edge with the tag (frames and iterations) of the value. A Send never waits: what nobody asks
-for yet is kept. A Recv gets the value at once or an awaitable. Sends may come from any thread; receives are made on the
-step's event loop. Aborting drops what is kept and refuses whoever comes later, with the first cause.
+A key is the name of an edge with the tag (frames and iterations) of the value. A Send never waits: a value without a
+receiver is kept. A Recv gets the value at once, or an awaitable. Sends may come from any thread; receives are made on
+the step's event loop. Aborting drops the kept values, and later receives raise the first cause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aioflow.errors import InternalError, OpError
 
 __all__ = ["PENDING", "Arrival", "Push", "Rendezvous"]
 
-PENDING: Final = object()  # the answer where a value has not come yet
+PENDING: Final = object()  # returned if the value has not arrived
 
 # Sends a value to another worker: (edge name, tag, value, destination device).
 Push: TypeAlias = Callable[[str, str, Any, str], None]
@@ -26,7 +26,7 @@ _Key: TypeAlias = tuple[str, str]
 
 
 class Arrival:
-    """A value that has not come yet; it can be awaited once, and says what it waits for."""
+    """A value that has not arrived. It can be awaited once, and describes what it waits for."""
 
     __slots__ = ("_future", "_name", "_source")
 
@@ -39,7 +39,7 @@ class Arrival:
         return self._future.__await__()
 
     def describe(self) -> str:
-        """The edge, and where its value comes from."""
+        """Return a description of the edge and its sender."""
         return f"Recv of {self._name} from {self._source}"
 
 
@@ -70,7 +70,7 @@ class Rendezvous:
         self.has_sent = False
 
     def send(self, name: str, tag: str, value: Any, to: str) -> None:
-        """Hand a value to whoever receives it on device `to`, now or later."""
+        """Send a value to device `to`, to be received now or later."""
         if to in self._here:
             self.deliver(name, tag, value)
         elif self._push is None:
@@ -80,9 +80,7 @@ class Rendezvous:
             self._push(name, tag, value, to)
 
     def deliver(self, name: str, tag: str, value: Any) -> bool:
-        """A value for a device of this worker has come, from it or from another one; whether it is kept, since nobody
-        has asked for it yet.
-        """
+        """Deliver a value to a device of this worker, and return whether it is kept because it has no receiver yet."""
         key = (name, tag)
         with self._lock:
             if self._error is not None:
@@ -93,6 +91,7 @@ class Rendezvous:
                     raise InternalError(f"the value of edge {name!r} was sent twice", expected="one Send", actual=tag)
                 self._values[key] = value
                 return True
+        # A receiver runs only on the step's loop; there it is called directly, which saves a turn of the loop.
         if threading.get_ident() == self._home:
             take(value)
         else:
@@ -100,12 +99,14 @@ class Rendezvous:
         return False
 
     def kept(self) -> list[tuple[str, str, Any]]:
-        """Edge, tag and value of what nobody has asked for yet."""
+        """Return edge, tag and value of each value without a receiver."""
         with self._lock:
             return [(*key, value) for key, value in self._values.items()]
 
     def receive(self, name: str, tag: str, take: Callable[[Any], None]) -> Any:
-        """The value, or PENDING: then `take` is called with it on the step's loop, unless the step is aborted before.
+        """Return the value or PENDING.
+
+        If the value is pending, `take` is called with it on the step's loop, unless the step is aborted before.
 
         Raises:
             OpError: the step was aborted; the first cause.
@@ -122,13 +123,13 @@ class Rendezvous:
             return PENDING
 
     def recv(self, name: str, tag: str, source: str) -> Any:
-        """The value, or an `Arrival` where it has not come. Raises as `receive`."""
+        """Return the value, or an `Arrival` if it has not arrived. Raises like `receive`."""
         future = self._loop.create_future()
         value = self.receive(name, tag, partial(_resolve, future))
         return Arrival(future, name, source) if value is PENDING else value
 
     def abort(self, error: OpError) -> None:
-        """Refuse everybody who comes later, with the first error. Who waits already is stopped with the step."""
+        """Drop the kept values and let later receives raise the first error. The step stops its pending receives."""
         with self._lock:
             if self._error is None:
                 self._error = error

@@ -1,8 +1,7 @@
-"""Runs of nodes in a strand that are one call, where their kernels can be joined (`kernels/joinable.py`).
+"""Runs of nodes in a strand that become one call, where their kernels can be joined (`kernels/joinable.py`).
 
-What a run makes must be read by its own nodes alone, but for one value: then nobody can tell whether the others were
-ever there. The nodes keep their text: it runs where the call says that they are to be computed one by one, and where
-each of them is watched.
+The values of a run may be read only by its own nodes, except one. The other values are then unobservable. The text of
+the nodes is kept: it runs if the call returns None, which requests separate computation, and in the form with a probe.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class Shortcut:
 
     Attributes:
         nodes: The positions of the nodes.
-        inputs: What they read from outside, constants left out.
+        inputs: The values that they read from outside, except constants.
         output: The value that is read outside.
-        call: Takes the former and gives the latter, or None.
+        call: Function from the inputs to the output, or to None if the nodes must be computed separately.
     """
 
     nodes: range
@@ -43,7 +42,7 @@ class Shortcut:
 
 
 def shortcuts(unit: Unit, constants: Mapping[Edge, Any]) -> list[Shortcut]:
-    """The runs of a unit that are one call, in order."""
+    """Return the runs of a task that become one call, in order."""
     if not any(isinstance(b.call, Joinable) for b in unit.nodes):
         return []
     found = []
@@ -55,7 +54,7 @@ def shortcuts(unit: Unit, constants: Mapping[Edge, Any]) -> list[Shortcut]:
 
 
 def _runs(unit: Unit, constants: Mapping[Edge, Any]) -> Iterator[range]:
-    """The longest runs that begin and end with nodes to be joined."""
+    """Yield the longest runs that begin and end with joinable nodes."""
     nodes, ends = unit.nodes, _ends(unit)
     may_be = [_may_be_member(b, constants, ends) for b in nodes]
     for is_run, positions in groupby(range(len(nodes)), may_be.__getitem__):
@@ -64,17 +63,18 @@ def _runs(unit: Unit, constants: Mapping[Edge, Any]) -> Iterator[range]:
 
 
 def _within(nodes: Sequence[BoundNode], ends: Mapping[Edge, float], positions: Sequence[int]) -> Iterator[range]:
-    """The same among neighbours that may all be members, in a time that grows as their number."""
+    """Yield the longest runs among adjacent possible members, in linear time."""
     lasts = [position for position in positions if isinstance(nodes[position].call, Joinable)]
-    starts: list[int] = []  # for each of these the first node of a run of which it makes the only value that is left
-    open_values: list[tuple[int, float]] = []  # where they are made and read last; what is behind one of them is closed
+    starts: list[int] = []  # for each, the first node of the longest run whose only remaining value it computes
+    # Values by the positions (made at, read last at). A run must not contain one that is read after the run.
+    open_values: list[tuple[int, float]] = []
     for position in positions:
         while open_values and open_values[-1][1] <= position:
             open_values.pop()
         if isinstance(nodes[position].call, Joinable):
             starts.append(open_values[-1][0] + 1 if open_values else positions[0])
         open_values.append((position, ends.get(Edge(nodes[position].node.name, 0), -1.0)))
-    earliest = list(accumulate(reversed(starts), min))[::-1]  # of all that are made as late, or later
+    earliest = list(accumulate(reversed(starts), min))[::-1]  # the minimum over each node and those after it
     behind = 0
     for start in lasts:
         last = lasts[bisect_right(earliest, start) - 1]
@@ -84,14 +84,15 @@ def _within(nodes: Sequence[BoundNode], ends: Mapping[Edge, float], positions: S
 
 
 def _ends(unit: Unit) -> dict[Edge, float]:
-    """Where each value is read last."""
+    """Return the position of the last read of each value."""
     ends: dict[Edge, float] = {edge: position for position, b in enumerate(unit.nodes) for edge in b.reads}
     return ends | dict.fromkeys(unit.outputs, math.inf)
 
 
 def _may_be_member(b: BoundNode, constants: Mapping[Edge, Any], ends: Mapping[Edge, float]) -> bool:
-    """Whether a node only computes an array from others, so that it may be computed twice, or not at all. Of several
-    outputs only the first may be read.
+    """Return whether a node only computes an array from others, so that it may be computed twice or not at all.
+
+    Of several outputs only the first may be read.
     """
     kernel, node = b.kernel, b.node
     if type(b) is not BoundNode or b.guard or b.claims or not node.outputs:
@@ -102,6 +103,7 @@ def _may_be_member(b: BoundNode, constants: Mapping[Edge, Any], ends: Mapping[Ed
         return False
     if kernel.is_async or kernel.retains or kernel.sends or kernel.takes_step or kernel.elastic or kernel.takes:
         return False
+    # A converter's result is known in advance only for a constant.
     return all(e in constants for a in b.arguments if a.convert is not None for e in a.sources)
 
 
@@ -134,5 +136,5 @@ def _member(b: BoundNode, numbers: Mapping[Edge, int], constants: Mapping[Edge, 
 
 
 def _first_of(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The first output of what gives several."""
+    """Return a function that returns the first of several outputs."""
     return lambda *args: call(*args)[0]

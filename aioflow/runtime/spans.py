@@ -1,7 +1,7 @@
-"""Where steps and their parts are reported as they begin and end, for whoever watches over whole programs.
+"""Reporting of steps and their parts as they begin and end, for tracing of whole programs.
 
-`observe.instrument` sets it, for one session or for the process. Where it is not set, nothing is reported, and a short
-step does not even ask.
+`observe.instrument` installs it, for one session or for the process. Without it nothing is reported, and the fast path
+of short steps has no check for it.
 """
 
 from __future__ import annotations
@@ -15,30 +15,34 @@ __all__ = ["Reporter", "Spans", "process_spans", "set_process_spans", "tell_of_s
 
 
 class Spans(Protocol):
-    """Each of the blocks is one span, within the one that is around it in this context; an error ends it as failed."""
+    """A receiver of spans.
+
+    Each block is one span within the surrounding span of its context. An error in the block marks it as failed."""
 
     def step(self, fetches: Sequence[str], devices: Sequence[str]) -> AbstractContextManager[None]:
-        """A step of a session."""
+        """Return the block of a session's step."""
 
     def part(self, task: str) -> AbstractContextManager[None]:
-        """Its part on one of several workers, as its client sees it."""
+        """Return the block of a step's part on one of several workers, measured at the client."""
 
     def served(self, task: str, step: int, traceparent: str) -> AbstractContextManager[None]:
-        """The same part on the worker.
+        """Return the block of a step's part, measured on the worker.
 
         Args:
+            task: The cluster task of the worker.
+            step: The id of the step.
             traceparent: The client's span.
         """
 
     def traceparent(self) -> str | None:
-        """The span of this context, as W3C's header of that name has it; None where there is none."""
+        """Return the span of this context in the format of W3C's `traceparent` header, or None without a span."""
 
 
 class Reporter(Protocol):
-    """Who has to know whether anything is reported, so that it need not look each time."""
+    """An object that caches whether anything is reported."""
 
     def spans_changed(self) -> None:
-        """`process_spans` has changed."""
+        """Update the cached state after a change of `process_spans`."""
 
 
 _PROCESS: Final[list[Spans]] = []
@@ -46,17 +50,17 @@ _REPORTERS: Final[WeakSet[Reporter]] = WeakSet()
 
 
 def tell_of_spans(reporter: Reporter) -> None:
-    """Tell it of every change, for as long as it is there."""
+    """Notify `reporter` of every change for as long as it exists."""
     _REPORTERS.add(reporter)
 
 
 def process_spans() -> Spans | None:
-    """Where whatever is not told otherwise reports."""
+    """Return the process's default receiver of spans, or None."""
     return _PROCESS[-1] if _PROCESS else None
 
 
 def set_process_spans(spans: Spans | None) -> None:
-    """Report there from now on; None: nowhere."""
+    """Set the process's default receiver of spans; None disables reporting."""
     _PROCESS[:] = [] if spans is None else [spans]
     for reporter in list(_REPORTERS):
         reporter.spans_changed()

@@ -1,4 +1,4 @@
-"""What a run can report: the time of every node, and the first result that is not finite."""
+"""Reports of a run: the time of every node, and the first result that is not finite."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ Report: TypeAlias = Callable[[BoundNode, Sequence[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """One node of one step.
+    """The measurements of one node in one step.
 
     Attributes:
-        start: Seconds from the start of the step; on a cluster, from when the client began it, by the client's clock.
+        node: The name of the node.
+        op: The name of its op.
+        thread: The name of the thread that ran it.
+        start: Seconds since the start of the step; on a cluster, since the client began it, by the client's clock.
         duration: Seconds; for a node of a strand, since the end of the node before it.
         output_bytes: Size of its outputs.
     """
@@ -46,7 +49,7 @@ class StepStats:
 
 @dataclass(slots=True)
 class RunMetadata:
-    """The times of the nodes of the last run that it was given to; none where that was not traced."""
+    """The node times of the last run that it was passed to; empty if that run was not traced."""
 
     step_stats: list[StepStats] = field(default_factory=list)
 
@@ -55,10 +58,10 @@ class TraceProbe:
     """Records the time of every node.
 
     Args:
-        clock: Gives seconds.
+        clock: Returns seconds.
 
     Attributes:
-        origin: When the step began, by that clock.
+        origin: Start of the step, by that clock.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -67,7 +70,7 @@ class TraceProbe:
         self._nodes: dict[str, list[NodeStats]] = {}
 
     def begin(self) -> Report:
-        """A unit starts: the reporter for its nodes."""
+        """Return the reporter for the nodes of a task that starts now."""
         thread = threading.current_thread().name
         last = self._clock() - self.origin
 
@@ -77,15 +80,17 @@ class TraceProbe:
             size = sum(getattr(value, "nbytes", 0) for value in outputs)
             stats = NodeStats(bound.node.name, bound.node.op, thread, last, now - last, size)
             self._nodes.setdefault(bound.node.device, []).append(stats)
+            # Read the clock again, so that the next node does not include the reporting.
             last = self._clock() - self.origin
 
         return report
 
     def add(self, step_stats: Iterable[StepStats], origin: float) -> None:
-        """Add what another worker has recorded of the same step.
+        """Add the records of another worker for the same step.
 
         Args:
-            origin: When the step began there, by the clock of this probe.
+            step_stats: The records.
+            origin: Start of the step there, by the clock of this probe.
         """
         later = origin - self.origin
         for stats in step_stats:
@@ -93,18 +98,18 @@ class TraceProbe:
             self._nodes.setdefault(stats.device, []).extend(moved)
 
     def stats(self) -> list[StepStats]:
-        """What was recorded, device by device."""
+        """Return the records, device by device."""
         return [StepStats(device, tuple(self._nodes[device])) for device in sorted(self._nodes)]
 
 
 class FiniteProbe:
-    """Fails on the first floating result that holds NaN or infinity; passes everything on to `trace`."""
+    """Raises at the first floating-point result with NaN or infinity. All results are also passed to `trace`."""
 
     def __init__(self, trace: TraceProbe | None = None) -> None:
         self.trace = trace
 
     def begin(self) -> Report:
-        """A unit starts: the reporter for its nodes."""
+        """Return the reporter for the nodes of a task that starts now."""
         inner = None if self.trace is None else self.trace.begin()
 
         def report(bound: BoundNode, outputs: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""One execution of a plan: how it is told to stop, what it is waiting for, and what watches it."""
+"""One execution of a plan: its stop requests, its waits, and its observers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOGGER: Final = logging.getLogger("aioflow.runtime")
 
 GiveBack: TypeAlias = Callable[[], Awaitable[None] | None]
 
-# What no kernel has failed on: the step was stopped, somebody could not be reached, or a queue has no more.
+# Errors that are no failure of a kernel: the step was stopped, a peer was unreachable, or a queue has ended.
 _NO_FAILURE: Final = (
     AbortedError,
     CancelledError,
@@ -48,36 +48,36 @@ _NO_FAILURE: Final = (
 
 
 class Probe(Protocol):
-    """Watches a step: `begin` is called once per unit, and what it returns after every node with the node's outputs."""
+    """Observes a step. `begin` is called once per task; the function that it returns is called after every node."""
 
     def begin(self) -> Callable[[Any, Sequence[Any]], None]:
-        """A unit starts: the reporter for its nodes."""
+        """Return the reporter for the nodes of a task that starts now."""
 
 
 class Waiter(Protocol):
     """An async node that is being awaited.
 
     Attributes:
-        node: Its name.
-        since: When it began to wait, by the monotonic clock.
+        node: The name of the node.
+        since: Start of the wait, by the monotonic clock.
     """
 
     node: str
     since: float
 
     def describe(self) -> str:
-        """What it waits for."""
+        """Return a description of what it waits for."""
 
 
 class Distant(Waiter, Protocol):
-    """A wait for something that knows better what it waits for itself."""
+    """A wait for a remote part, which knows in more detail what it waits for."""
 
     async def inquire(self) -> Sequence[tuple[str, float, str]]:
-        """As `StuckStep.waiting`. Raises OpError."""
+        """Return entries in the form of `StuckStep.waiting`. Raises OpError."""
 
 
 class _Wait:
-    """The wait for an awaitable, which may be able to say what it waits for."""
+    """The wait for an awaitable, which may have a description of what it waits for."""
 
     __slots__ = ("_describe", "node", "since")
 
@@ -87,17 +87,17 @@ class _Wait:
         self._describe = describe
 
     def describe(self) -> str:
-        """What it waits for."""
+        """Return a description of what it waits for."""
         return self._describe() if self._describe else "its kernel"
 
 
 @dataclass(frozen=True, slots=True)
 class StuckStep:
-    """A step that is running, and what it waits for.
+    """A running step, and what it waits for.
 
     Attributes:
-        seconds: How long it has been running.
-        waiting: For each async node that is being awaited: its name, for how many seconds, and what it waits for.
+        seconds: Time since its start.
+        waiting: For each async node that is being awaited: its name, the seconds so far, and what it waits for.
     """
 
     seconds: float
@@ -112,24 +112,27 @@ class StuckStep:
 class Step:
     """A step in flight.
 
-    Kernels in threads look at `requested` between one another; `watch` wakes whatever awaits.
+    Kernels in threads check `requested` in between; `watch` wakes coroutines.
 
     Attributes:
-        id: Names the step to all workers that take part in it; 0 for one that stays in this process.
-        probe: Watches every node, or None.
-        describe: What it is for, for messages.
-        waiting: The async nodes that are being awaited. Read from other threads, too: by way of a list.
+        id: Identifies the step to all workers that take part in it; 0 for a step that stays in this process.
+        probe: Observes every node, or None.
+        describe: Returns a description of the step for messages.
+        waiting: The async nodes that are being awaited. Other threads read it too, by copying it to a list.
         watchers: Called when the step is asked to stop.
-        since: When it began, by the monotonic clock.
-        deadline: When its caller gives up, by the clock of the event loop; None for never.
-        holding: Asked when an async node has come to its end: what is to be awaited before the step goes on, or None.
-        holds_after: By the monotonic clock; before that `holding` need not be asked.
-        begun: Of a step on several workers, where updates may have been made; None for one in this process alone.
-        changed: Whether it has changed something here, for good, that others see.
-        left_behind: The nodes whose kernels did not stop when they were asked to, and that nobody waits for any more.
-        releases: Called when it has ended.
-        spans: Where its parts are reported, or None.
-        rendezvous: Where values meet that go from device to device; set by the worker if there are any.
+        since: Start of the step, by the monotonic clock.
+        deadline: Time at which its caller gives up, by the clock of the event loop; None for never.
+        holding: Called when an async node ends; returns what must be awaited before the step continues, or None.
+        holds_after: Time by the monotonic clock before which `holding` need not be called.
+        begun: For a step on several workers, the cluster tasks at which updates may have been made; None for a step in
+            this process alone.
+        changed: Whether it has permanently changed state in this process that is visible outside.
+        left_behind: The nodes whose kernels did not stop on request, in abandoned threads.
+        releases: Called when the step has ended.
+        requested: Whether the step was asked to stop.
+        error: The reason for the stop, or None for a cancellation.
+        spans: Receives the spans of its parts, or None.
+        rendezvous: The rendezvous of values that go from device to device; set by the worker if there are any.
     """
 
     __slots__ = (
@@ -182,10 +185,10 @@ class Step:
         self._ended = False
 
     def stop(self, error: OpError | None = None) -> None:
-        """Ask the step to stop at the next kernel boundary, because of `error`. Call on the step's loop.
+        """Request the step to stop at the next kernel boundary, because of `error`. Call on the step's loop.
 
-        Only the first request counts: whatever stops on its account raises its error too, and not one of its own. One
-        without an error is a cancellation.
+        Only the first request counts: everything that stops because of it raises its error. A request without an error
+        is a cancellation.
         """
         if not self.requested:
             self.error = error
@@ -197,18 +200,18 @@ class Step:
 
     @property
     def meeting(self) -> Rendezvous:
-        """The rendezvous. Raises InternalError where the worker has set none."""
+        """The rendezvous. Raises InternalError if the worker has not set one."""
         if self.rendezvous is None:
             raise InternalError("the step sends or receives, and has no rendezvous")
         return self.rendezvous
 
     @property
     def waits(self) -> list[str]:
-        """Each async node that is being awaited, with what it waits for, by name."""
+        """The async nodes that are being awaited, with what each waits for, sorted by name."""
         return sorted(f"{wait.node} on {wait.describe()}" for wait in list(self.waiting))
 
     async def wait_for(self, node: str, result: Awaitable[Any]) -> Any:
-        """Await what an async kernel returned. One that is cancelled stays in `waiting`, so that a timeout names it."""
+        """Await the result of an async kernel. A cancelled wait stays in `waiting`, so that a timeout can name it."""
         wait = _Wait(node, getattr(result, "describe", None))
         self.waiting[wait] = None
         try:
@@ -228,20 +231,20 @@ class Step:
         return value
 
     def hold(self) -> Awaitable[None] | None:
-        """What is to be awaited before the step goes on after a wait, or None."""
+        """Return what must be awaited before the step continues after a wait, or None."""
         return None if self.holding is None or monotonic() < self.holds_after else self.holding()
 
     @property
     def seconds(self) -> float:
-        """For how long it has been running."""
+        """Time since the start of the step, in seconds."""
         return monotonic() - self.since
 
     def stop_for_close(self) -> None:
-        """As `stop`, because its session is closed."""
+        """Request the step to stop because its session is closed."""
         self.stop(CancelledError(f"the session was closed while {self.describe()} ran{self.state()}"))
 
     def report(self) -> StuckStep:
-        """Describe what the step is waiting for."""
+        """Return what the step is waiting for."""
         return self._report(list(self.waiting))
 
     def _report(self, waiting: Sequence[Waiter]) -> StuckStep:
@@ -249,13 +252,13 @@ class Step:
         return StuckStep(now - self.since, tuple((each.node, now - each.since, each.describe()) for each in waiting))
 
     async def inquire(self) -> StuckStep:
-        """As `report`, with what others say for whom it waits."""
+        """Return what the step is waiting for, including reports of remote parts that it waits for."""
         waiting = list(self.waiting)
         report = self._report(waiting)
         lines: dict[int, Sequence[tuple[str, float, str]]] = {}
 
         async def ask(index: int, wait: Distant) -> None:
-            with suppress(OpError):  # what is known here is all that can be said
+            with suppress(OpError):  # the local report is all that is available
                 lines[index] = await wait.inquire()
 
         async with asyncio.TaskGroup() as tg:
@@ -266,64 +269,67 @@ class Step:
         return StuckStep(report.seconds, tuple(found))
 
     def state(self) -> str:
-        """What it waits for and what it has left behind, as the end of a sentence."""
+        """Return what the step waits for and the threads that it abandoned, as the end of a sentence."""
         waiting = f"; waiting for {', '.join(self.waits)}" if self.waiting else ""
         return waiting + _left(self.left_behind) + _applied(self.begun)
 
     def account(self, error: BaseException) -> None:
-        """Let the error that the step ends with say whether updates may have been made."""
+        """Note in the error that ends the step whether updates may have been made."""
         if isinstance(error, OpError):
             error.may_have_been_applied = self.changed or bool(self.begun)
 
     def took(self, give_back: GiveBack) -> None:
-        """Note that an element has been taken; `give_back` puts it back, if the fetches are not delivered."""
+        """Note that an element has been taken; `give_back` puts it back if the fetches are not delivered."""
         self._taken.append(give_back)
 
     def keep(self) -> list[GiveBack]:
-        """Return how each element is put back, and leave that to the caller."""
+        """Return the functions that put the taken elements back, and transfer that responsibility to the caller."""
         taken, self._taken = self._taken, []
         return taken
 
     async def unwind(self, error: BaseException) -> None:
-        """Put back the elements that have been taken, the last first: the fetches are not delivered.
+        """Put back the elements that have been taken, last first, because the fetches are not delivered.
 
         Args:
-            error: Why. Elements on which a kernel has failed are not put back: the next step would fail on them, too.
-                Of a step that was stopped because of an error, a cancellation stands for that.
+            error: The reason. If a kernel failed, the elements are not put back, because the next step would fail on
+                them too. If the step was stopped because of an error, a cancellation counts as that error.
         """
         if has_failed(self.error if self.error is not None and isinstance(error, asyncio.CancelledError) else error):
             self.changed = bool(self.keep()) or self.changed
-        elif isinstance(error, GeneratorExit):  # the coroutine is closed, and must not wait
+        elif isinstance(error, GeneratorExit):  # the coroutine is being closed and must not wait
             self.abandon()
         elif waiting := _put_back(self.keep()):
             await to_its_end(_all(waiting))
 
     def abandon(self) -> None:
-        """Put back the elements that have been taken, as `unwind`, but for those that have to be waited for."""
+        """Put back the elements that have been taken, like `unwind`, except those whose return must be awaited."""
         for each in _put_back(self.keep()):
             if inspect.iscoroutine(each):
                 each.close()
 
     def leave_behind(self, node: str) -> None:
-        """The kernel of a node has not stopped, and nobody waits for it any more."""
+        """Record that the kernel of a node has not stopped and its thread is abandoned."""
         self.left_behind.append(node)
         if self.error is not None:
             self.error.message += _left([node])
         _LOGGER.warning("node %r does not stop: its kernel is left behind in a thread, where it is still running", node)
 
     def halt(self) -> NoReturn:
-        """Raise: the step was asked to stop."""
+        """Raise the error of the stop request."""
         raise self.error or CancelledError("the step was stopped")
 
     def end(self, group: BaseExceptionGroup[BaseException]) -> BaseException:
-        """What a step ends with whose tasks failed: what stopped it, or its cancellation, or else the first error."""
+        """Return the error of a step whose tasks failed: the stop reason, its cancellation, or else the first error."""
         task = asyncio.current_task()
         if self.error is None and task is not None and task.cancelling():
-            return asyncio.CancelledError()  # what its tasks raised is only how they noticed that
+            return asyncio.CancelledError()  # the errors of its tasks are only consequences of the cancellation
         return self.error or root_cause(group)
 
     def stoppable(self) -> Stoppable:
-        """`async with step.stoppable():` ends a wait on the event loop when the step is stopped, with its error."""
+        """Return a context manager that ends waits on the event loop with the step's error when the step is stopped.
+
+        Used as `async with step.stoppable():`.
+        """
         return Stoppable(self)
 
     async def watch(self) -> None:
@@ -334,9 +340,9 @@ class Step:
         self.halt()
 
     def finish(self) -> None:
-        """The step has ended, one way or another; what it still holds is released."""
+        """Mark the step as ended, successfully or not, and call `releases`."""
         self._ended = True
-        if self._finished is not None:  # first, so that `Session.close` goes on whatever a release raises
+        if self._finished is not None:  # first, so that `Session.close` continues even if a release raises
             self._finished.set()
         for release in self.releases:
             release()
@@ -349,7 +355,7 @@ class Step:
 
 
 class Stoppable:
-    """As of `Step.stoppable`."""
+    """The context manager of `Step.stoppable`."""
 
     __slots__ = ("_step", "_timeout")
 
@@ -379,17 +385,17 @@ class Stoppable:
 
     @property
     def stopped(self) -> bool:
-        """Whether that is how the block has ended."""
+        """True if the block has ended because the step was stopped."""
         return self._timeout.expired()
 
 
 def has_failed(error: BaseException) -> bool:
-    """Whether a step that ends with this error has failed on its values: a kernel has, or something of the program."""
+    """Return whether a step that ends with this error has failed in a kernel or in code of the program."""
     return isinstance(error, Exception) and not isinstance(error, _NO_FAILURE)
 
 
 def _put_back(taken: Sequence[GiveBack]) -> list[Awaitable[None]]:
-    """Put elements back, the last first; returns what has to be awaited for that."""
+    """Put elements back, last first, and return what has to be awaited for that."""
     return [waiting for give_back in reversed(taken) if (waiting := give_back()) is not None]
 
 
@@ -412,7 +418,7 @@ def _applied(begun: set[str] | None) -> str:
 
 
 def root_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that made a group of tasks fail: the first engine error, or else the first of any kind."""
+    """Return the error that made a group of tasks fail: the first engine error, or else the first of any kind."""
     leaves: list[BaseException] = []
     stack: list[BaseException] = [group]
     while stack:

@@ -1,4 +1,4 @@
-"""A compiled strand at run time: inline on the loop while it is cheap, otherwise one hop to its device's threads."""
+"""Execution of a compiled strand: inline on the event loop while it is cheap, otherwise in a thread of its device."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from aioflow.work.stopping import Brief, Elsewhere, current_work, doing
 
 __all__ = ["Capture", "CostEstimate", "Strand", "magnitude"]
 
-# As `BackendDevice.captured`.
+# The type of `BackendDevice.captured`.
 Capture: TypeAlias = Callable[
     [Callable[..., tuple[Any, ...]], Sequence[BoundNode]], Callable[..., tuple[Any, ...]] | None
 ]
 
-_WEIGHT: Final = 0.2  # of the newest measurement in the running mean
-_COUNTED: Final = 64  # strings; more of them are not expected to be long
+_WEIGHT: Final = 0.2  # weight of the newest measurement in the running mean
+_COUNTED: Final = 64  # strings; a larger array is expected to hold short strings and is not measured
 
 
 class CostEstimate:
-    """Running mean of a strand's time in seconds, for each magnitude of its input.
+    """Running mean of a strand's time in seconds, per magnitude of its input.
 
-    The time of a step follows the size of what is fed, so each power of two of bytes has a mean of its own.
+    The time of a step depends on the size of its feeds, so each power of two of bytes has a separate mean.
     """
 
     __slots__ = ("_means",)
@@ -42,7 +42,7 @@ class CostEstimate:
         self._means: dict[int, float] = {}
 
     def expect(self, magnitude: int) -> float:
-        """The mean for inputs of that magnitude; infinite before the first measurement."""
+        """Return the mean for inputs of that magnitude; infinity before the first measurement."""
         return self._means.get(magnitude, float("inf"))
 
     def observe(self, magnitude: int, seconds: float) -> None:
@@ -63,8 +63,15 @@ class Strand:
         capture: Capture | None = None,
         limit: int | None = None,
     ) -> None:
-        """`sized` are the positions of the inputs whose size may vary: of numbers, and of strings; `budget` is in
-        seconds. `capture` is that of the device, if it has one. `limit` is `SessionConfig.max_value_bytes`.
+        """Prepare the strand; its code is compiled on first use.
+
+        Args:
+            code: The generated code.
+            executor: The executor of the device.
+            budget: Inline budget, in seconds.
+            sized: The positions of the inputs whose size may vary: of numeric inputs, and of strings.
+            capture: The device's `BackendDevice.captured`, if it has one.
+            limit: `SessionConfig.max_value_bytes`.
         """
         self.code = code
         self.nodes: tuple[BoundNode, ...] = code.unit.nodes
@@ -73,6 +80,7 @@ class Strand:
         self._sends = code.sends
         self._limit = limit
         elastic = elastic_nodes(code.unit)
+        # A strand that cannot be restarted never runs inline.
         self._budget = budget if begins_again(code.unit, elastic) else -1.0
         self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic or b.claims for b in self.nodes))
         self._sized, self._texts = map(tuple, sized)
@@ -83,28 +91,28 @@ class Strand:
         self._captured: Callable[..., tuple[Any, ...]] | None = None
 
     def is_brief(self, values: Sequence[Any]) -> bool:
-        """Whether `try_inline` surely runs the strand to its end."""
+        """Return whether `try_inline` certainly runs the strand to its end."""
         if self._brief or (self._fast is None and self.code.is_long):
             return False
         return self.cost.expect(self._magnitude(values) if self._varies else 0) <= self._budget
 
     def try_inline(self, values: Sequence[Any], step: Step | None = None) -> tuple[Any, ...] | None:
-        """Run now if the strand is expected to stay within the budget; None where it is not.
+        """Run now if the strand is expected to stay within the budget, otherwise return None.
 
-        A strand that sends needs the step; for others that do not run in a thread there may be none.
+        A strand that sends needs the step. Other strands may run without a step here.
         """
         with np.errstate(all="ignore"):
             return self.call_inline(values, step)
 
     def call_inline(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...] | None:
-        """`try_inline` for a caller that has seen to NumPy's warnings."""
+        """Run like `try_inline`, for a caller that has already silenced NumPy's warnings."""
         magnitude = self._magnitude(values) if self._varies else 0
         if self.cost.expect(magnitude) > self._budget:
             return None
         fast = self._fast
         if fast is None:
             if self.code.is_long:
-                return None  # a thread makes it
+                return None  # a thread compiles it
             fast = self._fast = self.code.function(self._inline)
         started = perf_counter()
         try:
@@ -117,12 +125,12 @@ class Strand:
             explained = self._explain(error)
             raise explained from explained.__cause__
         except Elsewhere:
-            return None  # nothing in it has had an effect, so it can be begun again
+            return None  # nothing in it has had an effect, so it can be restarted
         self.cost.observe(magnitude, perf_counter() - started)
         return result
 
     async def run(self, values: Sequence[Any], step: Step) -> tuple[Any, ...]:
-        """Run inline or in a thread, as the cost says.
+        """Run inline or in a thread, depending on the expected cost.
 
         Raises:
             OpError: a kernel failed, or the step was stopped.
@@ -131,19 +139,18 @@ class Strand:
         return await self.hop(values, step) if done is None else done
 
     async def hop(self, values: Sequence[Any], step: Step) -> tuple[Any, ...]:
-        """Run in a thread of the device. Raises as `run`."""
+        """Run in a thread of the device. Raises like `run`."""
         result, seconds = await self._executor.run(step, self._in_thread, values, step)
         if step.probe is None:
             self.cost.observe(self._magnitude(values), seconds)
         return result
 
     def call(self, values: Sequence[Any], step: Step | None) -> tuple[Any, ...]:
-        """Run in this thread, as a part of `step`, if there is one; always the form that a thread has compiled first.
-        Raises as `run`.
-        """
+        """Run in this thread, as a part of `step` if that is not None. Raises like `run`."""
         here = current_work()
         work = here if isinstance(here, StepWork) else UNSTOPPABLE
         try:
+            # Always the form that a thread compiles first.
             return self.code.function(Form.STOPPABLE)(*values, step or UNSTOPPABLE, work)
         except Exception as error:
             explained = self._explain(error)
@@ -158,7 +165,7 @@ class Strand:
         code = self._made(Form.STOPPABLE if step.probe is None else Form.PROBED)
         if self._fast is None and self.code.is_long and self.cost.expect(self._magnitude(values)) <= self._budget:
             self._fast = self._made(self._inline)
-        started, worked = perf_counter(), thread_time()  # now that there is code, which is made once
+        started, worked = perf_counter(), thread_time()  # after the compilation, which happens only once
         try:
             with np.errstate(all="ignore"):
                 captured = self._as_captured() if step.probe is None else None
@@ -180,7 +187,7 @@ class Strand:
             return self.code.function(form)
 
     def _as_captured(self) -> Callable[..., tuple[Any, ...]] | None:
-        if self._capture is not None:  # asked once, in the device's thread
+        if self._capture is not None:  # called once, in the device's thread
             self._captured = self._capture(self.code.function(Form.FAST), self.nodes)
             self._capture = None
         return self._captured
@@ -189,7 +196,7 @@ class Strand:
         report = probe.begin()
 
         def after_node(index: int, outputs: Sequence[Any]) -> None:
-            if not isinstance(self.nodes[index], LiftedLoop):  # which has reported its nodes itself
+            if not isinstance(self.nodes[index], LiftedLoop):  # a raised loop has reported its nodes itself
                 report(self.nodes[index], outputs)
 
         return after_node
@@ -208,16 +215,17 @@ class Strand:
 
 
 def _inline_seconds(passed: float, worked: float) -> float:
-    """How long what took a thread so many seconds would take on the loop.
+    """Return the expected time on the event loop of work that took `passed` seconds in a thread.
 
-    There it would have the interpreter's lock, for which a thread waits: what works for much of its time counts for
-    that, and what mostly waits for something else counts whole.
+    On the loop the work would hold the interpreter lock, for which a thread waits. So if the thread computed for more
+    than a quarter of the time, only its processor time `worked` counts. Work that mostly waits for something else
+    counts in full.
     """
     return worked if worked > passed / 4 else passed
 
 
 def magnitude(values: Sequence[Any]) -> int:
-    """The power of two that is above the size of values in bytes."""
+    """Return the exponent of the power of two above the total size of the values in bytes."""
     return int(sum(_size(value) for value in values)).bit_length()
 
 
@@ -229,11 +237,11 @@ def _size(value: Any) -> int:
 
 
 def _size_of_objects(value: Any) -> int:
-    """Of strings with what is in them, where that is quickly counted; of what cannot be counted, nothing much."""
+    """Return the size of strings including their contents if these are few, otherwise a nominal size."""
     if isinstance(value, bytes):
         return 64 + len(value)
     if not isinstance(value, np.ndarray) or value.size > _COUNTED:
         return int(getattr(value, "nbytes", 64))
-    if value.size == 1:  # most of them are
+    if value.size == 1:  # the most frequent case
         return _size_of_objects(value.item())
     return value.nbytes + sum([len(item) for item in value.reshape(-1).tolist() if isinstance(item, bytes)])

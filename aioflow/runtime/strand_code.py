@@ -1,5 +1,6 @@
-"""The generated code of one strand: one function, or several where it is long, or where some of its nodes are one call
-(`shortcuts`).
+"""The generated code of one strand.
+
+It is one function, or several if the strand is long or if some of its nodes become one call (`shortcuts`).
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from aioflow.runtime.units import Unit
 
 __all__ = ["StrandCode"]
 
-_SOME: Final = 256  # values
+_SOME: Final = 256  # values that are freed at once
 
 
 class StrandCode:
-    """The generated code of one strand, compiled form by form when it is first needed.
+    """The generated code of one strand; each form is compiled when it is first needed.
 
-    A form is a function of the values of `unit.inputs`, in order (then the probe and the step; the fast form of a
-    strand that sends takes the step as well), that returns the values of `unit.outputs` as a tuple; one whose guard did
-    not hold is DEAD.
+    A form is a function of the values of `unit.inputs`, in order, followed by `NodeWriter.parameters` of the form. It
+    returns the values of `unit.outputs` as a tuple. An output whose predicates did not hold is DEAD.
 
     Attributes:
-        sends: Whether a value goes to another device.
-        is_long: Whether it takes longer to compile than it may hold up an event loop.
+        unit: The task.
+        sends: Whether a value is sent to another device.
+        is_long: Whether compiling it takes longer than an event loop may be blocked.
     """
 
     def __init__(self, unit: Unit, graph: ClientGraph, constants: Mapping[Edge, Any], fed: frozenset[Edge]) -> None:
@@ -48,11 +49,11 @@ class StrandCode:
 
     @property
     def owned(self) -> frozenset[Edge]:
-        """The outputs that nobody else holds."""
+        """The outputs without another holder."""
         return self._lifetimes.owned
 
     def function(self, form: Form) -> Callable[..., tuple[Any, ...]]:
-        """The compiled function of that form."""
+        """Return the compiled function of a form."""
         found = self._compiled.get(form)
         if found is None:
             main, parts = self._main(form), {f"parts{i}": lines for i, lines in enumerate(self._parts(form))}
@@ -61,16 +62,16 @@ class StrandCode:
         return found
 
     def source(self, form: Form) -> str:
-        """The Python text of that form."""
+        """Return the Python text of a form."""
         parts = [lines for section in self._parts(form) for lines in section]
         return "\n".join(text_of(lines) for lines in (*parts, self._main(form)))
 
     def failed_node(self, error: BaseException) -> BoundNode | None:
-        """The node whose generated line raised `error`, or None if the line belongs to none."""
+        """Return the node whose generated line raised `error`, or None if it is no node's line."""
         return failed_node(error, self._compiled.values(), self.unit.nodes)
 
     def _parts(self, form: Form) -> list[list[list[Line]]]:
-        """The functions of each section."""
+        """Return the functions of each section."""
         sections = () if self._cuts is None else self._cuts.sections
         return [[self._writer.function("part", form, piece) for piece in pieces] for pieces in sections]
 
@@ -80,6 +81,7 @@ class StrandCode:
         if self._cuts is not None:
             return self._main_of_parts(parameters, self._cuts, {} if form is Form.PROBED else self._by_start())
         lines = [Line(f"def strand({', '.join((*(writer.name(e) for e in unit.inputs), *parameters))}):")]
+        # Outputs under predicates stay DEAD unless their branch assigns them.
         maybe_dead = [writer.name(e) for e in unit.outputs if writer.guard(e)]
         if maybe_dead:
             lines.append(Line(f"    {''.join(f'{name} = ' for name in maybe_dead)}DEAD"))
@@ -91,16 +93,18 @@ class StrandCode:
         return {shortcut.nodes.start: shortcut for shortcut in self._shortcuts}
 
     def _main_of_parts(self, parameters: Sequence[str], cuts: Cuts, by_start: Mapping[int, Shortcut]) -> list[Line]:
-        """What calls the functions that the strand is cut into. It is as short for any number of values.
+        """Return the lines of the main function of a divided strand. Its size does not depend on the number of values.
 
         Args:
-            by_start: The shortcuts that are taken, each by where its nodes begin.
+            parameters: The parameters besides values.
+            cuts: The functions.
+            by_start: The shortcuts to use, by the position of their first node.
         """
         writer, unit = self._writer, self.unit
         blank: list[Any] = [DEAD if writer.guard(e) else None for e in unit.outputs]
         blank += [None] * (len(cuts.slots) - len(unit.inputs) - len(blank))
         writer.scope["blank"] = blank
-        # What is left in the end is freed some at a time: other threads get no turn while thousands of values go.
+        # The remaining values are freed in batches: other threads cannot run while thousands of values are freed.
         writer.scope["ends"] = [*range(len(cuts.slots) - _SOME, len(unit.outputs), -_SOME), len(unit.outputs)]
         lines = [Line("def strand(*given):")]
         if parameters:
@@ -121,7 +125,7 @@ class StrandCode:
     def _section(
         self, number: int, pieces: Sequence[range], parameters: Sequence[str], by_start: Mapping[int, Shortcut]
     ) -> Iterator[Line]:
-        """What calls the functions of a section, or its shortcut instead."""
+        """Yield the lines that call the functions of a section, or its shortcut instead."""
         shortcut = by_start.get(pieces[0].start)
         indent = "    "
         if shortcut is not None:
@@ -136,7 +140,7 @@ class StrandCode:
 
 
 def _sections(unit: Unit, found: Sequence[Shortcut]) -> tuple[list[range], list[Edge], bool]:
-    """As `cut` takes them."""
+    """Return the arguments of `cut` after the unit."""
     count = len(unit.nodes)
     bounds = sorted({0, count, *(bound for each in found for bound in (each.nodes.start, each.nodes.stop))})
     shared = [edge for each in found for edge in (*each.inputs, each.output)]

@@ -1,4 +1,4 @@
-"""Coroutines for callers who block, one after another, on an event loop that is kept between them."""
+"""Execution of coroutines for blocking callers, one after another, on an event loop that is kept between calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from aioflow.work.forking import renew_in_child
 
 __all__ = ["SyncRunner", "loop_runs_here"]
 
+# Loops of the parent process, which a child holds for ever so that they are never collected.
 _INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
 
 
 def loop_runs_here() -> bool:
-    """Whether this thread runs an event loop now."""
+    """Return whether this thread is running an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -35,32 +36,36 @@ class SyncRunner:
         self._lock = threading.Lock()
         self._runner: asyncio.Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Closes the loop when this object is collected without having been closed, and when the process ends. A loop
-        # does so itself in `__del__`, but in a cycle of garbage its sockets may be finalized first, and it then raises.
+        # Closes the loop at the end of the process, or when this object is collected unclosed. `BaseEventLoop.__del__`
+        # would close it too, but in a garbage cycle its sockets may be finalized first, and then it raises.
         self._unclosed: weakref.finalize[[threading.Lock, asyncio.AbstractEventLoop], SyncRunner] | None = None
         self._closed = False
         self._ends_with_this_run = False
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """In a child the loop is the parent's, as is what it waits with. It would close itself when it is collected,
-        and take the parent's sockets out of that.
+        """Disable closing of the inherited loop in a child process.
+
+        The loop and its selector are the parent's. Collecting the loop in the child would close it, and remove the
+        parent's sockets from the selector.
         """
         if self._unclosed is not None:
             self._unclosed.detach()
         if self._runner is not None:
             with suppress(RuntimeError):  # it has been closed
                 loop = self._runner.get_loop()
-                loop.is_closed = lambda: True  # type: ignore[method-assign]  # as far as this process is concerned
+                # For this process the loop is closed already, so that its `__del__` does nothing.
+                loop.is_closed = lambda: True  # type: ignore[method-assign]
                 _INHERITED.append(loop)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """The result of a coroutine.
+        """Run a coroutine and return its result.
 
-        Where an event loop runs in this thread already (a notebook), it runs on a loop of its own in another thread.
+        If this thread is already running an event loop (as in a notebook), the coroutine runs on a new loop in another
+        thread.
 
         Raises:
-            ClosedSessionError: after `refuse`.
+            ClosedSessionError: `refuse` was called before.
         """
         if loop_runs_here():
             return _in_thread(partial(asyncio.run, coroutine))
@@ -80,22 +85,23 @@ class SyncRunner:
                     self._runner = None
 
     def refuse(self) -> bool:
-        """Run no more; return whether there is something to close. Called by what runs here, this closes the loop when
-        that ends.
+        """Refuse further runs, and return whether there is something to close.
+
+        If a coroutine that runs here calls it, the loop is closed when that coroutine ends.
         """
         self._closed = True
         if self._loop is asyncio.get_running_loop():
             self._ends_with_this_run = True
             return False
         if not self._lock.acquire(blocking=False):
-            return True  # somebody runs something, or is about to
+            return True  # another thread runs something, or is about to
         try:
             return self._runner is not None
         finally:
             self._lock.release()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run a last coroutine and close the loop; where nothing has been run, nothing is."""
+        """Run a last coroutine and close the loop. If nothing has been run, the coroutine is not run either."""
         if loop_runs_here():
             _in_thread(partial(self.close, last))
             return
@@ -103,14 +109,14 @@ class SyncRunner:
             self._closed = True
             runner, self._runner = self._runner, None
             if runner is None or self._unclosed is None or not self._unclosed.detach():
-                last.close()  # nothing has been run, or the loop was closed because the process ends
+                last.close()  # nothing has been run, or the loop was closed at the end of the process
                 return
             with runner:
                 _run(runner, last)
 
 
 def _close_idle(lock: threading.Lock, loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop unless a thread runs something on it, as a daemon thread may at the end of the process."""
+    """Close a loop unless a thread is using it, as a daemon thread may at the end of the process."""
     if lock.acquire(blocking=False):
         try:
             loop.close()
@@ -119,12 +125,10 @@ def _close_idle(lock: threading.Lock, loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine, with the context variables of the caller.
-
-    The runner's task has no result of its own: for each run the module `signal` makes the text of an error that nobody
-    sees, with the task and the result in it, and of an array that takes milliseconds.
-    """
+    """Run a coroutine and return its result, with the context variables of the caller."""
     outcome: list[Any] = []
+    # The runner's task must not have the result. In each run the module `signal` makes the text of an error that is
+    # never shown, with the task and its result in it, which takes milliseconds for an array.
     putting = _put(coroutine, outcome)
     try:
         runner.run(putting, context=copy_context())
@@ -137,17 +141,20 @@ def _run(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Cancel the task of a coroutine that the loop has left: what a signal handler raises ends the loop alone."""
+    """Cancel the task of a coroutine that the loop has left.
+
+    An exception from a signal handler ends the loop but not its tasks.
+    """
     left = [task for task in asyncio.all_tasks(loop) if task.get_coro() is coroutine]
     for task in left:
         task.cancel()
     loop.call_soon(loop.stop)
-    loop.run_forever()  # it may have been told to stop, by a task that had ended, and would do so in the next run
+    loop.run_forever()  # consumes a pending stop request of an ended task, which would end the next run
     for task in left:
-        with suppress(asyncio.CancelledError, Exception):  # its caller hears of the interruption
+        with suppress(asyncio.CancelledError, Exception):  # the caller gets the interruption instead
             loop.run_until_complete(task)
     if not left:
-        coroutine.close()  # there was no task yet
+        coroutine.close()  # the coroutine has no task yet
 
 
 async def _put(coroutine: Coroutine[Any, Any, Any], outcome: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Cut a bound subgraph into units: strands that never await, and single async nodes between them.
+"""Partition of a bound subgraph into tasks: strands that never await, and single async nodes between them.
 
 A strand is the set of sync nodes with the same async ancestry, that is, with the same async nodes upstream. Ancestry
 only grows along edges, so the quotient graph has no cycle, and a strand waits for exactly what all its nodes need.
@@ -19,13 +19,14 @@ __all__ = ["Unit", "constant_values", "split", "waits_of"]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that run as one.
+    """A task: nodes that run together.
 
     Attributes:
-        nodes: In topological order; exactly one if `is_async`.
-        inputs: Values that come from feeds or from other units.
-        outputs: Values that other units or the fetches read.
-        needs: Indices of the units that must finish first.
+        nodes: The nodes in topological order; exactly one if `is_async`.
+        is_async: Whether the task is an async node.
+        inputs: Values that come from feeds or from other tasks.
+        outputs: Values that other tasks or the fetches read.
+        needs: Indices of the tasks that must finish first.
     """
 
     nodes: tuple[BoundNode, ...]
@@ -36,12 +37,12 @@ class Unit:
 
 
 def constant_values(bound: Sequence[BoundNode]) -> dict[Edge, Any]:
-    """The values of constant nodes, which belong to no unit: whoever reads one has it built in."""
+    """Return the values of constant nodes, which belong to no task: the code of each reader contains them."""
     return {Edge(b.node.name, 0): b.call() for b in bound if b.node.op == "Const"}
 
 
 def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> list[Unit]:
-    """The units of a subgraph, each after those that it needs."""
+    """Return the tasks of a subgraph in topological order."""
     working = [b for b in bound if Edge(b.node.name, 0) not in constants]
     waits = waits_of(bound, constants)
     groups: dict[tuple[int, str], list[BoundNode]] = {}
@@ -58,10 +59,10 @@ def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edg
 
 
 def waits_of(bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> dict[str, tuple[str, ...]]:
-    """The nodes that each node reads or waits for.
+    """Return the nodes that each node reads or waits for.
 
-    A constant belongs to no unit, so whoever reads one waits for what the constant waits for. (In a block of control
-    dependencies a node that reads a constant of the block has no control edge of its own.)
+    A constant belongs to no task, so its readers wait for its control inputs. (In a block of control dependencies, a
+    node that reads a constant of the block has no control edge itself.)
     """
     built_in = {edge.node for edge in constants}
     waits: dict[str, tuple[str, ...]] = {}
@@ -74,7 +75,7 @@ def waits_of(bound: Sequence[BoundNode], constants: Mapping[Edge, Any]) -> dict[
 
 
 def _unit_keys(bound: Sequence[BoundNode], waits: Mapping[str, tuple[str, ...]]) -> list[tuple[int, str]]:
-    """For each node its unit's key: the ancestry as a bit mask, and its own name if it is async."""
+    """Return the key of each node's task: the ancestry as a bit mask, and the node's name if it is async."""
     masks: dict[str, int] = {}
     keys: list[tuple[int, str]] = []
     bit = 1
@@ -93,7 +94,8 @@ def _unit_keys(bound: Sequence[BoundNode], waits: Mapping[str, tuple[str, ...]])
 
 
 def _ordered(groups: list[list[BoundNode]], waits: Mapping[str, tuple[str, ...]]) -> list[list[BoundNode]]:
-    """The groups in topological order: their first appearance is not enough, since a strand grows later."""
+    """Return the groups in topological order."""
+    # The order of first appearance would not do, since a strand may gain nodes that need later groups.
     home = {b.node.name: i for i, nodes in enumerate(groups) for b in nodes}
     order: list[int] = []
     done: set[int] = set()

@@ -1,6 +1,6 @@
 """The worker of one process: it owns devices and their resources, registers parts of plans, and runs steps on them.
 
-A session talks to a `WorkerAPI` and does not care whether the worker is in its own process.
+A session uses the interface `WorkerAPI`, whether or not the worker is in its own process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOCAL_TASK: Final = "/job:localhost/replica:0/task:0"
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker at a glance: its devices, and how many parts and running steps it holds."""
+    """The state of a worker: its devices, and the numbers of its parts and running steps."""
 
     devices: tuple[str, ...]
     registered: int
@@ -43,29 +43,29 @@ class WorkerState:
 
 
 class Begun(Protocol):
-    """A part that is running at a worker. `close` must follow."""
+    """A part that is running at a worker. `close` must be called at the end."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
 
     def results(self) -> list[Any]:
-        """Its fetches, when it has ended well."""
+        """Return its fetches after it has ended without an error."""
 
     async def stop(self) -> None:
-        """Have it stopped, and wait until nothing of it is running, as far as the worker can be reached."""
+        """Abort it, and wait until no kernel of it is running or the worker is unreachable."""
 
     def close(self) -> None:
-        """Nobody is interested in it any more."""
+        """Release the handle; no further callbacks are made."""
 
 
 class WorkerAPI(Protocol):
-    """What a session asks of a worker."""
+    """The interface of a session to a worker."""
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
-        """Prepare a part of a plan; returns the handle to run it by."""
+        """Prepare a part of a plan, and return the handle to run it by."""
 
     async def deregister(self, handle: int) -> None:
-        """Forget a part."""
+        """Remove a part."""
 
     async def run(self, handle: int, feeds: Sequence[Any], step: Step) -> list[Any]:
         """Run a registered part once and return its fetches."""
@@ -73,35 +73,39 @@ class WorkerAPI(Protocol):
     def begin(
         self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
-        """Begin to run a registered part, if that takes no waiting; else None.
+        """Start a registered part if that needs no awaiting, otherwise return None.
 
         Args:
-            on_end: Called when it has ended, on the step's event loop; with its error if it has failed.
-            quietly: Whether only the latter need be told: the part has no fetches, and has ended when others have.
+            handle: The handle of the part.
+            feeds: The feeds of the whole step.
+            step: The step.
+            on_end: Called on the step's event loop when the part has ended, with its error if it has failed.
+            quietly: Whether to call `on_end` only for an error: the part has no fetches, and ends no later than others.
 
         Raises:
-            OpError: it cannot be begun.
+            OpError: the part cannot be started.
         """
 
     async def abort(self, step: int, error: OpError) -> bool:
-        """Stop a step, because of an error somewhere else; returns whether anything of it had begun."""
+        """Stop a step because of an error elsewhere, and return whether any of it had begun."""
 
     async def state(self) -> WorkerState:
-        """How the worker is."""
+        """Return the state of the worker."""
 
 
 class Worker:
-    """The in-process worker. It owns its resources: sessions opened on the same worker share variables.
+    """The in-process worker. It owns its resources, so sessions on the same worker share variables.
 
     Args:
-        task: The name that its devices begin with.
-        folders: Where its graphs may open files.
+        config: The settings of the worker.
+        task: The prefix of its device names.
+        folders: Folders in which its graphs may open files.
 
     Attributes:
-        devices: By their full names.
-        process: The `generation` of the process that it was made in.
-        folders: As above.
-        pins: The device of each node that keeps state, by name: later steps find it there.
+        devices: The devices by their full names.
+        process: The `generation` of the process in which it was created.
+        folders: Folders in which its graphs may open files.
+        pins: The device of each stateful node, by name, where later steps find its state.
     """
 
     def __init__(
@@ -116,7 +120,7 @@ class Worker:
         self.pins: dict[str, str] = {}
         self._handles = itertools.count(1)
         self._executables: dict[int, Executable | PartExecutable] = {}
-        self._owners: dict[int, int] = {}  # the session of each
+        self._owners: dict[int, int] = {}  # the session of each handle
         self._states: dict[int, dict[str, Any]] = {}
         self._running: dict[Step, None] = {}
 
@@ -125,13 +129,13 @@ class Worker:
 
         Raises:
             UnimplementedError: there is no kernel for a node.
-            InvalidArgumentError: no kernel can be made for the attributes of a node.
-            NotFoundError: it is for devices that are not here.
+            InvalidArgumentError: no kernel can be bound to the attributes of a node.
+            NotFoundError: the part is for devices that this worker does not have.
         """
         return self.register_now(part, session, config)
 
     def register_now(self, part: Part, session: int, config: SessionConfig) -> int:
-        """`register` for a caller in a thread of its own."""
+        """Register a part like `register`, for callers in a thread."""
         for name in part.subgraphs:
             if name not in self.devices:
                 raise NotFoundError("no such device", expected=f"one of {list(self.devices)}", actual=name)
@@ -142,21 +146,22 @@ class Worker:
             settings = config
             if not device.is_host:
                 graph = with_host_copies(graph, device.backend.device_type, config.fetch_to_host)
-                settings = replace(config, inline_budget=-1.0)  # kernels are launched by the executor only
+                settings = replace(config, inline_budget=-1.0)  # only the device's executor launches kernels
             backend = device.backend
-            capture = None if device.is_host else backend.captured  # Python's own form is the one that costs least
+            capture = None if device.is_host else backend.captured  # on the host, capturing would gain nothing
             alone = len(part.subgraphs) == 1
             made[name] = make_executable(
                 graph, backend, device.resources, state, backend.executor, settings, capture, alone, self.folders
             )
         executable = next(iter(made.values())) if len(made) == 1 else PartExecutable(made)
+        # An abandoned call that has not reached this point registers nothing.
         with acting():
             handle = next(self._handles)
             self._executables[handle], self._owners[handle] = executable, session
         return handle
 
     async def deregister(self, handle: int) -> None:
-        """Forget a part; a step of it that is running goes on."""
+        """Remove a part. Running steps continue."""
         self._forget(handle)
 
     def _forget(self, handle: int) -> None:
@@ -164,17 +169,17 @@ class Worker:
         self._owners.pop(handle, None)
 
     def forget_session(self, session: int) -> None:
-        """Drop the parts and the kernel state of a session that has ended; steps that are running go on."""
+        """Drop the parts and the kernel state of a session that has ended. Running steps continue."""
         for handle in [handle for handle, owner in list(self._owners.items()) if owner == session]:
             self._forget(handle)
         self._states.pop(session, None)
 
     def background(self, session: int) -> Background:
-        """The tasks of a session that outlive a step."""
+        """Return the background tasks of a session, which outlive a step."""
         return background_of(self._states.setdefault(session, {}))
 
     def executable(self, handle: int) -> Executable | PartExecutable:
-        """The registered part. Raises NotFoundError."""
+        """Return the registered part. Raises NotFoundError."""
         found = self._executables.get(handle)
         if found is None:
             raise NotFoundError(
@@ -195,11 +200,11 @@ class Worker:
     def begin(
         self, handle: int, feeds: Sequence[Any], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
     ) -> Begun | None:
-        """None: what runs here is waited for."""
+        """Return None: an in-process part is awaited, not started in the background."""
         return None
 
     async def execute(self, executable: Executable | PartExecutable, feeds: Sequence[Any], step: Step) -> list[Any]:
-        """`run` for who has the registered part, which may have been forgotten meanwhile."""
+        """Run like `run`, but with the executable itself, so that it works after `deregister`."""
         if len(feeds) != executable.feeds:
             raise InvalidArgumentError("wrong number of feeds", expected=executable.feeds, actual=len(feeds))
         self._running[step] = None
@@ -209,7 +214,7 @@ class Worker:
             del self._running[step]
 
     async def abort(self, step: int, error: OpError) -> bool:
-        """Stop a step, because of an error somewhere else; nothing is left to do for one that has ended."""
+        """Stop a step because of an error elsewhere. Does nothing for a step that has ended."""
         found = [running for running in list(self._running) if running.id == step]
         for running in found:
             running.stop(error)
@@ -217,34 +222,34 @@ class Worker:
 
     @property
     def registered(self) -> int:
-        """How many parts are registered."""
+        """The number of registered parts."""
         return len(self._executables)
 
     def waited_for(self) -> Iterator[str]:
-        """What steps may wait for (queues, barriers …), each with its state in words."""
+        """Yield a description of the state of each resource that steps may wait for (queues, barriers, …)."""
         for device in self.devices.values():
             for resource in device.resources.held():
                 if hasattr(resource, "describe"):
                     yield resource.describe()
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
-        """Drop the resources of the containers, or of all."""
+        """Drop the resources of the containers, or all resources."""
         for device in self.devices.values():
             for container in [None] if containers is None else containers:
                 device.resources.clear(container)
 
     def snapshots(self, names: Sequence[tuple[str, str]]) -> list[Any] | None:
-        """The values that variables have now, without a copy, for who reads them later (`VariableResource.snapshot`).
+        """Return the current values of variables without a copy, to be read later (`VariableResource.snapshot`).
 
         Args:
-            names: Containers and names.
+            names: The containers and names of the variables.
 
         Returns:
-            Arrays, not to be modified, and `Snapshot`s; None where one of the variables has no value, or has it in a
+            Arrays, not to be modified, and `Snapshot`s; None if one of the variables has no value or its value is in a
             device's own memory.
 
         Raises:
-            FailedPreconditionError: this is a child of the process that made the worker.
+            FailedPreconditionError: this is a child of the process that created the worker.
         """
         check_process(self.process, "the worker")
         found = [[device.resources.find(*name) for device in self.devices.values()] for name in names]
@@ -254,5 +259,5 @@ class Worker:
         return taken if is_here else None
 
     async def state(self) -> WorkerState:
-        """How the worker is."""
+        """Return the state of the worker."""
         return WorkerState(tuple(self.devices), self.registered, len(self._running))

@@ -1,6 +1,6 @@
-"""Models as a service: the Open Inference Protocol, version 2, over HTTP and over gRPC.
+"""Models as a service: the Open Inference Protocol, version 2, over HTTP and gRPC.
 
-What listens is imported with its first use: for HTTP it needs `pip install 'aioflow-engine[serve]'`, for gRPC
+The servers are imported on first use. HTTP needs `pip install 'aioflow-engine[serve]'`, gRPC needs
 `'aioflow-engine[grpc]'`.
 """
 

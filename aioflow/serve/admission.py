@@ -1,4 +1,4 @@
-"""How much memory the requests take together that are being read or answered."""
+"""A limit on the memory of all requests that are being read or answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Admission", "Held"]
 
 
 class Admission:
-    """How many bytes the requests have that are being read or answered."""
+    """A counter of the bytes of all requests that are being read or answered, with a limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -19,7 +19,7 @@ class Admission:
 
     @contextmanager
     def holding(self) -> Iterator[Held]:
-        """A block in which a request is read and answered."""
+        """Open the account of one request. Leaving the block releases its bytes."""
         held = Held(self)
         try:
             yield held
@@ -27,7 +27,8 @@ class Admission:
             self.bytes -= held.bytes
 
     def check(self, more: int) -> None:
-        """Raise ResourceExhaustedError where so much more is too much."""
+        """Raise ResourceExhaustedError if `more` bytes exceed the limit."""
+        # While nothing is held, any size passes: `Limits.body_bytes` bounds a single request.
         if self.bytes and self.bytes + more > self._limit:
             error = ResourceExhaustedError(
                 "too much is being read and answered", expected=f"at most {self._limit} bytes", actual=self.bytes
@@ -37,7 +38,7 @@ class Admission:
 
 
 class Held:
-    """What one request has."""
+    """The bytes of one request."""
 
     __slots__ = ("_admission", "bytes")
 
@@ -46,11 +47,11 @@ class Held:
         self.bytes = 0
 
     def take(self, count: int) -> None:
-        """So much has come. Raises ResourceExhaustedError."""
+        """Reserve bytes of the request's body. Raises ResourceExhaustedError."""
         self._admission.check(count)
         self.add(count)
 
     def add(self, count: int) -> None:
-        """So much is to go out."""
+        """Count bytes of the answer, without a check."""
         self._admission.bytes += count
         self.bytes += count

@@ -1,4 +1,4 @@
-"""The service as an ASGI application, to be run by any server, or mounted into an application of one's own."""
+"""The service as an ASGI application, to be run by any server or mounted into another application."""
 
 from __future__ import annotations
 
@@ -46,18 +46,19 @@ def create_app(
     token: str | None = None,
     hosts: Collection[str] | None = None,
 ) -> Starlette:
-    """An application that answers the Open Inference Protocol, version 2, for these models.
+    """Return an application that serves these models by the Open Inference Protocol, version 2.
 
         app = aioflow.serve.create_app({"digits": "models/digits"})  # uvicorn module:app
 
     Args:
-        models: By name, where they are: the application loads them when it starts, and is ready when all are there. Or
-            a repository, which has a life of its own: an application that is mounted into another is not told when that
-            starts, so that one enters the repository in its lifespan.
-        options: How they are served, unless `models` is a repository.
-        limits: What one request may ask for.
-        token: What requests must bring as `Authorization: Bearer …`; not those for health. None for nothing.
-        hosts: The names by which it may be asked, as in `Host: …` but for the port; None for any.
+        models: The paths or sources of the models, by name. The application loads them when it starts, and is ready
+            when all are loaded. Or a repository that the caller opens and closes: a mounted application receives no
+            lifespan events, so the outer application enters the repository in its own lifespan.
+        options: Options of all models, unless `models` is a repository.
+        limits: Limits for a single request.
+        token: The token that requests must send as `Authorization: Bearer …`, except for health checks. None for no
+            authentication.
+        hosts: The allowed values of `Host: …`, without the port; None for any.
     """
     own = not isinstance(models, Repository)
     repository = Repository(models, options) if not isinstance(models, Repository) else models
@@ -80,21 +81,21 @@ def create_app(
 
 
 class Watch:
-    """What is looked at again and again while a service runs."""
+    """The periodic measurements of a running service."""
 
     def __init__(self, repository: Repository, admission: Admission) -> None:
         self.lag = LoopLag()
         self.status = Status(repository, admission, self.lag)
 
     async def run(self) -> None:
-        """The body of the task that looks."""
+        """Run all measurements until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lag.watch())
             group.create_task(self.status.watch())
 
 
 def _table(repository: Repository, endpoints: Endpoints, watch: Watch, has_token: Callable[[], bool]) -> list[Line]:
-    """All that can be asked, the document that says so included."""
+    """Return all routes, including that of the OpenAPI document that describes them."""
     metrics = ServiceMetrics(repository, endpoints.admission, watch.lag)
 
     async def answer_metrics(scope: Scope, receive: Receive, to: Send) -> None:
@@ -108,8 +109,10 @@ def _table(repository: Repository, endpoints: Endpoints, watch: Watch, has_token
 
 
 class _Service(Starlette):
-    """An application whose most frequent request takes a short way: one pattern in place of a list of routes, and of
-    the layers around it. Middleware that somebody adds is gone through by every request.
+    """An application with a fast path for inference requests, the most frequent ones.
+
+    One pattern replaces Starlette's list of routes and its layers of middleware. If the user adds middleware, every
+    request passes through it.
     """
 
     def __init__(self, guard: Guard, infer: Endpoint, nothing: Endpoint, routes: list[Route], lifespan: Any) -> None:
@@ -122,7 +125,8 @@ class _Service(Starlette):
         if scope["type"] == "http":
             if not await self._guard.admits(scope, send):
                 return
-            if scope["path"].endswith("\n"):  # a pattern of Starlette's ends before it, and one of ours does not
+            # "$" in Starlette's patterns also matches before a final newline; `fullmatch` does not.
+            if scope["path"].endswith("\n"):
                 await self._nothing(scope, receive, send)
                 return
             if scope["method"] == "POST" and not self.user_middleware:
@@ -135,15 +139,17 @@ class _Service(Starlette):
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What Starlette itself refuses, such as the wrong method, in the protocol's form."""
+    """Return Starlette's own errors, such as a wrong method, in the protocol's form."""
     if not isinstance(error, HTTPException):
         raise error
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 def _lifespan(repository: Repository, watch: Watch) -> Any:
-    """The life of a repository that belongs to an application: models are loaded while it answers that it is not ready
-    yet, and requests that there are at the end are answered before it ends.
+    """Return the lifespan of an application that owns its repository.
+
+    While models load, the application runs and reports that it is not ready. At the end it answers pending requests
+    before it stops.
     """
 
     @contextlib.asynccontextmanager
@@ -164,5 +170,6 @@ async def _load(repository: Repository) -> None:
     for name in repository.names:
         try:
             await repository.load(name)
-        except Exception as error:  # the index says why, and the others are served all the same
+        except Exception as error:
+            # The index reports the reason; the other models are served.
             _LOG.error("model %s cannot be loaded: %s", name, error, exc_info=not isinstance(error, OpError))

@@ -1,7 +1,7 @@
-"""A limit of the system on the memory of this process, for what no budget has foreseen.
+"""An operating system limit on this process's memory, as a backstop for everything outside the budgets.
 
-What is over it is refused to whoever asks for it, as a MemoryError, where without it the kernel would look for a
-process to kill, and find this one. Files that are mapped to be read, such as weights, are not in it.
+An allocation over the limit fails with a MemoryError. Without the limit, the kernel's out-of-memory killer would end
+this process. Read-only file mappings, such as weights, do not count.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Final
 
 __all__ = ["keep_within"]
 
-_STACK: Final = 8 << 20  # bytes, if the system has no limit for it
+_STACK: Final = 8 << 20  # bytes, if the system has no limit on the stack
 _UNIT: Final = 1024
 
 
 def keep_within(budget: int) -> None:
-    """From now on this process gets so many bytes more than it has, and those of the stacks of its threads: they are
-    counted whole, and hardly used. Where the system cannot do so, nothing happens.
+    """Limit this process to `budget` bytes beyond its present use, plus the stacks of its threads.
+
+    The system counts stacks at full size although little of them is used. Does nothing if the system has no such limit.
     """
     used = _data_bytes()
     if used is None:
         return
-    import resource  # there is none on Windows, nor the file from which `used` is
+    # Missing on Windows, which has no /proc/self/status either, so `used` is None there.
+    import resource
 
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     threads = 2 * (os.cpu_count() or 1) + 16
@@ -34,7 +36,7 @@ def keep_within(budget: int) -> None:
 
 
 def _data_bytes() -> int | None:
-    """What this process has of memory that it may write to, as the system counts it."""
+    """Return the size of this process's writable memory as counted by the system, or None if unknown."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The token that whoever asks must bring, on every transport."""
+"""Authentication by a bearer token, for every transport."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SCHEME: Final = b"bearer"
 
 
 class Bearer:
-    """Refuses whoever does not have the token.
+    """A check of the token in requests.
 
     Args:
-        token: None where nothing is needed.
+        token: The token; None if no authentication is required.
 
     Raises:
-        InvalidArgumentError: the token is empty: whoever brings none would have it.
+        InvalidArgumentError: the token is empty, so a request without a token would pass.
     """
 
     def __init__(self, token: str | None) -> None:
@@ -28,11 +28,12 @@ class Bearer:
         self._token = None if token is None else token.encode()
 
     def check(self, authorization: bytes) -> None:
-        """Raise UnauthenticatedError unless this is `Bearer` and the token; it is compared in constant time."""
+        """Raise UnauthenticatedError unless `authorization` is `Bearer` and the token. Compares in constant time."""
         if self._token is None:
             return
         scheme, _, token = authorization.partition(b" ")
         is_bearer = scheme.lower() == _SCHEME
-        if not hmac.compare_digest(token.strip(b" ") if is_bearer else b"", self._token):  # of spaces there may be more
+        # RFC 7235 allows several spaces before the token.
+        if not hmac.compare_digest(token.strip(b" ") if is_bearer else b"", self._token):
             said = "this is not the token" if is_bearer else "a token is needed"
             raise UnauthenticatedError(said, expected="Authorization: Bearer TOKEN")

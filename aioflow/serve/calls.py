@@ -1,4 +1,4 @@
-"""One signature of a model as an async callable of arrays: its rows share steps with those of others, or take turns."""
+"""One signature of a model as an async callable of arrays, with or without batching."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ _LOG: Final = logging.getLogger("aioflow.serve")
 
 
 class Call(ABC):
-    """Calls of one signature."""
+    """The calls of one signature."""
 
     @property
     @abstractmethod
     def is_batched(self) -> bool:
-        """Whether several requests may share a step."""
+        """True if several requests may share a step."""
 
     @abstractmethod
     async def __call__(self, arrays: list[Any], timeout: float | None, priority: int) -> dict[str, Any]:
-        """The outputs by name, for an array for each input, in the order of the signature.
+        """Return the outputs by name, given one array per input in the order of the signature.
 
         Raises:
-            DeadlineExceededError: `timeout`, in seconds, ran out.
-            ResourceExhaustedError: too much is waiting.
-            OpError: as `Session.run`.
+            DeadlineExceededError: the timeout, in seconds, expired.
+            ResourceExhaustedError: the queue is full.
+            OpError: as for `Session.run`.
         """
 
     @abstractmethod
     def statistics(self) -> BatchStatistics:
-        """What it has done so far. Of what is not batched, a batch is a request, and its rows are one."""
+        """Return the statistics so far. Without batching, each request counts as a batch of one row."""
 
     @abstractmethod
     async def warmup(self) -> None:
-        """Run the steps of which there will be many, with zeros."""
+        """Run the steps that requests will use most, with zeros as inputs."""
 
 
 async def open_call(session: Session, signature: Signature, options: ModelOptions) -> Call:
-    """A call of a signature, batched where it can be."""
+    """Return a call of a signature, batched if possible."""
     if await _is_batched(session, signature, options):
         return _Shared(session, signature, options)
     return Single(session, signature, options)
 
 
 async def _is_batched(session: Session, signature: Signature, options: ModelOptions) -> bool:
-    """Return whether requests may share a step."""
+    """Return True if requests may share a step."""
     inputs, outputs = list(signature.inputs.values()), list(signature.outputs.values())
     if options.batch == "never" or not inputs or not outputs:
         return False
@@ -82,7 +82,7 @@ async def _is_batched(session: Session, signature: Signature, options: ModelOpti
 
 
 def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Any]:
-    """An array for each input; sizes that are open are one, but for the first, which is that of rows."""
+    """Return an array of zeros for each input, with `rows` for an unknown first size and 1 for other unknown sizes."""
     made = []
     for tensor in inputs.values():
         dims = tensor.dims or ()
@@ -92,7 +92,7 @@ def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Any]:
 
 
 class Single(Call):
-    """Each request is a step of its own."""
+    """Calls without batching: each request is a step of its own."""
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
         self._signature = signature
@@ -146,7 +146,7 @@ class Single(Call):
 
 
 class _Shared(Call):
-    """Requests are rows of steps, until a step gives other rows than it was fed: from then on each is its own."""
+    """Batched calls. Once a step returns another number of rows than it was fed, each request becomes its own step."""
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
         self._batched = session.batched(

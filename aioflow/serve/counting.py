@@ -1,4 +1,4 @@
-"""What becomes of a request, counted in one place for every transport."""
+"""Request outcomes, counted in one place for every transport."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _LOG: Final = logging.getLogger("aioflow.serve")
 
 @contextmanager
 def counted(model: ServedModel, only_failures: bool = False) -> Iterator[None]:
-    """A block in which a request to a model is answered; by what it raises, it is known what has become of it.
+    """Count the outcome of a request to a model, which the block answers. The outcome depends on the exception raised.
 
     Args:
-        only_failures: Whether it is only read in the block, and counts if it ends there.
+        model: The model.
+        only_failures: Count failures only, for a block that reads the request and does not answer it.
     """
     begun = perf_counter()
-    outcome = "gone"  # unless something else is said: the task is cancelled
+    outcome = "gone"  # unless set below: the task was cancelled
     try:
         yield
         outcome = "" if only_failures else "ok"

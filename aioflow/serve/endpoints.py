@@ -1,4 +1,4 @@
-"""What the service answers: each endpoint is an ASGI application, and errors become answers in one place."""
+"""The endpoints of the HTTP service. Each is an ASGI application; one place turns errors into answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["Endpoint", "Endpoints"]
 _LOG: Final = logging.getLogger("aioflow.serve")
 _JSON_LENGTH: Final = b"inference-header-content-length"
 _BYTES: Final = b"application/octet-stream"
-_LARGE: Final = 1 << 18  # bytes of a body or of arrays that are not worked on between two turns of the loop
+_LARGE: Final = 1 << 18  # bytes of work on the event loop; larger bodies and arrays are processed in a thread
 
 Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Endpoint:
-    """An ASGI application that answers what goes wrong as the protocol has it."""
+    """An ASGI application that returns errors in the protocol's form."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -48,7 +48,7 @@ class Endpoint:
         try:
             await self._answer(scope, receive, sending)
         except ClientDisconnectedError:
-            return  # there is nobody to tell
+            return  # the client is gone
         except Exception as error:
             if not isinstance(error, OpError):
                 _LOG.exception("%s %s failed", scope["method"], scope["path"])
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class Endpoints:
-    """What there is to ask, of the models of a repository."""
+    """The endpoints for the models of a repository."""
 
     def __init__(self, repository: Repository, limits: Limits) -> None:
         self._repository = repository
@@ -68,7 +68,11 @@ class Endpoints:
     # -- inference ----------------------------------------------------------------------------------------------------
 
     async def infer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call of a model. Neither a client who is slow to send nor one who is slow to read holds a version."""
+        """Answer an inference request.
+
+        The version is in use only while the model computes: a client that sends or reads slowly does not block its
+        unloading.
+        """
         name, version = scope["path_params"]["model"], scope["path_params"].get("version")
         with self.admission.holding() as held:
             with counted(self._repository.get(name, version), only_failures=True):
@@ -101,16 +105,16 @@ class Endpoints:
     # -- health and metadata ------------------------------------------------------------------------------------------
 
     async def live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whether the event loop turns."""
+        """Answer the liveness probe: the event loop runs."""
         await answer_json(send, {"live": True})
 
     async def ready(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whether every model that is wanted is there."""
+        """Answer the readiness probe: ready if every wanted model is loaded."""
         is_ready = self._repository.is_ready
         await answer_json(send, {"ready": is_ready}, 200 if is_ready else 503)
 
     async def model_ready(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whether a model can be called."""
+        """Answer if a model is ready."""
         path = scope["path_params"]
         try:
             self._repository.get(path["model"], path.get("version"))
@@ -120,22 +124,22 @@ class Endpoints:
             await answer_json(send, {"name": path["model"], "ready": True})
 
     async def server(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Which server this is."""
+        """Return the name, version and extensions of the server."""
         await answer_json(send, {"name": "aioflow", "version": RELEASE, "extensions": list(EXTENSIONS)})
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What a model takes and gives."""
+        """Return the metadata of a model: its inputs and outputs."""
         name = scope["path_params"]["model"]
         served = self._repository.get(name, scope["path_params"].get("version"))
         await answer_json(send, metadata_of(served, self._repository.versions(name)))
 
     async def config(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """How a model is served."""
+        """Return the configuration of a model."""
         path = scope["path_params"]
         await answer_json(send, config_of(self._repository.get(path["model"], path.get("version"))))
 
     async def statistics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What a version has done, or each of a model, or each there is."""
+        """Return the statistics of one version, of all versions of a model, or of all models."""
         path = scope["path_params"]
         found = self._repository.chosen(path.get("model"), path.get("version"))
         await answer_json(send, {"model_stats": [statistics_of(each) for each in found]})
@@ -143,19 +147,19 @@ class Endpoints:
     # -- the repository -----------------------------------------------------------------------------------------------
 
     async def index(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Which models and versions there are, and how they are; with {"ready": true}, those that can be called."""
+        """Return the models and versions with their states; with {"ready": true}, only those that are ready."""
         only = await self._parameters(scope, receive)
         only_ready = flag_of(only, "ready", "the request")
         await answer_json(send, index_of(self._repository.index(), only_ready=only_ready))
 
     async def load(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Load a model, or load it again."""
+        """Load or reload a model."""
         await self._parameters(scope, receive)
         await self._repository.load(scope["path_params"]["model"])
         await answer_json(send, {})
 
     async def unload(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take a model away."""
+        """Unload a model."""
         await self._parameters(scope, receive)
         await self._repository.unload(scope["path_params"]["model"])
         await answer_json(send, {})
@@ -166,5 +170,5 @@ class Endpoints:
             return json_object(body, self._limits) if body else {}
 
     async def nothing(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Nothing is there."""
+        """Raise NotFoundError, for all unknown paths."""
         raise NotFoundError("there is nothing at this address", expected="/v2/…", actual=scope["path"][:80])

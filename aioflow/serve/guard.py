@@ -1,4 +1,4 @@
-"""Who may ask: whoever has the token, where there is one, and no page of another site in a browser."""
+"""Access control of the HTTP service: the token, the host name, and the origin of requests."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ __all__ = ["Guard"]
 
 
 class Guard:
-    """Refuses whoever may not ask.
+    """A check that requests pass before they are answered.
 
-    A page of another site may have a browser send requests to this machine. Such a request says where it comes from, in
-    `Origin`, and is refused if that is not this service. A page may also have the name of its own site stand for this
-    machine; then `Host` has that name, and is refused where it is not one of `hosts`.
+    A page of another site can make a browser send requests to this machine. The browser puts the page's site into
+    `Origin`, and such a request is refused. A page can also make its own host name resolve to this machine (DNS
+    rebinding). `Host` then has that name, and the request is refused unless the name is one of `hosts`.
     """
 
     def __init__(
         self, token: str | None = None, hosts: Collection[str] | None = None, is_open: Collection[str] = ()
     ) -> None:
-        self._open = is_open  # what has no secrets: probes, the files of the page
+        # Paths without secrets: probes, and the files of the status page.
+        self._open = is_open
         self._hosts = None if hosts is None else frozenset(host.lower().encode() for host in hosts)
         self._bearer = Bearer(token)
 
     async def admits(self, scope: Scope, send: Send) -> bool:
-        """Whether a request may go on; if not, it has been answered."""
+        """Return True if the request may proceed. Otherwise an error has been sent."""
         try:
             self._check(scope)
         except OpError as error:
@@ -43,7 +44,7 @@ class Guard:
         if origin and origin.partition(b"://")[2] != host:
             raise PermissionDeniedError("a page of another site may not ask", expected="its own origin")
         is_open = path_of(scope) in self._open
-        # A browser always says by which name it asks; a prober that speaks HTTP/1.0 need not.
+        # A browser always sends Host; an HTTP/1.0 prober may omit it.
         asks_without_name = is_open and not host
         if self._hosts is not None and not asks_without_name and _without_port(host).lower() not in self._hosts:
             raise PermissionDeniedError("this is no name of the service", expected="a host that it allows")

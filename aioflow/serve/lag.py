@@ -1,4 +1,4 @@
-"""How late the event loop is: what it does at a time beyond the time that it was asked for."""
+"""Event loop lag: the delay of a timer beyond its due time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LAG_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.
 
 
 class LoopLag:
-    """Looks again and again how late the loop is.
+    """A periodic measurement of the event loop's lag.
 
     Args:
-        interval: Seconds between two looks.
+        interval: Seconds between two measurements.
 
     Attributes:
-        histogram: How many looks were at most so late as each of `LAG_BOUNDS`; the last, later.
-        seconds: Of all together.
-        worst: The most of all.
+        histogram: Number of measurements up to each of `LAG_BOUNDS`; the last entry counts longer ones.
+        seconds: The sum of all lags.
+        worst: The longest lag.
     """
 
     def __init__(self, interval: float = 0.1) -> None:
@@ -31,7 +31,7 @@ class LoopLag:
         self.worst = 0.0
 
     async def watch(self) -> NoReturn:
-        """The body of the task that looks."""
+        """Measure until cancelled."""
         while True:
             due = perf_counter() + self._interval
             await asyncio.sleep(self._interval)

@@ -1,4 +1,4 @@
-"""One budget of memory for the weights of all models of a process: what would not fit is refused before it is read."""
+"""A memory budget for the weights of all models of a process, checked before weights are read."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["MemoryBudget", "weight_bytes"]
 
 
 def weight_bytes(path: str | os.PathLike[str]) -> int:
-    """What the weights of a model file take, told without importing it. Blocks on the disk. Raises as `survey`."""
+    """Return the size of the weights of a model file without importing it. Blocks on the disk. Raises as `survey`."""
     return sum(each.size for each in survey(path, kind_of(path)).parameters)
 
 
 class MemoryBudget:
-    """Bytes that are taken and given back.
+    """A budget of bytes.
 
     Args:
-        limit: How many there are.
+        limit: The size of the budget.
 
     Attributes:
-        taken: How many are in use.
+        taken: The bytes in use.
     """
 
     def __init__(self, limit: int) -> None:
@@ -31,7 +31,7 @@ class MemoryBudget:
         self.taken = 0
 
     def take(self, count: int, what: str) -> None:
-        """Raise NoMemoryError, about `what`, where there are not so many left."""
+        """Reserve `count` bytes. Raise NoMemoryError, about `what`, if fewer are left."""
         if self.taken + count > self.limit:
             raise NoMemoryError(
                 f"there is no memory left for {what}",
@@ -41,5 +41,5 @@ class MemoryBudget:
         self.taken += count
 
     def give(self, count: int) -> None:
-        """They are not in use any more."""
+        """Release `count` bytes."""
         self.taken -= count

@@ -1,4 +1,4 @@
-"""What is said of models: their tensors, what they have done, and how they are. Plain data, for every transport."""
+"""Descriptions of models: tensors, configuration, state and statistics, as plain data for every transport."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _PLATFORM: Final = "aioflow"
 
 
 def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = True) -> dict[str, Any]:
-    """What a model takes and gives; a size that is open is -1.
+    """Return the inputs and outputs of a model. Unknown sizes are -1.
 
     Args:
-        parameters: Whether tensors have parameters: `optional`, of an input with a default value, and `labels`, of an
-            output whose columns have some. Optional inputs are left out without.
+        model: The model.
+        versions: Its versions.
+        parameters: Whether tensors have parameters: `optional` for an input with a default value, and `labels` for an
+            output with labelled columns. Without parameters, optional inputs are omitted.
     """
     signature = model.signature
     inputs, outputs = tensors_of(signature.inputs), tensors_of(signature.outputs)
@@ -42,8 +44,9 @@ def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = 
 
 
 def config_of(model: ServedModel) -> dict[str, Any]:
-    """Return how a model is served, in the words of Triton's extension. `dims` are those of a row, where requests share
-    steps.
+    """Return the configuration of a model in the format of Triton's extension.
+
+    If requests share steps, `dims` has the shape of a row.
     """
     is_batched = model.calls[model.signature_name].is_batched
     signature = model.signature
@@ -69,7 +72,7 @@ def config_of(model: ServedModel) -> dict[str, Any]:
 
 
 def tensors_of(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """Tensors of a signature, with the names that the protocol has for their types; a size that is open is -1."""
+    """Describe tensors of a signature, with the protocol's datatype names. Unknown sizes are -1."""
     return [
         {
             "name": name,
@@ -81,7 +84,7 @@ def tensors_of(tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]:
 
 
 def index_of(entries: Iterable[Entry], only_ready: bool = False) -> list[dict[str, str]]:
-    """The repository, in the words of Triton's extension; all of it, or what can be called."""
+    """Return the index of the repository in the format of Triton's extension, optionally only of ready versions."""
     return [
         {"name": each.name, "version": each.version, "state": each.state.value, "reason": each.reason}
         for each in entries
@@ -90,7 +93,7 @@ def index_of(entries: Iterable[Entry], only_ready: bool = False) -> list[dict[st
 
 
 def statistics_of(model: ServedModel) -> dict[str, Any]:
-    """What a version has done, in the words of Triton's extension. Times are in nanoseconds."""
+    """Return the statistics of a version in the format of Triton's extension. Times are in nanoseconds."""
     tally = model.tally
     batches = [call.statistics() for call in model.all_calls]
     succeeded, failed = tally.outcomes["ok"], sum(tally.outcomes.values()) - tally.outcomes["ok"]

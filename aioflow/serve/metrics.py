@@ -1,6 +1,6 @@
-"""What Prometheus reads: the counters that the service keeps anyway, put into its form when it asks.
+"""Prometheus metrics: the service's counters, converted when Prometheus requests them.
 
-Every application has a registry of its own, so that several in one process do not meet.
+Each application has its own registry, so several in one process do not collide.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class ServiceMetrics(Collector):
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        """For the registry."""
+        """Yield the metrics; the registry calls this."""
         models = self._repository.served()
         yield from _of_requests(models)
         yield from _of_steps(models)

@@ -1,6 +1,6 @@
-"""One version of a model, opened, initialized and warmed up, in a session of its own.
+"""One version of a model: opened, initialized and warmed up, in its own session.
 
-Sessions of one process share the threads of their devices, whatever the number of models; variables they do not share.
+The sessions of one process share the threads of their devices, but no variables.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from aioflow.work.threads import in_thread
 __all__ = ["SIGNATURE", "ServedModel", "open_served"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
-SIGNATURE: Final = "signature"  # the request parameter that names another than the default one
+SIGNATURE: Final = "signature"  # the request parameter that selects a signature other than the default
 
-Opener = Callable[..., Model]  # of a path, and of shapes= where the source has some
+Opener = Callable[..., Model]  # of a path, and of shapes= if the source has shapes
 
 
 class ServedModel:
-    """A version of a model that answers requests. `open_served` makes it; `close` must follow.
+    """A version of a model that answers requests. Created by `open_served`; the creator must call `close`.
 
     Attributes:
-        name, version: Whose answers they are.
-        model: What was opened.
-        session: Where it runs.
-        calls: By signature.
-        optional: Calls that give optional inputs, by signature; empty where there are none.
-        tally: What has become of its requests.
+        name, version: Name and version of the model.
+        model: The opened model.
+        session: The session that runs its steps.
+        calls: Calls by signature.
+        optional: Calls with optional inputs, by signature, for signatures that have optional inputs.
+        tally: The outcomes of its requests.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ServedModel:
             if model.signatures[name].optional
         }
         self.tally = RequestTally()
-        self.weight_bytes = 0  # that it has of the repository's budget
+        self.weight_bytes = 0  # its share of the repository's memory budget
         self.signature_name = _default_signature(model)
         self._users = 0
         self._is_retired = False
@@ -77,12 +77,12 @@ class ServedModel:
 
     @property
     def users(self) -> int:
-        """How many requests are being answered."""
+        """The number of requests that are being answered."""
         return self._users
 
     @contextmanager
     def used(self) -> Iterator[ServedModel]:
-        """A block in which it stays open. Raises UnavailableError: it is being closed."""
+        """Keep the version open inside the block. Raises UnavailableError if it is being closed."""
         if self._is_retired:
             raise UnavailableError(f"model {self.name!r} version {self.version} is being unloaded")
         self._users += 1
@@ -95,11 +95,11 @@ class ServedModel:
                 self._unused.set()
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request. Its arrays must not change meanwhile.
+        """Answer a request. The request's arrays must not change until it is answered.
 
         Raises:
-            MalformedRequestError: it has other inputs than the model, or asks for other outputs.
-            OpError: as `Batched`.
+            MalformedRequestError: the inputs do not match the model's, or an unknown output is requested.
+            OpError: as for `Batched`.
         """
         name = self._signature_of(request)
         signature, call = self.model.signatures[name], self.calls[name]
@@ -127,7 +127,7 @@ class ServedModel:
 
     @property
     def signature(self) -> Signature:
-        """The default one."""
+        """The default signature."""
         return self.model.signatures[self.signature_name]
 
     @property
@@ -135,13 +135,13 @@ class ServedModel:
         """The calls of all signatures, with and without optional inputs."""
         return [*self.calls.values(), *(each.call for each in self.optional.values())]
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     async def close(self, patience: float | None = None) -> None:
-        """Take no more requests, wait until those that there are have been answered, and close the session.
+        """Refuse new requests, wait until pending ones are answered, and close the session.
 
         Args:
-            patience: Seconds that are waited; what has not been answered by then is stopped.
+            patience: Seconds to wait; requests that are still pending then are stopped.
         """
         self._is_retired = True
         try:
@@ -153,12 +153,12 @@ class ServedModel:
             await self.session.close()
 
     def hurry(self) -> None:
-        """End the wait for requests in `close`, and stop those that are left."""
+        """End the wait in `close` and stop the pending requests."""
         self._unused.set()
 
 
 def _arrays(given: Mapping[str, Any], signature: Signature) -> dict[str, Any]:
-    """Return the arrays in the order of the signature, checked."""
+    """Return the arrays in the order of the signature, after checking names, dtypes and shapes."""
     known = signature.all_inputs
     if not signature.inputs.keys() <= given.keys() <= known.keys():
         raise MalformedRequestError(
@@ -202,7 +202,7 @@ def _default_signature(model: Model) -> str:
 
 
 def _servable(model: Model) -> dict[str, Signature]:
-    """The signatures whose tensors the protocol has types for. Raises UnimplementedError: the default one is not."""
+    """Return the signatures whose dtypes the protocol supports. Raise UnimplementedError if the default has others."""
     default, found = _default_signature(model), {}
     for key, signature in model.signatures.items():
         try:
@@ -228,7 +228,7 @@ def _is_servable(tensor: Tensor) -> bool:
 
 
 def _plain(signature: Signature) -> Signature:
-    """The signature with tensors for outputs whose columns have labels: the protocol has arrays alone."""
+    """Return the signature with plain tensors for labelled outputs, because the protocol supports arrays only."""
     outputs = {name: values_of(tensor) for name, tensor in signature.outputs.items()}
     return replace(signature, outputs=outputs)
 
@@ -236,10 +236,10 @@ def _plain(signature: Signature) -> Signature:
 async def open_served(
     name: str, version: int, path: str | os.PathLike[str], options: ModelOptions, opener: Opener = open_model
 ) -> ServedModel:
-    """Open a model, give its variables their values, and run its first steps.
+    """Open a model, initialize its variables, and run its first steps.
 
     Raises:
-        OpError: it cannot be opened, or its types cannot be served.
+        OpError: the model cannot be opened, or its dtypes cannot be served.
     """
     model = await in_thread(opener, path, effects=False)
     signatures = _servable(model)
@@ -261,6 +261,7 @@ async def _warm(served: ServedModel) -> None:
     for key, call in served.calls.items():
         try:
             await call.warmup()
-        except OpError as error:  # zeros are no image, and no sentence
+        except OpError as error:
+            # Some models reject zeros, for example as an encoded image or as a sentence.
             _LOG.warning("%s version %d, signature %s, is not warmed up: %s", served.name, served.version, key, error)
     await served.session.prepared()

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the service, made from the table of its routes."""
+"""The OpenAPI document of the service, generated from the table of its routes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["openapi_document"]
 
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
-_GUARD: Final = (400, 403)  # a header that is there twice, a page of another site
-_AGAIN: Final = (429, 503)  # which say when to come again
+_GUARD: Final = (400, 403)  # a repeated header; a cross-origin request
+_AGAIN: Final = (429, 503)  # responses with Retry-After
 _LENGTH: Final = "Inference-Header-Content-Length"
 _LENGTH_SAYS: Final = "How many bytes of the body are JSON; the tensors follow it. Without it, all are."
 _PARAMETERS: Final[Mapping[str, dict[str, Any]]] = {
@@ -34,10 +34,11 @@ _QUERY: Final[Mapping[str, dict[str, Any]]] = {
 
 
 def openapi_document(lines: Iterable[Line], has_token: bool) -> dict[str, Any]:
-    """The document, OpenAPI 3.1.
+    """Return the document in OpenAPI 3.1.
 
     Args:
-        has_token: Whether requests must bring one.
+        lines: The routes.
+        has_token: Whether requests need a token.
     """
     paths: dict[str, dict[str, Any]] = {}
     for line in lines:

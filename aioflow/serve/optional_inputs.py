@@ -1,4 +1,4 @@
-"""Requests that give optional inputs: each is a step of its own, in which the others have their default values."""
+"""Requests with optional inputs: each is a step of its own, which feeds the defaults of the omitted inputs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["OptionalInputs"]
 class OptionalInputs:
     """Calls of a signature with any of its optional inputs.
 
-    All of them share one compiled step, whichever inputs they give: clients do not choose how many are compiled.
+    All requests share one compiled step that is fed every input, so clients cannot cause the compilation of many steps.
 
     Attributes:
-        call: The step, to which every input is fed.
+        call: The step.
     """
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:

@@ -1,4 +1,4 @@
-"""How models are served."""
+"""Options for serving models."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ BATCH: Final = get_args(Batch)
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How a model is served.
+    """Options for serving a model.
 
     Attributes:
-        batch: Whether concurrent requests may share a step, of signatures whose inputs and outputs all have an open
-            first size: "proven", where it follows from the ops that rows do not depend on one another; "auto", also
-            where that is not known, and steps with random rows before the model is ready (`warmup`) show nothing else;
-            "always", whatever is known; "never".
-        max_batch_size, batch_timeout, max_enqueued_batches, max_concurrent_batches, allowed_batch_sizes: As of
-            `Session.batched`. Of what cannot be batched, `max_concurrent_batches` steps run at once, and
+        batch: Whether concurrent requests may share a step. Requires a signature whose inputs and outputs all have an
+            unknown first size. "proven": only if the ops prove that rows are independent. "auto": also if nothing is
+            proven, but steps with random rows show no dependence before the model is ready (`warmup`). "always": in
+            any case. "never": not at all.
+        max_batch_size, batch_timeout, max_enqueued_batches, max_concurrent_batches, allowed_batch_sizes: As in
+            `Session.batched`. Without batching, `max_concurrent_batches` steps run at once, and
             `max_batch_size * max_enqueued_batches` requests may wait.
-        pad: By the name of an input, as of `Session.batched`, for rows that differ in length.
-        timeout: Seconds, after which a request is given up that has no limit of its own; a longer one of its own
-            is cut to it. None for no limit.
-        warmup: Whether steps are run with zeros before a model is ready.
-        json_nan: What an answer in JSON has in the place of NaN and infinities, which JSON has not: "error" refuses to
-            answer so, and says that tensors may be asked for as bytes; "null" is what it says.
-        config: Settings of the model's session. By default, parts of its steps are computed by another engine where one
-            is installed (`SessionConfig.delegate`).
+        pad: By input name, as in `Session.batched`, for rows of different lengths.
+        timeout: Time limit of a request in seconds, and the maximum for requests that state a limit. None for no limit.
+        warmup: Whether to run steps with zeros before a model is ready.
+        json_nan: The JSON form of NaN and infinities, which JSON lacks. "error" fails the request with a hint to
+            request tensors as bytes; "null" writes null.
+        config: Settings of the model's session. By default, another engine computes parts of its steps if one is
+            installed (`SessionConfig.delegate`).
     """
 
     batch: Batch = "auto"
@@ -64,7 +63,7 @@ class ModelOptions:
         check_seconds(self.timeout, "ModelOptions.timeout")
 
     def limited(self, timeout: float | None) -> float | None:
-        """The time limit of a request that asks for this one."""
+        """Return the effective time limit of a request with this `timeout`."""
         if timeout is None or self.timeout is None:
             return self.timeout if timeout is None else timeout
         return min(timeout, self.timeout)

@@ -1,4 +1,4 @@
-"""The trial of whether rows depend on one another, by steps with random rows, together and each alone."""
+"""An experiment that tests whether rows depend on one another, by steps with random rows, together and alone."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["keeps_rows_apart"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _ROWS: Final = 3
-_SIZES: Final = (5, 1)  # what open sizes but the first are taken to be: 1 where a model refuses the other
-_WORDS: Final = (True, False)  # whether each row has texts of more words; numbers where a model refuses that
-_ROUNDING: Final = 1e-3  # of the largest value in a column: products of matrices of other sizes are rounded otherwise
-_COARSE: Final = 3e-2  # of a dtype of 16 bits
-_NOISE: Final = 1e-3  # of that, of the largest value of all: a column may be the difference of large numbers
+_SIZES: Final = (5, 1)  # values for unknown sizes other than the first; 1 if a model rejects the other
+_WORDS: Final = (True, False)  # texts with a different number of words per row; numbers only if a model rejects that
+_ROUNDING: Final = 1e-3  # relative to the largest value in a column: matrix products round differently for other sizes
+_COARSE: Final = 3e-2  # for 16-bit dtypes
+_NOISE: Final = 1e-3  # relative to that, for the largest value of all: a column may be a difference of large numbers
 
 Step = Callable[..., Awaitable[list[Any]]]
 
 
 async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
-    """Return whether steps of two and three rows give what steps of each of them give; False where they fail."""
+    """Return True if steps of two and three rows yield the same as steps of single rows. False if the steps fail."""
     inputs = list(signature.inputs.values())
     step = session.make_callable(list(signature.outputs.values()), inputs)
     failure: OpError | None = None
@@ -51,8 +51,10 @@ async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
 
 
 def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generator) -> Any:
-    """Rows of values that are not 0: one of positive, one of negative, one of both; of integers, small ones. Of texts,
-    one row of numbers, one of two, one of three; or all of one.
+    """Return three random rows without zeros.
+
+    Floats: one row of positive values, one of negative ones, one of both. Integers: small ones. Texts: rows of one, two
+    and three numbers if `words`, else of one number each.
     """
     dims = tensor.dims or (None,)
     shape = (_ROWS, *(size if each is None else each for each in dims[1:]))
@@ -73,7 +75,7 @@ def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generato
 
 
 def _agree(together: Sequence[Any], alone: Sequence[Sequence[Any]]) -> bool:
-    """Return whether each output of a step consists of the outputs of its rows, along axis 0."""
+    """Return True if each output of a step is the concatenation of its rows' outputs along axis 0."""
     parts = zip(*alone, strict=True)
     return all(_is_joined(np.asarray(v), list(map(np.asarray, each))) for v, each in zip(together, parts, strict=True))
 

@@ -1,4 +1,4 @@
-"""The log of a program that is nothing but a service."""
+"""Logging of a program that only runs a service."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ __all__ = ["log_changes", "log_no_garbage"]
 
 
 def log_no_garbage() -> None:
-    """Have no line for each piece of garbage that is sent: anybody could fill the disk with them."""
+    """Suppress uvicorn's warnings about malformed requests, with which any client could fill the disk."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 def log_changes() -> None:
-    """Say on the error output what becomes of models while they are served, unless a module that the program has
-    imported has seen to its log.
-    """
+    """Log changes of the models to standard error, unless an imported module has configured this logger."""
     log = logging.getLogger("aioflow.serve")
     if not log.hasHandlers():
         handler = logging.StreamHandler()

@@ -1,8 +1,8 @@
-"""The models of a service, by name and version: loaded, unloaded, and replaced without a lost request.
+"""The models of a service, by name and version: loaded, unloaded, and replaced without losing a request.
 
-What replaces a version is opened and warmed up first; then it takes over, at once for all versions of the model; then
-what it has replaced answers those who came before, and is closed. Tasks belong to the repository's group, so a client
-who asks for a model and goes away stops nothing half-way.
+A replacement is opened and warmed up first. Then it takes over, for all versions of the model at once. The replaced
+version answers its pending requests and is closed. The tasks belong to the repository's group, so a client that
+disconnects does not interrupt a load.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["Entry", "Repository", "State"]
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger("aioflow.serve")
-_LOOKS: Final = (0.0, 0.05, 0.5)  # seconds before each look for the garbage of a version
+_LOOKS: Final = (0.0, 0.05, 0.5)  # seconds before each collection of a version's garbage
 
 
 class State(enum.Enum):
-    """How a version is, in the words of Triton's repository index."""
+    """The state of a version, as in Triton's repository index."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -49,7 +49,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the index: a version, or a model of which there is none."""
+    """An entry of the index: a version, or a model without versions."""
 
     name: str
     version: str
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of a name."""
+    """The state of one model."""
 
     source: ModelSource
     options: ModelOptions
@@ -67,8 +67,8 @@ class _Model:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_loading: bool = False
     is_wanted: bool = True
-    tallies: dict[int, RequestTally] = field(default_factory=dict)  # which go on, whatever replaces a version
-    failure: str = ""  # why there is none, or not the one that was asked for last
+    tallies: dict[int, RequestTally] = field(default_factory=dict)  # kept when a version is replaced
+    failure: str = ""  # why there is no version, or why the last load failed
 
 
 class Repository:
@@ -81,11 +81,11 @@ class Repository:
 
     Args:
         models: By name, the path of a model or of a folder of its versions, or a `ModelSource`.
-        options: How they are served; a mapping has those of each name, and by `None` those of all others.
-        memory_budget: Bytes that the weights of all models may take together, those of a version that is being replaced
-            included: what would not fit is refused before it is read. None for no limit.
-        drain_seconds: How long requests to a version that is replaced or unloaded may take to be answered.
-        opener: What reads a model; blocks.
+        options: The options of all models, or a mapping with the options by name, and by `None` those of all others.
+        memory_budget: Bytes for the weights of all models, including versions that are being replaced. A model that
+            does not fit is rejected before it is read. None for no limit.
+        drain_seconds: Time for the pending requests of a version that is replaced or unloaded.
+        opener: Reads a model; blocks.
     """
 
     def __init__(
@@ -115,15 +115,17 @@ class Repository:
         self._group: asyncio.TaskGroup | None = None
         self._leaving: set[ServedModel] = set()
         self._loads: set[asyncio.Task[None]] = set()
-        self._closes: set[asyncio.Task[None]] = set()  # of versions; a cancelled one might not have begun
+        self._closes: set[asyncio.Task[None]] = (
+            set()
+        )  # closings of versions; never cancelled, since a cancelled task might not have started
         self._is_closing = False
-        self._change = asyncio.Event()  # set once, with the next change of what makes it ready
+        self._change = asyncio.Event()  # set at the next change that may affect `is_ready`, then replaced
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- opening and closing ------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """Whether it has been entered, and not left."""
+        """True inside the `async with` block."""
         return self._group is not None
 
     async def __aenter__(self) -> Repository:
@@ -155,16 +157,16 @@ class Repository:
                 await although_cancelled(task)
             raise
         finally:
-            await group.__aexit__(None, None, None)  # which has no task any more
+            await group.__aexit__(None, None, None)  # no tasks are left
 
     def drain(self) -> None:
-        """The service is to end: it is not ready any more, and loads nothing. Requests are answered still."""
+        """Prepare for the end: report not ready and refuse loads, but still answer requests."""
         self._is_closing = True
         self._note_change()
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model that is wanted is there."""
+        """True if every wanted model is loaded."""
         wanted = [model for model in self._models.values() if model.is_wanted]
         return self.is_open and not self._is_closing and all(model.versions for model in wanted)
 
@@ -176,15 +178,15 @@ class Repository:
         self._change.set()
         self._change = asyncio.Event()
 
-    # -- what there is ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
-        """Of all models, whether or not they are loaded."""
+        """The names of all models, loaded or not."""
         return list(self._models)
 
     def index(self) -> list[Entry]:
-        """Every version, by name and number; of a model without any, one line that says why."""
+        """Return all versions by name and number; for a model without versions, one entry with the reason."""
         return [entry for name in sorted(self._models) for entry in self._lines(name, self._models[name])]
 
     def _lines(self, name: str, model: _Model) -> Iterator[Entry]:
@@ -197,19 +199,19 @@ class Repository:
             yield Entry(name, "", state, "" if model.is_loading else model.failure or "unloaded")
 
     def served(self) -> list[ServedModel]:
-        """All versions that are ready."""
+        """Return all versions that are ready."""
         return [served for model in self._models.values() for served in model.versions.values()]
 
     def versions(self, name: str) -> list[int]:
-        """The versions of a model that are ready. Raises as `get`."""
+        """Return the versions of a model that are ready. Raises as `get`."""
         return sorted(self._found(name).versions)
 
     def get(self, name: str, version: str | None = None) -> ServedModel:
-        """A version that is ready; by default the newest.
+        """Return a version that is ready, by default the newest.
 
         Raises:
             NotFoundError: there is no such model, or not that version of it.
-            UnavailableError: it is being loaded, or could not be.
+            UnavailableError: the model is being loaded, or could not be loaded.
         """
         model = self._found(name)
         if not model.versions:
@@ -227,7 +229,7 @@ class Repository:
         return found
 
     def chosen(self, name: str | None, version: str | None) -> list[ServedModel]:
-        """A version, or each of a model, or each there is that is ready. Raises as `get`."""
+        """Return one version, all ready versions of a model, or all ready versions of all models. Raises as `get`."""
         if name is None:
             return self.served()
         newest = self.get(name, version)
@@ -235,7 +237,7 @@ class Repository:
 
     @contextmanager
     def used(self, name: str, version: str | None = None) -> Iterator[ServedModel]:
-        """A block in which a version stays open, whatever replaces it. Raises as `get`."""
+        """Keep a version open inside the block, even if it is replaced. Raises as `get`."""
         with self.get(name, version).used() as served:
             yield served
 
@@ -250,8 +252,9 @@ class Repository:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     async def load_all(self, but: Collection[str] = ()) -> None:
-        """Load every model, one after the other, but for those that are taken away. Raises what the first raises that
-        cannot be loaded, with its name.
+        """Load the models one after the other, and unload those in `but`.
+
+        Raises the error of the first model that fails to load, with the model's name added.
         """
         for name in self._models:
             try:
@@ -261,22 +264,22 @@ class Repository:
                 raise
 
     async def load(self, name: str) -> None:
-        """Load a model, or load it again as it now is; what was there goes on answering until the new one can.
+        """Load or reload a model. The old versions answer requests until the new ones are ready.
 
         Raises:
-            NotFoundError: there is no such model, or nothing in its place.
-            OpError: it cannot be opened. What was there still is.
+            NotFoundError: there is no such model, or nothing at its path.
+            OpError: it cannot be opened. The old versions stay.
         """
         model = self._found(name)
         await self._owned(self._load(name, model))
 
     async def unload(self, name: str) -> None:
-        """Take a model away, and wait until its requests have been answered. Raises as `load`."""
+        """Unload a model, and wait until its requests are answered. Raises as `load`."""
         model = self._found(name)
         await self._owned(self._unload(name, model))
 
     async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this in a task of the group, to its end, whether or not the caller waits for it."""
+        """Run `work` in a task of the group, to its end, even if the caller is cancelled."""
         if self._group is None or self._is_closing:
             work.close()
             raise UnavailableError("the service is not open, or is about to end")
@@ -292,7 +295,7 @@ class Repository:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._loads.discard(task)
-            work.close()  # of a task that was cancelled before it began
+            work.close()  # if the task was cancelled before it started
             _settle(outcome, _ending())
 
         task = self._group.create_task(run())
@@ -354,7 +357,7 @@ class Repository:
             _LOG.info("model %s has been taken away", name)
 
     def _leave(self, model: _Model, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-        """Let go of all versions of a model, in tasks of a group."""
+        """Close all versions of a model in tasks of the group, and return the tasks."""
         closes = []
         while model.versions:
             served = model.versions.popitem()[1]
@@ -370,14 +373,15 @@ class Repository:
         count, graph = served.weight_bytes, weakref.ref(served.model.graph)
         try:
             await served.close(self._drain_seconds)
-        except Exception:  # it is of no use any more, and the others are not to end on its account
+        except Exception:
+            # The version is unused now, and an error here would cancel the whole group.
             _LOG.exception("%s version %d has not been closed properly", served.name, served.version)
         finally:
             self._leaving.discard(served)
             self._give_back(count)
         del served
-        # A graph and its nodes refer to one another: left to itself, Python may keep the weights for many reloads. And
-        # while the loop has callbacks of the session to call, a look at the garbage does not find it.
+        # A graph and its nodes form reference cycles: without an explicit collection Python may keep the weights for
+        # many reloads. A collection misses the graph while the loop has callbacks of the session, so it is repeated.
         for pause in _LOOKS:
             await asyncio.sleep(pause)
             await in_thread(gc.collect, effects=False)
@@ -396,4 +400,4 @@ def _settle(outcome: asyncio.Future[None], error: Exception | None) -> None:
         outcome.set_result(None)
     else:
         outcome.set_exception(error)
-        outcome.exception()  # somebody has looked, should whoever asked be gone
+        outcome.exception()  # mark it as retrieved: the caller may have been cancelled

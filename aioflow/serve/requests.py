@@ -1,4 +1,4 @@
-"""Requests as they come in by ASGI: bodies within their limits, and answers as they go out."""
+"""Reading of ASGI requests within their limits, and sending of responses."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from aioflow.serve.protocol import (
 __all__ = ["answer", "answer_error", "answer_json", "header", "path_of", "read_body"]
 
 JSON: Final = b"application/json"
-_PIECE: Final = 1 << 18  # bytes
-_SENT_PIECE: Final = 1 << 16  # bytes of what is compressed
+_PIECE: Final = 1 << 18  # bytes of a decompressed or sent piece
+_SENT_PIECE: Final = 1 << 16  # bytes of a compressed piece
 _PLAIN: Final = (b"", b"identity")
-# Of zlib, the number that says which of the two formats to expect.
+# The `wbits` argument of zlib, which selects the format.
 _COMPRESSED: Final[Mapping[bytes, int]] = {b"gzip": 31, b"deflate": 15}
 _ACCEPTED: Final = b", ".join(_COMPRESSED)
 
 
 def path_of(scope: Scope) -> str:
-    """The path of a request within this application, wherever that is mounted."""
+    """Return the path of a request within this application, without the prefix where it is mounted."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
 
 def header(scope: Scope, name: bytes) -> bytes:
-    """The value of a header that may be there once, without space around it.
+    """Return the value of a header, stripped, or b"" if it is missing.
 
     Raises:
-        MalformedRequestError: it is there twice.
+        MalformedRequestError: the header occurs more than once.
     """
     found = [value for key, value in scope["headers"] if key == name]
     if len(found) > 1:
@@ -52,7 +52,7 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 
 def whole_header(scope: Scope, name: bytes) -> int | None:
-    """A header that is a whole number. Raises MalformedRequestError."""
+    """Return the value of a numeric header, or None if it is missing. Raises MalformedRequestError."""
     value = header(scope, name)
     if not value:
         return None
@@ -67,10 +67,10 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits, held: Held) 
     """Return the body of a request, read-only and decompressed.
 
     Raises:
-        UnknownEncodingError: it is compressed in another way than by gzip or deflate.
-        MalformedRequestError: it is not what its Content-Encoding says.
-        TooLargeError, DeadlineExceededError, ResourceExhaustedError, ClientDisconnectedError: as of `_sent_body`; it is
-            too large, too, where it would be when it is decompressed.
+        UnknownEncodingError: it is compressed, but not by gzip or deflate.
+        MalformedRequestError: it does not match its Content-Encoding.
+        TooLargeError: it is too large, before or after decompression.
+        DeadlineExceededError, ResourceExhaustedError, ClientDisconnectedError: as in `_sent_body`.
     """
     encoding = header(scope, b"content-encoding").lower()
     if encoding in _PLAIN:
@@ -83,8 +83,9 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits, held: Held) 
 
 
 async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, held: Held) -> memoryview:
-    """Return what was compressed. It grows piece by piece, with a turn for others after each, and no further than it
-    may: a few bytes stand for many.
+    """Decompress a body in pieces, up to the limit: a few bytes may expand to very many.
+
+    Other tasks can run after each piece.
     """
     body, stream, compressed, at = bytearray(), zlib.decompressobj(form), memoryview(sent), 0
     try:
@@ -98,7 +99,7 @@ async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, hel
                     raise _too_large(limits, len(body))
                 await asyncio.sleep(0)
             if stream.eof:
-                break  # whatever follows
+                break  # trailing data is rejected below
             await asyncio.sleep(0)
     except zlib.error as error:
         raise MalformedRequestError("the request is not compressed as it says", actual=str(error)) from error
@@ -110,14 +111,11 @@ async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, hel
 async def _sent_body(scope: Scope, receive: Receive, limits: Limits, held: Held) -> bytes | memoryview:
     """Return the body as it was sent.
 
-    It grows in one piece: small ones would be joined in the end, which takes as much again, and their places, between
-    those of other requests, would stay with the process.
-
     Raises:
-        TooLargeError: it is larger than may be; nothing of what is too much is kept.
-        DeadlineExceededError: it does not come.
-        ResourceExhaustedError: others have so much that there is no room.
-        ClientDisconnectedError: the client has gone.
+        TooLargeError: it exceeds the limit; the excess is not stored.
+        DeadlineExceededError: it does not arrive in time.
+        ResourceExhaustedError: other requests use the available memory.
+        ClientDisconnectedError: the client has disconnected.
     """
     length = whole_header(scope, b"content-length")
     if length is not None and length > limits.body_bytes:
@@ -129,6 +127,8 @@ async def _sent_body(scope: Scope, receive: Receive, limits: Limits, held: Held)
         if len(first) > limits.body_bytes:
             raise _too_large(limits, len(first))
         return first
+    # One growing buffer: joining many pieces would need twice the memory, and the freed pieces, scattered between those
+    # of other requests, would fragment the heap.
     body, total = bytearray(first), len(first)
     try:
         async with asyncio.timeout(limits.body_seconds):
@@ -169,13 +169,13 @@ def _too_slow(limits: Limits) -> DeadlineExceededError:
     return DeadlineExceededError("the body of the request does not come", expected=f"all in {limits.body_seconds} s")
 
 
-# -- answers ----------------------------------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
 async def answer(
     to: Send, status: int, body: bytes, kind: bytes = JSON, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
-    """A whole answer; what is large in pieces, so that no more is in the server's buffers than the client reads."""
+    """Send a whole response, in pieces if it is large, so that the server never buffers more than one unread piece."""
     lines = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *headers]
     await to({"type": "http.response.start", "status": status, "headers": lines})
     if len(body) > _PIECE:
@@ -186,15 +186,17 @@ async def answer(
 
 
 async def answer_json(to: Send, document: Any, status: int = 200) -> None:
-    """A document."""
+    """Send a JSON document."""
     await answer(to, status, json.dumps(document, separators=(",", ":")).encode())
 
 
 async def answer_error(to: Send, error: BaseException, close: bool = False) -> None:
-    """What was wrong, as the protocol has it.
+    """Send an error in the protocol's form.
 
     Args:
-        close: Whether the connection is of no use any more, since a part of the request is still to come.
+        to: The connection.
+        error: The error.
+        close: Whether to close the connection, because a part of the request is still unread.
     """
     headers = []
     after = retry_after(error)

@@ -1,6 +1,6 @@
-"""The table of all that can be asked: each line has the address, what answers, and what a document says of it.
+"""The table of HTTP routes: each has its path, its endpoint, and its description for the OpenAPI document.
 
-The application, the guard and `/openapi.json` are made from these lines.
+The application, the guard and `/openapi.json` are derived from these routes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _VERSION: Final = _MODEL + "/versions/{version}"
 _STORED: Final = "/v2/repository/models/{model}"
 INFER: Final = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 
-# What may go wrong, besides what the guard refuses.
-_READING: Final = (400, 413, 415, 429, 504)  # of a body
-_FINDING: Final = (404, 503)  # of a model
+# Statuses of errors, besides those of the guard.
+_READING: Final = (400, 413, 415, 429, 504)  # reading a body
+_FINDING: Final = (404, 503)  # finding a model
 _COMPUTING: Final = (500, 501, 507)
 _CALLING: Final = (*_READING, *_FINDING, *_COMPUTING)
 
@@ -32,18 +32,18 @@ _BYTES: Final = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that can be asked.
+    """One HTTP route.
 
     Attributes:
-        method, path: Where.
-        answer: What answers, as an ASGI application.
-        says: What it is, in a sentence.
-        gives: The media types of a good answer; of JSON the name of its schema, and "" of others.
-        takes: The same of a body that a request may have; None for no body.
+        method, path: The requests that it matches.
+        answer: The endpoint, an ASGI application.
+        says: Its description, a sentence.
+        gives: The media types of a successful response, each with the name of its schema; "" if it is not JSON.
+        takes: The same for the request body; None if requests have no body.
         fails: The statuses of errors, besides those of the guard.
-        not_ready: The schema of an answer with 503 that is not an error; "" for none.
-        query: The parameters that it may have behind `?`.
-        is_open: Whether it is answered without a token.
+        not_ready: The schema of a 503 response that is not an error; "" for none.
+        query: The names of the query parameters.
+        is_open: True if it requires no token.
     """
 
     method: str
@@ -59,7 +59,7 @@ class Line:
 
 
 def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) -> list[Line]:
-    """All of them. What is asked most comes first."""
+    """Return all routes, the most frequent first."""
     tensors = {_JSON: "InferRequest", _BYTES: ""}, {_JSON: "InferResponse", _BYTES: ""}
     calls = [
         Line("POST", path + "/infer", endpoints.infer, "Call a model", tensors[1], tensors[0], _CALLING)

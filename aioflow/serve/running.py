@@ -1,4 +1,4 @@
-"""Tasks that end by themselves with the block in which a service runs."""
+"""A task group for the tasks of a service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["running"]
 
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[asyncio.TaskGroup]:
-    """A group whose tasks end by themselves at the end of the block; what that raises comes out as it is."""
+    """Yield a group whose tasks must end on their own at the end of the block.
+
+    An error of the block is raised as it is, not in an ExceptionGroup.
+    """
     group = asyncio.TaskGroup()
     await group.__aenter__()
     try:

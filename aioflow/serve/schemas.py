@@ -1,4 +1,4 @@
-"""The forms of what goes in and out over HTTP, as JSON Schemas (those of OpenAPI 3.1), by name."""
+"""The JSON Schemas of HTTP requests and responses, by name, in the dialect of OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOST: Final = (1 << 63) - 1
 
 
 def ref(name: str) -> Schema:
-    """The schema of that name."""
+    """Return a reference to the schema `name`."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _object(needed: Mapping[str, Schema], **more: Schema) -> Schema:
-    """An object that has all of `needed`, and perhaps more."""
+    """Return the schema of an object with all members of `needed`, and optional members `more`."""
     return {"type": "object", "properties": {**needed, **more}, "required": list(needed)}
 
 

@@ -1,4 +1,4 @@
-"""The service with a server of its own: uvicorn in the event loop of whoever runs it, which keeps its signals."""
+"""The service with its own HTTP server: uvicorn in the caller's event loop. The caller keeps its signal handlers."""
 
 from __future__ import annotations
 
@@ -33,22 +33,24 @@ _BACKLOG: Final = 2048
 
 
 class Server:
-    """A service that listens while its block runs.
+    """A service that listens inside its block.
 
         async with aioflow.serve.Server({"digits": "models/digits"}) as server:
-            await server.ready()  # every model is there
+            await server.ready()  # every model is loaded
             print(server.url)
             await server.stopped()
 
-    With `ServerOptions.grpc_port`, the same models are asked over gRPC at `grpc_address`, too.
+    With `ServerOptions.grpc_port`, the same models are also served over gRPC at `grpc_address`.
 
-    Leaving the block answers the requests that have begun, refuses others, and closes the models.
+    Leaving the block answers pending requests, refuses others, and closes the models.
 
     Args:
-        models, options, limits: As of `create_app`.
-        where: Where it listens.
-        memory_budget: As of `Repository`.
-        sockets: Sockets that listen already, in place of that address.
+        models: As in `create_app`.
+        options: As in `create_app`.
+        where: Address, token and TLS settings.
+        limits: As in `create_app`.
+        memory_budget: As in `Repository`.
+        sockets: Listening sockets to use instead of the address in `where`.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Server:
             if self._grpc is not None:
                 self.grpc_address = (await self._grpc.__aenter__()).address
                 stack.push_async_exit(partial(_leave_grpc, self._grpc, serving))
-                stack.callback(self._leave, server)  # at the end, both transports answer requests at the same time
+                stack.callback(self._leave, server)  # so that both transports finish their requests concurrently
             self.url = url_of(sockets[0], self._where)
             self._stack = stack.pop_all()
         return self
@@ -108,7 +110,7 @@ class Server:
         server.should_exit = True
 
     def stop(self) -> None:
-        """End `stopped`; from a signal handler of the loop, say."""
+        """End `stopped`. May be called from a signal handler of the event loop."""
         self._end.set()
 
     async def stopped(self) -> None:
@@ -116,16 +118,16 @@ class Server:
         await self._end.wait()
 
     def index(self) -> list[Entry]:
-        """The models, with what they are."""
+        """Return the models and versions with their states."""
         return self.repository.index()
 
     async def ready(self) -> None:
-        """Load every model. Raises what the first raises that cannot be loaded."""
+        """Load every model. Raises the error of the first model that fails to load."""
         await self.repository.load_all()
 
 
 async def _leave_grpc(server: GrpcServer, serving: asyncio.Task[None], *raised: Any) -> None:
-    """Leave the block of `server`. If that is cancelled, HTTP ends at once, too."""
+    """Leave the block of `server`. If that is cancelled, end HTTP at once, too."""
     try:
         await server.__aexit__(*raised)
     except asyncio.CancelledError:
@@ -137,7 +139,7 @@ def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:
     """Return the HTTP server for an application.
 
     Raises:
-        InvalidArgumentError: its certificate cannot be read, or other users may read the key.
+        InvalidArgumentError: the certificate cannot be read, or other users may read the key.
     """
     tls: dict[str, Any] = {}
     if where.tls_cert is not None:
@@ -159,7 +161,7 @@ def web_server(app: Any, where: ServerOptions) -> EmbeddedServer:
 
 
 def _loaded(settings: EmbeddedSettings) -> EmbeddedSettings:
-    """With its certificate read. Raises InvalidArgumentError: it cannot be."""
+    """Return the settings with the certificate loaded. Raises InvalidArgumentError if it cannot be read."""
     try:
         settings.load()
     except OSError as error:
@@ -173,7 +175,7 @@ def _loaded(settings: EmbeddedSettings) -> EmbeddedSettings:
 
 @contextlib.contextmanager
 def listening(where: ServerOptions) -> Generator[socket.socket, None, None]:
-    """A socket at an address. Raises OSError: it is taken, or not for everybody."""
+    """Yield a listening socket at an address. Raises OSError if the address is in use or not permitted."""
     host, port = where.host, where.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -181,7 +183,7 @@ def listening(where: ServerOptions) -> Generator[socket.socket, None, None]:
         )[0]
     except socket.gaierror as error:
         raise InvalidArgumentError(f"there is no address {host!r}", expected="a name or an address") from error
-    # The protocol is spelled out: asyncio turns Nagle's algorithm off only where the socket says that it is TCP.
+    # The protocol is explicit because asyncio disables Nagle's algorithm only if the socket reports TCP.
     with socket.socket(family, kind, protocol or socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -194,6 +196,6 @@ def listening(where: ServerOptions) -> Generator[socket.socket, None, None]:
 
 
 def url_of(listener: socket.socket, where: ServerOptions) -> str:
-    """By what a service is asked that listens there."""
+    """Return the URL of a service that listens there."""
     host, port = listener.getsockname()[:2]
     return f"{'https' if where.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,4 +1,4 @@
-"""Where the versions of a model are: numbered folders in one, as TensorFlow Serving has them, or a single model."""
+"""The source of a model: a folder with numbered versions, as in TensorFlow Serving, or a single model."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ONLY: Final = 1  # the version of a model without versions
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model is, and which versions of it are served.
+    """The path of a model, and the versions of it to serve.
 
     Attributes:
-        path: A model, or a folder whose numbered entries are versions of one.
-        versions: Which; () for the newest, None for all that there are.
-        shapes: Shapes of inputs by name, for an ONNX model whose file does not say them.
+        path: A model, or a folder whose numbered entries are versions of one model.
+        versions: Versions to serve; () for the newest, None for all.
+        shapes: Input shapes by name, for an ONNX model whose file does not declare them.
     """
 
     path: str
@@ -38,10 +38,10 @@ class ModelSource:
     shapes: Mapping[str, Dims] = field(default_factory=dict)
 
     def find(self) -> Mapping[int, str]:
-        """The path of each version that is to be served. Blocks on the disk.
+        """Return the path of each version to serve. Reads the disk, so it blocks.
 
         Raises:
-            NotFoundError: there is nothing there, or not such a version.
+            NotFoundError: there is no model at the path, or a requested version is missing.
         """
         present = _versions(self.path)
         if self.versions is None:
@@ -52,11 +52,12 @@ class ModelSource:
             raise NotFoundError(
                 f"{self.path} has no version {missing[0]}", expected=f"one of {sorted(present)}", actual=missing[0]
             )
-        return {version: _inner(present[version]) for version in wanted}  # the others may be anything
+        # Resolve only the requested versions: the other entries need not be models.
+        return {version: _inner(present[version]) for version in wanted}
 
 
 def _versions(path: str) -> Mapping[int, str | Path]:
-    """What there is; entries of the folder are paths, and have not been looked at."""
+    """Return the available versions. Numbered entries are returned as `Path` and have not been opened."""
     if is_url(path):
         return {_ONLY: path}
     place = Path(local_path(path))
@@ -69,7 +70,10 @@ def _versions(path: str) -> Mapping[int, str | Path]:
 
 
 def _check_there(place: Path) -> None:
-    """Raise NotFoundError where nothing is. A checkpoint's prefix is no file: who opens it says more."""
+    """Raise NotFoundError if the path does not exist.
+
+    A checkpoint prefix passes, although it names no file: opening the checkpoint reports errors in more detail.
+    """
     try:
         place.stat()
     except FileNotFoundError as error:
@@ -80,7 +84,7 @@ def _check_there(place: Path) -> None:
 
 
 def _inner(entry: str | Path) -> str:
-    """An entry with one model file and nothing else that is a model stands for that file, as in Triton's layout."""
+    """Return the path of the model in `entry`: its `model.onnx`, as in Triton's layout, or the entry itself."""
     if isinstance(entry, str):
         return entry
     onnx = entry / "model.onnx"
@@ -89,10 +93,10 @@ def _inner(entry: str | Path) -> str:
 
 
 def parse_source(text: str) -> tuple[str, ModelSource]:
-    """The name and the source of "NAME=FOLDER", "NAME=FOLDER:2", "NAME=FOLDER:1,2" or "NAME=FOLDER:all".
+    """Parse "NAME=FOLDER", "NAME=FOLDER:2", "NAME=FOLDER:1,2" or "NAME=FOLDER:all" into a name and a source.
 
     Raises:
-        InvalidArgumentError: it is none of these.
+        InvalidArgumentError: `text` has none of these forms.
     """
     name, equals, rest = text.partition("=")
     if not equals or not rest or "\0" in rest or not NAME.fullmatch(name):
@@ -100,6 +104,7 @@ def parse_source(text: str) -> tuple[str, ModelSource]:
             "this does not say which model", expected="NAME=FOLDER[:VERSION]; letters, digits, _ . -", actual=text
         )
     path, colon, last = rest.rpartition(":")
+    # An existing path may contain a colon, so a path that exists is never split.
     if not colon or not path or os.path.exists(rest):
         return name, ModelSource(rest)
     if last == _ALL:

@@ -1,4 +1,4 @@
-"""What has become of the requests of a model, as numbers: counted on the way, and read by whoever shows them."""
+"""Request counters of one model, by outcome and duration, which the metrics and statistics endpoints read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["BOUNDS", "OUTCOMES", "RequestTally", "outcome_of"]
 
-# Upper bounds of seconds, from what a small model takes to what nobody waits for.
+# Upper bounds in seconds, from the time of a small model to times at which most clients have given up.
 BOUNDS: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75,
     1.0, 2.0, 5.0, 10.0, 30.0,
@@ -16,19 +16,19 @@ OUTCOMES: Final = ("ok", "refused", "overloaded", "late", "gone", "failed")
 
 
 def outcome_of(status: int) -> str:
-    """What a request has come to, by its HTTP status."""
+    """Return the outcome, one of `OUTCOMES`, that an HTTP status stands for."""
     named = {429: "overloaded", 503: "overloaded", 504: "late", 499: "gone"}
     return named.get(status) or ("ok" if status < 400 else "refused" if status < 500 else "failed")
 
 
 class RequestTally:
-    """Counts requests.
+    """Counts and durations of the requests of one model.
 
     Attributes:
-        outcomes: How many came to what.
-        seconds: Of all of an outcome together, from when a request had been read until its answer was ready.
-        histogram: How many that were answered well took at most so long as each of `BOUNDS`; the last, longer.
-        last: When the last one ended, by the loop's clock; None before.
+        outcomes: Number of requests by outcome.
+        seconds: Total time by outcome, from the end of reading a request until its response is ready.
+        histogram: Number of "ok" requests by duration, one bin per upper bound in `BOUNDS` and one for longer requests.
+        last: Time at which the last request ended, by the event loop's clock; None before the first.
     """
 
     __slots__ = ("histogram", "last", "outcomes", "seconds")
@@ -40,7 +40,7 @@ class RequestTally:
         self.last: float | None = None
 
     def ended(self, outcome: str, seconds: float, now: float) -> None:
-        """A request has come to this."""
+        """Count a request that ended with `outcome` after `seconds`, at time `now` of the loop's clock."""
         self.outcomes[outcome] += 1
         self.seconds[outcome] += seconds
         self.last = now

@@ -1,6 +1,6 @@
-"""Who may compute now, of calls that cannot share a step: so many at once, the most urgent first, in a short queue.
+"""Admission of calls that cannot share a step: a concurrency limit and a bounded priority queue.
 
-What waits is a future in a heap; what goes away is passed over when its turn comes.
+Waiters are futures in a heap. A cancelled waiter stays in the heap and is skipped when it is popped.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from aioflow.errors import ResourceExhaustedError
 
 __all__ = ["Turns"]
 
-_WEIGHT: Final = 0.2  # of the newest call in the mean of their times
+_WEIGHT: Final = 0.2  # weight of the newest call in the moving average of durations
 
 
 class Turns:
-    """Turns of calls, on one event loop.
+    """A concurrency limit for calls on one event loop.
 
     Args:
-        concurrency: How many may compute at once.
-        limit: How many may wait.
+        concurrency: Maximum number of calls that compute at once.
+        limit: Maximum number of calls that wait.
 
     Attributes:
-        running, waiting: How many do.
+        running, waiting: Current number of calls that compute, and that wait.
     """
 
     def __init__(self, concurrency: int, limit: int) -> None:
@@ -36,16 +36,19 @@ class Turns:
         self._limit = limit
         self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
-        self._seconds = 0.0  # that a call takes
+        self._seconds = 0.0  # moving average of a call's duration
         self.running = 0
         self.waiting = 0
 
     @asynccontextmanager
     async def turn(self, priority: int = 0) -> AsyncIterator[float]:
-        """Wait, and compute inside the block, which gets the seconds that were waited.
+        """Wait for a slot and hold it inside the block; yield the seconds waited.
+
+        Args:
+            priority: Lower numbers go first; calls of equal priority go in order of arrival.
 
         Raises:
-            ResourceExhaustedError: as many wait as may; its `retry_after` says when to come again.
+            ResourceExhaustedError: the queue is full; the error's `retry_after` estimates when there will be room.
         """
         arrived = perf_counter()
         if self.running < self._concurrency:
@@ -73,17 +76,19 @@ class Turns:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it had just been given the turn
+            # The slot was handed over just before the cancellation: pass it on, or it is lost.
+            if turn.done() and not turn.cancelled():
                 self._hand_on()
             raise
         finally:
             self.waiting -= 1
 
     def _hand_on(self) -> None:
-        """The turn of one who has ended goes to the next who waits."""
+        """Pass the slot of a call that has ended to the first live waiter, or free it."""
         while self._heap:
             turn = heapq.heappop(self._heap)[2]
             if not turn.done():
                 turn.set_result(None)
+                # `running` stays as it is: the slot has changed hands.
                 return
         self.running -= 1

@@ -1,4 +1,4 @@
-"""Where and for whom a service listens."""
+"""Settings of a service's listening sockets: addresses, allowed hosts, TLS and draining."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where and for whom a service listens.
+    """Settings of a service's listening sockets.
 
     Attributes:
-        host, port: The address; port 0 takes a free one.
-        grpc_port: The port for gRPC at that host; None for none.
-        token, hosts: As of `create_app`. Without either, a service that listens on the loopback address is asked by the
-            names of that, so that no page of a browser reaches it by another.
-        tls_cert, tls_key: Files of a certificate chain and its key (PEM), for TLS. No other user may read the key.
-        drain_seconds: How long requests that have begun may take, when the service is to end.
+        host, port: Address to listen on; port 0 picks a free port.
+        grpc_port: Port for gRPC on that host; None disables gRPC.
+        token, hosts: See `create_app`. If neither is set and the service listens on a loopback address, it accepts only
+            loopback host names. This prevents a web page from reaching it under another name (DNS rebinding).
+        tls_cert, tls_key: Files with the certificate chain and its key (PEM), for TLS. The key file must not be
+            readable by other users.
+        drain_seconds: Seconds that running requests may take to finish when the service shuts down.
     """
 
     host: str = "127.0.0.1"
@@ -46,7 +47,7 @@ class ServerOptions:
             raise InvalidArgumentError("a certificate and its key go together", expected="both, or neither")
 
     def warn_if_open(self, port: int) -> None:
-        """Log a warning if the service listens beyond the loopback address and asks for no token."""
+        """Log a warning if the service listens beyond the loopback address and requires no token."""
         if self.token is None and self.host not in _LOOPBACK and not is_loopback(self.host):
             _LOG.warning(
                 "anyone who can reach %s port %d may use, load and unload the models, since there is no token: give one"
@@ -56,6 +57,6 @@ class ServerOptions:
             )
 
     def allowed(self) -> Collection[str] | None:
-        """The names by which the service may be asked; None for any."""
+        """Return the accepted host names, or None if any name is accepted."""
         is_local = self.host in _LOOPBACK and self.token is None
         return _LOOPBACK if self.hosts is None and is_local else self.hosts

@@ -1,1 +1,1 @@
-"""Sessions: from a request to a plan, the steps in flight, and their results."""
+"""Sessions: the step cache, the planner, steps in flight, batches, streams and partial runs."""

@@ -1,4 +1,4 @@
-"""What a session has for callers who block, beside `Session.run_sync`."""
+"""The blocking interface of a session, besides `Session.run_sync`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ T = TypeVar("T")
 
 
 class Blocking(ABC):
-    """Waits for coroutines that run steps of a session."""
+    """Mixin that waits for coroutines which run steps of a session."""
 
     _sync_runner: Any
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise ClosedSessionError, once it is closed."""
+        """Raise ClosedSessionError if the session is closed."""
 
     def wait_for(self, awaitable: Awaitable[T]) -> T:
-        """What a coroutine gives that runs steps of this session, for callers who block, as of `run_sync`:
-        `session.wait_for(model.initialize(session))`, `session.wait_for(saver.save(session, path))`.
+        """Run a coroutine that uses this session, block until it ends, and return its result.
 
-        Where an event loop runs in this thread already (a notebook), it waits in another thread.
+            session.wait_for(model.initialize(session))
+            session.wait_for(saver.save(session, path))
+
+        If an event loop already runs in this thread (a notebook), the coroutine runs in another thread.
 
         Raises:
-            ClosedSessionError: the session is closed. The coroutine is closed then.
-            FailedPreconditionError: somebody has waited for the coroutine before.
+            ClosedSessionError: the session is closed. The coroutine is then closed, too.
+            FailedPreconditionError: the coroutine has been awaited before.
         """
         check_kind(awaitable, Awaitable, "what is waited for", "a coroutine")
         if not inspect.iscoroutine(awaitable):
@@ -44,7 +46,7 @@ class Blocking(ABC):
         try:
             result: T = self._finished(awaitable)
         finally:
-            awaitable.close()  # for where it was not even begun
+            awaitable.close()  # avoids "never awaited" warnings if it was not started
         return result
 
     def _finished(self, awaitable: Awaitable[T]) -> T:

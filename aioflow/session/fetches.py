@@ -35,15 +35,18 @@ __all__ = [
 
 Take = Callable[[Sequence[Any]], Any]
 
-_OWNED: Final = 1 << 16  # bytes of a feed that is copied, in some microseconds, before a step waits
-_LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
+# Bytes. Feeds up to this size are copied before a step waits, which takes some microseconds.
+_OWNED: Final = 1 << 16
+# Bytes. Copying this much takes about as long as the round trip to a thread.
+_LARGE: Final = 1 << 18
 _LEAVES: Final = (Tensor, Operation, str)
-_HOST_MEMORY: Final = (1, 3)  # of DLPack's device types: the host's, and the host's for CUDA
+_HOST_MEMORY: Final = (1, 3)  # DLPack device types kDLCPU and kDLCUDAHost
 
 
 def fetch_key(fetches: Any) -> Hashable:
-    """Something that is equal for fetches of the same structure over the same elements."""
+    """Return a hashable key that is equal for fetches of the same structure over the same elements."""
     kind = type(fetches)
+    # The most frequent fetches first: this runs on every call of a session.
     if kind is Tensor or kind is Operation or kind is str:
         return fetches  # type: ignore[no-any-return]  # each of the three is hashable
     if kind is list or isinstance(fetches, list | tuple):
@@ -66,12 +69,13 @@ def _not_a_fetch(value: Any) -> DTypeError:
 
 
 class FetchMapper:
-    """What to run for a structure of fetches, and how to put the results back into it.
+    """The tensors and operations of a structure of fetches, and the inverse mapping of results into it.
 
     Attributes:
         tensors: Each tensor once, in the order in which a run returns them.
-        targets: Nodes that are run for their effect; their place in the result is None.
-        copies: The positions of tensors that several places of the structure get: once for each but the first.
+        targets: Operations that run for their effect; their place in the result is None.
+        copies: Positions of the tensors that occur several times in the structure: once for each further occurrence.
+        single: The function `take` if the structure is just the first tensor, else None.
         is_direct: Whether `take` alone makes the result, without `give`.
     """
 
@@ -87,8 +91,9 @@ class FetchMapper:
         self.is_direct = not self.copies and not self._labelled
 
     async def give(self, values: list[Any]) -> Any:
-        """The values of `tensors` in the structure of the fetches. Each place gets a value of its own."""
+        """Return the values of `tensors` in the structure of the fetches. Each occurrence gets its own value."""
         again = [values[position] for position in self.copies]
+        # Copying a large value would block the event loop.
         again = await in_thread(_copies, again, effects=False) if any(map(_is_large, again)) else _copies(again)
         if any(_is_large(values[position]) for position in self._labelled):
             return await in_thread(self.take, values + again, effects=False)
@@ -127,6 +132,7 @@ class FetchMapper:
         try:
             element = self._graph.as_graph_element(fetch)
         except InvalidArgumentError as error:
+            # For valid kinds of fetches the graph's own error is more precise.
             if isinstance(fetch, _LEAVES) or hasattr(fetch, "_as_graph_element"):
                 raise
             raise _not_a_fetch(fetch) from error
@@ -137,6 +143,7 @@ class FetchMapper:
             return _nothing
         element = value_behind(element)
         position = self._positions.setdefault(element, len(self.tensors))
+        # The first occurrence takes the value itself, all further ones a copy, so that no two places share memory.
         if position == len(self.tensors):
             self.tensors.append(element)
             if element.dtype is dtypes.variant:
@@ -149,7 +156,7 @@ class FetchMapper:
 
 
 class _Take:
-    """The value at a position."""
+    """Picks the value at a position."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -159,11 +166,11 @@ class _Take:
 
 
 class _First(_Take):
-    """The first value."""
+    """Picks the first value."""
 
 
 class _Copy:
-    """A value that another place of the structure gets too, so that there is a copy of it behind all values."""
+    """Picks the copy of a tensor that occurs more than once. The copies follow the values of all tensors."""
 
     def __init__(self, tensors: Sequence[Tensor], number: int) -> None:
         self._tensors = tensors
@@ -174,7 +181,7 @@ class _Copy:
 
 
 def _list_at(position: int, values: Sequence[Any]) -> Any:
-    """A tensor list as a list of arrays, which are the caller's; any other variant as it is."""
+    """Return a tensor list as a list of arrays that the caller owns; return any other variant unchanged."""
     value = values[position]
     return _owned(value) if isinstance(value, tuple | list) else value
 
@@ -198,15 +205,16 @@ def _nothing(values: Sequence[Any]) -> None:
 
 
 def feed_parts(key: Any) -> tuple[Any, ...]:
-    """The keys that a key of a feed dictionary stands for: the three tensors of a `SparseTensor`, or itself."""
+    """Return the tensors that a feed key stands for: the three parts of a `SparseTensor`, or the key itself."""
     return (key.indices, key.values, key.dense_shape) if isinstance(key, SparseTensor) else (key,)
 
 
 def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The feeds with each `SparseTensor` replaced by its three tensors.
+    """Replace each `SparseTensor` among the feeds by its three tensors.
 
     Raises:
-        InvalidArgumentError: what is fed for one does not have the three parts, or one of them is fed twice.
+        DTypeError: the value fed for a `SparseTensor` does not have three parts.
+        InvalidArgumentError: a tensor is fed twice.
     """
     if not any(isinstance(key, SparseTensor) for key in feeds):
         return feeds
@@ -227,11 +235,11 @@ def flat_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def fed_tensors(graph: Graph, feeds: Iterable[Any]) -> list[Tensor]:
-    """The tensors that the keys of a feed dictionary stand for.
+    """Return the tensors that the keys of a feed dictionary stand for.
 
     Raises:
-        DTypeError: one is neither a tensor of the graph nor the name of one.
-        InvalidArgumentError: one may not be fed, or is given twice.
+        DTypeError: a key is neither a tensor of the graph nor the name of one.
+        InvalidArgumentError: a tensor may not be fed, or is fed twice.
     """
     fed: dict[Tensor, None] = {}
     for key in feeds:
@@ -258,7 +266,7 @@ def _not_a_feed(key: Any, error: InvalidArgumentError) -> DTypeError:
 
 
 def small_copies(values: Iterable[Any]) -> list[Any]:
-    """Return the values of feeds with small arrays copied, since a caller may change them while the step waits."""
+    """Copy the small arrays among fed values, since a caller may change them while the step waits."""
     return [
         value.copy("K") if type(value) is np.ndarray and value.nbytes <= _OWNED and value.flags.writeable else value
         for value in values
@@ -266,23 +274,23 @@ def small_copies(values: Iterable[Any]) -> list[Any]:
 
 
 def convert_feeds(converters: Sequence[Callable[[Any], Any]], fed: Sequence[Any]) -> list[Any]:
-    """Each value by its `feed_converter`. Raises as these."""
+    """Convert each value by its `feed_converter`. Raises as the converters do."""
     return [convert(value) for convert, value in zip(converters, fed, strict=True)]
 
 
 def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], Any]:
-    """A function from what a caller feeds for `tensor` to a value of its dtype and shape.
+    """Return a function that converts a fed value to the dtype and shape of `tensor`.
 
-    An array that fits goes through as it is, without a copy.
+    An array that already fits is passed through without a copy. The returned function raises:
+
+    - Elsewhere: the conversion takes too long for an event loop, and the thread has no current work.
+    - DTypeError: the value is of another kind, or is a tensor of a graph.
+    - InvalidArgumentError: the value has another shape.
 
     Args:
-        on_cards: Whether only devices with memory of their own read it. Then the array of another library may be in
-            such memory already (`__dlpack_device__`).
-
-    Raises (the function):
-        Elsewhere: this takes too long for an event loop, and the thread works on nothing in particular.
-        DTypeError: the value is of a different kind.
-        InvalidArgumentError: it has a different shape, or is a tensor of a graph.
+        tensor: The fed tensor.
+        on_cards: Whether only devices with their own memory read the feed. Then an array of another library may
+            already be in device memory (`__dlpack_device__`).
     """
     dtype, dims = tensor.dtype, tensor.dims
     np_dtype = dtype.np_dtype
@@ -296,6 +304,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
     def convert(value: Any) -> Any:
         try:
             if type(value) is np.ndarray:
+                # 0-d arrays take the slow path, which turns them into scalars.
                 if value.dtype is np_dtype and value.ndim and (not is_text or _is_text(value)):
                     if value.shape != fixed:
                         _check_shape(tensor, value.shape)
@@ -312,7 +321,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Any], An
 
 
 def _fed_list(tensor: Tensor, value: Any) -> Any:
-    """What a tensor list is fed: arrays, or lists of them, in a list."""
+    """Convert a value fed for a tensor list: a list of arrays, which may be nested."""
     if not isinstance(value, list | tuple):
         error = DTypeError(
             f"cannot feed the value for {tensor.name!r}", expected="a list of arrays", actual=type(value).__name__
@@ -322,7 +331,7 @@ def _fed_list(tensor: Tensor, value: Any) -> Any:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether an array of objects goes through as it is, which takes a look at each of them."""
+    """Return True if every element of an object array is bytes. Raises Elsewhere if the scan takes too long."""
     if current_work() is None and takes_long(value, dtypes.string):
         raise Elsewhere
     return holds_bytes(value)
@@ -334,7 +343,10 @@ def _is_on_card(value: Any) -> bool:
 
 
 def _checked_as_it_is(tensor: Tensor, value: Any) -> Any:
-    """An array of another library, by the names that libraries give their dtypes (torch.float32, float32)."""
+    """Check an array of another library and return it unchanged.
+
+    Its dtype is compared by the name that libraries use for it (torch.float32, float32).
+    """
     name = str(value.dtype).rpartition(".")[2]
     if name != tensor.dtype.name:
         raise DTypeError(f"the feed for {tensor.name!r} has a different dtype", expected=tensor.dtype.name, actual=name)

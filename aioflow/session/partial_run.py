@@ -1,7 +1,7 @@
-"""Partial runs: one step that is fed and fetched bit by bit.
+"""Partial runs: one step that is fed and fetched in several calls.
 
-The step is an ordinary one whose feeds and fetches are async nodes. It starts when it is set up and runs as far as its
-feeds go, so every node runs once, stateful ones too, and what has been computed stays where it is.
+The step is an ordinary step with async nodes as feeds and fetches. It starts at set-up and runs as far as its feeds
+allow. Every node runs once, including stateful ones, and computed values stay on their devices.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from aioflow.work.threads import in_thread
 __all__ = ["PartialRuns"]
 
 _IDS: Final = itertools.count(1)
-_LONGEST: Final = 86_400.0 * 365  # for timers: an infinite number of seconds is none
-_NODES: Final = 1 << 20  # of the graph, as far as `planned` is concerned: it is always made in a thread
+_LONGEST: Final = 86_400.0 * 365  # seconds; a timer needs a finite delay
+_NODES: Final = 1 << 20  # passed to `planned` as the size of the graph, so that it always plans in a thread
 _polish: Final = finish(None, owned=False)
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """A set-up that has been compiled.
+    """A compiled set-up.
 
     Attributes:
-        registered: The step, on the workers.
-        needs: For each fetch the feeds that it is computed from, by index.
-        steps: How many steps of it have begun, or are about to, and have not ended.
+        registered: The step, as registered with the workers.
+        needs: For each fetch, the indices of the feeds that it depends on.
+        steps: Number of its steps that run or are about to start.
     """
 
     registered: RegisteredStep
@@ -67,7 +67,7 @@ class _Prepared:
 
 
 class _PartialRun:
-    """One step under way: what it has been fed, what has been fetched."""
+    """A step in progress, with the feeds and fetches that are still due."""
 
     def __init__(self, request: StepRequest, prepared: _Prepared, step: Step) -> None:
         self.step = step
@@ -88,16 +88,21 @@ class _PartialRun:
 
     @property
     def complete(self) -> bool:
-        """Whether everything has been fed and fetched."""
+        """True if everything has been fed and fetched."""
         return not self.unfed and not self.unfetched
 
     def check(self, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Any]) -> None:
-        """Raises InvalidArgumentError: a feed or fetch was not set up, is given twice, or comes too early."""
+        """Check the tensors of a call before any is fed.
+
+        Raises:
+            InvalidArgumentError: a feed or fetch was not set up, occurs a second time, or needs feeds that are missing.
+        """
         for tensor in feeds:
             _check_once("feed", "fed", tensor, self.feeds, self.unfed)
         unfed = self.unfed - {self.feeds[t] for t in feeds}
         for tensor in fetches:
             _check_once("fetch", "fetched", tensor, self.fetches, self.unfetched)
+            # Otherwise the call would wait for a feed that can come only with a later call.
             missing = self.needs[self.fetches[tensor]] & unfed
             if missing:
                 names = [t.name for t, i in self.feeds.items() if i in missing]
@@ -108,27 +113,30 @@ class _PartialRun:
                 )
 
     def feed(self, feeds: Mapping[Tensor, Any]) -> None:
-        """Let the step go on with these values, which have been checked, and are its own."""
+        """Pass checked values, which the step owns from now on, to its feed nodes."""
         for tensor, value in feeds.items():
             index = self.feeds[tensor]
             self.unfed.discard(index)
             future = self.exchange.feeds[index]
-            if not future.done():  # it is, where the step has failed
+            if not future.done():  # it is done if the step has failed
                 future.set_result(value)
 
     def watch(self, seconds: float | None) -> None:
-        """Let the run expire when no call has come for so long. The timer keeps neither it nor its session."""
+        """Start the expiry timer, unless a call is in progress or the run is complete.
+
+        The timer holds only a weak reference, so that it keeps neither the run nor its session alive.
+        """
         if seconds is not None and not self.calls and not self.complete and self.expired is None:
             self.timer = self.loop.call_later(min(seconds, _LONGEST), _expire, weakref.ref(self), seconds)
 
     def unwatch(self) -> None:
-        """Let it not expire."""
+        """Stop the expiry timer."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def expire(self, seconds: float) -> None:
-        """Stop the step, and drop its values. A step that has failed keeps its error."""
+        """Stop the step and drop its values. A step that has failed keeps its error."""
         if self.error is not None:
             return
         self.expired = DeadlineExceededError(
@@ -141,7 +149,7 @@ class _PartialRun:
         self.exchange = Exchange((), ())
 
     def end(self, error: BaseException | None) -> None:
-        """The step is over: whoever waits for something learns so."""
+        """Record that the step has ended, and cancel all pending feeds and fetches."""
         self.error = error
         for future in (*self.exchange.fetches, *self.exchange.feeds):
             if not future.done():
@@ -179,11 +187,21 @@ class PartialRuns:
         background: Background,
         steps: dict[Step, asyncio.AbstractEventLoop],
     ) -> None:
-        """`steps` are those of the session that are running; it stops them when it is closed."""
+        """Initialize without partial runs. Set-ups are dropped whenever the cluster moves resources.
+
+        Args:
+            cluster: The workers of the session.
+            planner: Plans the steps.
+            session: Id of the session.
+            config: Settings of the session.
+            background: Owner of the tasks that drive partial runs.
+            steps: Steps in flight of the session, with their event loops. Closing the session stops them.
+        """
         self._cluster = cluster
         self._planner = planner
         self._session = session
-        self._config = replace(config, executor="strands")  # the plain executor does one thing after another
+        # The `executor` setting does not apply here: partial runs always use strands.
+        self._config = replace(config, executor="strands")
         self._background = background
         self._steps = steps
         self._runs: dict[str, _PartialRun] = {}
@@ -192,8 +210,9 @@ class PartialRuns:
         cluster.on_move.append(self.drop)
 
     async def begin(self, request: StepRequest, mutations: int, probe: Probe | None) -> str:
-        """Start the step; returns the handle for `advance`. Raises ResourceExhaustedError: there are too many."""
+        """Start the step and return the handle for `advance`. Raises ResourceExhaustedError if too many are open."""
         self._make_room()
+        # Counts runs between this check and their entry in `_runs`, so that concurrent calls cannot exceed the limit.
         self._beginning += 1
         try:
             return await self._begin(request, mutations, probe)
@@ -215,7 +234,7 @@ class PartialRuns:
         return handle
 
     def _make_room(self) -> None:
-        """Forget the runs that have failed, if need be. Raises ResourceExhaustedError: there are too many others."""
+        """Forget failed and expired runs if the limit is reached. Raises ResourceExhaustedError if it still is."""
         most = self._config.partial_runs - self._beginning
         if len(self._runs) >= most:
             for handle in [h for h, run in self._runs.items() if run.error is not None or run.expired is not None]:
@@ -228,18 +247,19 @@ class PartialRuns:
             )
 
     async def drop(self) -> None:
-        """Forget all set-ups, and have the workers forget them: they are to be planned anew. What runs goes on."""
+        """Forget all set-ups, here and on the workers, so that they are planned again. Running steps continue."""
         dropped = list(self._prepared.values())
         self._prepared.clear()
         for prepared in dropped:
             await prepared.registered.deregister()
 
     async def _remember(self, key: Hashable, made: _Prepared) -> _Prepared:
-        """Keep a set-up, or use the equal one that somebody else has compiled meanwhile."""
+        """Cache a set-up, or return the equal one that a concurrent call has compiled meanwhile."""
         prepared = self._prepared.setdefault(key, made)
         unused = [k for k, other in list(self._prepared.items()) if not other.steps and k != key]
         excess = max(0, len(self._prepared) - self._config.plan_cache_size)
         dropped = [self._prepared.pop(k) for k in unused[:excess]]
+        # If a concurrent call was faster, its set-up is used and `made` is superfluous.
         for other in dropped if prepared is made else [*dropped, made]:
             await other.registered.deregister()
         return prepared
@@ -252,7 +272,7 @@ class PartialRuns:
         return _Prepared(registered, tuple(needs[i] for i in range(len(request.fetches))))
 
     async def _drive(self, run: _PartialRun, prepared: _Prepared) -> None:
-        EXCHANGE.set(run.exchange)  # in the context of this task and of those of the step
+        EXCHANGE.set(run.exchange)  # inherited by the tasks of the step, which start in this context
         step = run.step
         self._steps[step] = run.loop
         error: BaseException | None = CancelledError(f"the session was closed while {step.describe()} ran")
@@ -270,12 +290,18 @@ class PartialRuns:
             run.end(error)
 
     async def advance(self, handle: str, fetches: FetchMapper, feeds: Mapping[Tensor, Any], limit: float | None) -> Any:
-        """Feed and fetch a part, within so many seconds.
+        """Feed and fetch some of the tensors, within `limit` seconds.
+
+        Args:
+            handle: Handle that `begin` returned.
+            fetches: The fetches of this call.
+            feeds: The feeds of this call.
+            limit: Time limit in seconds; None for no limit.
 
         Raises:
-            InvalidArgumentError: no such run, or a feed or fetch that it does not take now. Nothing has been fed then.
-            DeadlineExceededError: the fetches did not come in time; they may be asked for again.
-            OpError: the step failed. It is over then.
+            InvalidArgumentError: the handle is unknown, or a feed or fetch is not valid now. Nothing has been fed then.
+            DeadlineExceededError: the fetches were not ready in time; they may be requested again.
+            OpError: the step failed and has ended.
         """
         check_seconds(limit, "the time limit of a partial run")
         run = self._runs.get(handle)
@@ -316,10 +342,12 @@ class PartialRuns:
         try:
             return await fetches.give(await _results(run, positions))
         except asyncio.CancelledError:
+            # The fetches were not delivered, so they may be requested again.
             run.unfetched.update(positions)
             raise
         finally:
             run.calls -= 1
+            # A handle is valid until everything is fetched, or until one call has reported the error.
             if run.ended.is_set() and (run.error is not None or run.complete):
                 self._runs.pop(handle, None)
             else:
@@ -327,7 +355,7 @@ class PartialRuns:
 
 
 async def _owned_feeds(feeds: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
-    """What is fed, converted, as values of the step's own: it goes on when the caller may change theirs."""
+    """Convert and copy the fed values: the step continues after the call, when the caller may change its arrays."""
     converters = [feed_converter(tensor) for tensor in feeds]
     fed = list(feeds.values())
 
@@ -348,6 +376,7 @@ async def _results(run: _PartialRun, positions: Sequence[int]) -> list[Any]:
     futures = [run.exchange.fetches[i] for i in positions]
     if futures:
         await asyncio.wait(futures)
+    # The last call, or one with a lost fetch, waits for the end of the step to learn its error.
     if run.complete or (any(f.cancelled() for f in futures) and not run.ended.is_set()):
         await run.ended.wait()
     if run.error is not None:
@@ -365,8 +394,9 @@ def _polished(values: Sequence[Any]) -> list[Any]:
 
 
 def _feeds_needed(plan: Plan) -> dict[int, frozenset[int]]:
-    """For each fetch, by index, the indices of the feeds upstream, on whatever device."""
+    """Return, by the index of each fetch, the indices of all feeds upstream of it, on any device."""
     nodes = {(device, node.name): node for device, node in plan.placed_nodes()}
+    # A value that crosses devices leaves the graph at a Send and enters it again at the Recv of the same name.
     senders = {node.attrs["tensor_name"]: key for key, node in nodes.items() if node.op == SEND}
     return {n.attrs["index"]: _upstream_feeds(key, nodes, senders) for key, n in nodes.items() if n.op == PARTIAL_FETCH}
 
@@ -393,7 +423,7 @@ def _upstream_feeds(
 
 
 def _with_exchanges(graph: ClientGraph, own: str) -> ClientGraph:
-    """The graph with nodes that meet the caller in the place of feeds and fetches, on `own` where it has a device."""
+    """Replace feeds and fetches by nodes that exchange values with the caller, on device `own` if not empty."""
     nodes = {name: _exchange(node, own) for name, node in graph.nodes.items()}
     return ClientGraph(nodes, 0, 0, graph.targets)
 

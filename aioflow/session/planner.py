@@ -1,4 +1,4 @@
-"""From a request to a plan, for one session: the compiler with what it needs to know of the cluster and its costs."""
+"""The planner of a session: calls the compiler with the devices of the cluster and the cost model."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ from aioflow.work.stopping import acting
 __all__ = ["Meeting", "Planner", "cost_model"]
 
 _BOUNDARY: Final = (ARG, RETVAL, SEND, RECV, PARTIAL_FEED, PARTIAL_FETCH)
-_USUAL: Final = frozenset({"CPU", "GPU"})  # devices of other types have to be asked for
+_USUAL: Final = frozenset({"CPU", "GPU"})  # devices of other types are used only on request
 Meeting: TypeAlias = Callable[[ClientGraph], ClientGraph]
-_PINNING: Final = Locked()  # plans are made in threads, and sessions share workers
+# Guards the pins of all sessions: plans are made in threads, and sessions share workers.
+_PINNING: Final = Locked()
 
 
 class Planner:
@@ -50,8 +51,9 @@ class Planner:
     def __init__(self, cluster: Cluster, config: SessionConfig) -> None:
         self._cluster = cluster
         self._config = config
+        # Invalid settings fail here, when the session is made, instead of in its first step.
         check_strategy(config.placement)
-        chosen_passes(config.optimizations)  # which refuses names that no pass has
+        chosen_passes(config.optimizations)  # raises for names of unknown passes
         compression = "" if config.compression is None else check_compression(config.compression)
         self._delegate = None if config.reproducible else find_delegate(config.delegate)
         self._options = CompileOptions(
@@ -61,36 +63,38 @@ class Planner:
             delegate=None if self._delegate is None else self._delegated,
         )
         self._costs: CostModel | None = None
-        self._pins: dict[str, str] = {}  # as those of the cluster, of nodes that keep something for this session alone
+        self._pins: dict[str, str] = {}  # devices of the nodes with state that is private to this session
 
     @property
     def engine(self) -> str | None:
-        """The name of the engine that computes parts of the steps; None for none."""
+        """The name of the engine that computes parts of the steps; None if there is no such engine."""
         return None if self._delegate is None else self._delegate.name
 
     @property
     def costs(self) -> CostModel:
-        """What nodes and transfers cost: by the calibration of this machine, and by the steps that were traced."""
+        """The costs of nodes and transfers, from the calibration of this machine and from traced steps."""
         if self._costs is None:
             self._costs = cost_model(self._config, find_calibration())
         return self._costs
 
     @property
     def chooses(self) -> bool:
-        """Whether there is more than one device."""
+        """True if there is more than one device."""
         return len(self._cluster.devices) > 1
 
     def plan(self, request: StepRequest, asks: bool = True, meeting: Meeting | None = None) -> Plan:
-        """Compile a step. What keeps state stays on the device on which it was first placed.
+        """Compile a step. Nodes with state stay on the device on which they were first placed.
 
         Args:
-            asks: Whether large values may be sent late, when they are asked for: then a node may wait for others
-                that it does not need, which is no good where some feeds come later.
-            meeting: As of `CompileOptions`.
+            request: The feeds, fetches and targets of the step.
+            asks: Whether large values may be sent on request, which delays them. A node may then wait for nodes that it
+                does not need, so partial runs, where some feeds arrive later, pass False.
+            meeting: Replacement of feeds and fetches for partial runs; see `CompileOptions`.
 
         Raises:
             InvalidArgumentError, UnimplementedError: as `compile_step`.
         """
+        # Another thread may have pinned a node elsewhere while this plan was compiled: then compile again.
         while True:
             pins = self._known_pins()
             plan = self._plan(request, replace(self._options_for(request), meeting=meeting), asks, pins)
@@ -98,7 +102,7 @@ class Planner:
                 return plan
 
     def _options_for(self, request: StepRequest) -> CompileOptions:
-        """The session's options, and where its switches do not say otherwise those of the graph."""
+        """Return the session's options, with the graph's optimization switches where the session does not set them."""
         own, graph = self._options.optimizations, _graph_of(request)
         asked = None if graph is None else graph.optimizations
         if own is False or not asked:
@@ -133,32 +137,36 @@ class Planner:
         return replace(plan, predicted_seconds=found[-1].seconds) if found else plan
 
     async def agree(self, plan: Plan, request: StepRequest) -> bool:
-        """Settle with the cluster's other clients where the resources of a plan are; False where some are not as it
-        says, which is known here from now on.
+        """Agree with the other clients of the cluster on the devices of the shared resources of a plan.
+
+        Returns:
+            True if all are where the plan has them. False if some are elsewhere; the pins of this client then say
+            where, so that the caller can plan again.
         """
         if not self._cluster.own or not self.chooses:
             return True
         shared = (node for node in plan.nodes() if _is_shared(node) and node.op not in _BOUNDARY)
         homes = {node.name: (home, node.device) for node in shared if (home := self._open_home(node, request))}
         settled = await self._cluster.settle(dict(homes.values())) if homes else {}
+        # Another client may have decided first, on another device.
         moved = {name: settled[home] for name, (home, device) in homes.items() if settled[home] != device}
         with _PINNING.lock:
             self._cluster.pins.update(moved)
         return not moved
 
     def _open_home(self, node: Node, request: StepRequest) -> Home | None:
-        """The resource that a node stands for, if the user leaves open on which of several devices it is."""
+        """Return the resource of a node if the user's device request leaves a choice of devices, else None."""
         graph, asked = _graph_of(request), ""
         if graph is not None:
-            with suppress(NotFoundError):  # the compiler has made it
+            with suppress(NotFoundError):  # the compiler created this node
                 asked = graph.get_operation_by_name(node.name).device
         spec = DeviceSpec.from_string(asked)
         if sum(spec.matches(DeviceSpec.from_string(device)) for device in self._cluster.devices) == 1:
-            return None  # where none does, soft placement chooses
+            return None  # with zero matches, soft placement still has a choice
         return node.attrs.get("container", ""), node.attrs["shared_name"] or node.name, asked
 
     def observe(self, step_stats: Iterable[StepStats]) -> None:
-        """Learn from a traced step what its nodes cost; those of delegated parts were not seen."""
+        """Update the cost model from a traced step. Nodes inside delegated parts are not traced."""
         if self.chooses:
             observe_step(
                 self.costs,
@@ -166,8 +174,9 @@ class Planner:
             )
 
     def plan_again(self, request: StepRequest, current: Plan) -> Plan:
-        """A plan by the costs as they are known now, if it is expected to be so much better than the current one that
-        it is worth replacing that; else the current parts, with the prediction that these costs give.
+        """Return a new plan from the current costs if it is predicted to be better by a margin, else the current plan.
+
+        The current plan is returned with the prediction that the current costs give for it.
         """
         devices = {name: device for device, node in current.placed_nodes() for name in _names(node)}
         again = self.plan(request)
@@ -181,13 +190,14 @@ class Planner:
             return kept
 
         view = self._view(self._known_pins())
+        # Compiled only to predict the current placement by the same costs; the plan itself is not used.
         compile_step(request, view, replace(self._options_for(request), choose=as_it_is))
         if worth_replacing(held[-1], again.predicted_seconds):
             return again
         return replace(current, predicted_seconds=held[-1])
 
     def delegation(self, request: StepRequest) -> Delegation:
-        """Return what the engine computes of a step. Raises as `plan`."""
+        """Return the parts of a step that the engine computes, and why other nodes stay. Raises as `plan`."""
         parts: list[tuple[str, ...]] = []
         stays: dict[str, Staying] = {}
 
@@ -206,14 +216,16 @@ class Planner:
         return Delegation(self.engine, tuple(parts), stays)
 
     def _delegated(self, device: str, graph: ClientGraph) -> ClientGraph:
-        """Cut the parts out of the graph of a CPU (`CompileOptions.delegate`); engines compute on the host."""
+        """Replace delegated parts in the graph of a CPU (`CompileOptions.delegate`). Engines compute on hosts."""
         if self._delegate is None or _device_type(device) != HOST:
             return graph
         return delegated(device, graph, self._delegate, self._times(graph)[0])
 
     def _recompute(self, graph: ClientGraph, node: Node, device: str) -> bool:
-        """Whether it takes less time to compute a node of feeds and constants twice than to send it (a kind of device
-        computes the same to the last bit; another kind need not).
+        """Return True if computing a node again on `device` is expected to be faster than sending its outputs.
+
+        Only for devices of the same type, which compute the same to the last bit. Recomputation includes everything
+        upstream up to the feeds.
         """
         kind = _device_type(device)
         if _device_type(node.device) != kind:
@@ -232,14 +244,14 @@ class Planner:
         return seconds < limit
 
     def _times(self, graph: ClientGraph) -> tuple[NodeSeconds, TransferSeconds]:
-        """The expected seconds of the nodes of a placed graph, and of transfers."""
+        """Return functions for the expected seconds of the nodes of a placed graph, and of transfers."""
         costs = self.costs
         operands = {name: costs.operands(node) for name, node in graph.nodes.items()}
 
         def seconds(node: Node) -> float:
             known = graph.nodes.get(node.name)
             if known is None:
-                return 0.0  # the cut has made it
+                return 0.0  # added by the partitioner
             inputs = [operands[edge.node][edge.port] for edge in known.inputs]
             return costs.seconds(known, inputs, operands[known.name], _device_type(node.device))
 
@@ -253,14 +265,18 @@ class Planner:
             return {**self._cluster.pins, **self._pins}
 
     def _pin(self, plan: Plan, known: Mapping[str, str]) -> bool:
-        """Settle where the state of a plan is; False where a plan made at the same time has put some elsewhere since
-        the pins were as `known`.
+        """Record the devices of the nodes with state of a plan.
+
+        Returns:
+            False, without any change, if a concurrent plan has pinned some of them to other devices since `known` was
+            read.
         """
         placed = [
             (self._cluster.pins if _is_shared(node) else self._pins, node)
             for node in plan.nodes()
             if node.op not in _BOUNDARY and traits_of(node.op).effect.is_stateful
         ]
+        # A critical section: the planning thread must not be abandoned with only some of the pins set.
         with acting(), _PINNING.lock:
             if any(n.name not in known and pins.get(n.name, n.device) != n.device for pins, n in placed):
                 return False
@@ -270,7 +286,7 @@ class Planner:
 
 
 def _graph_of(request: StepRequest) -> Graph | None:
-    """None where nothing is asked for."""
+    """Return the graph of a request; None if the request is empty."""
     for end in (*request.feeds, *request.fetches):
         return end.graph
     for target in request.targets:
@@ -279,7 +295,7 @@ def _graph_of(request: StepRequest) -> Graph | None:
 
 
 def _is_shared(node: Node) -> bool:
-    """Whether it stands for a resource that others may use by its name."""
+    """Return True if the node stands for a resource that others may access by name."""
     return "shared_name" in node.attrs
 
 
@@ -293,7 +309,7 @@ def _device_type(device: str) -> str:
 
 
 def cost_model(config: SessionConfig, calibration: Calibration) -> CostModel:
-    """What steps cost before any was traced, for a session with this configuration on a machine calibrated so."""
+    """Return the initial cost model of a session, from its configuration and the calibration of the machine."""
     processors = os.cpu_count() or 1
     devices = config.device_count.get("CPU", 1)
     share = min(1.0, config.threads / processors) if config.threads else 1.0 / devices

@@ -1,4 +1,4 @@
-"""The compiled steps of a session, by signature: each is compiled once, however many callers wait for it.
+"""The compiled steps of a session, by signature. Each is compiled once, even if several callers wait for it.
 
 A signature is the structure of the fetches with the keys of the feeds. The graph is append-only, so a step stays valid
 when nodes are added; a change to an existing node (`Graph.mutations`) makes it stale.
@@ -31,16 +31,16 @@ from aioflow.work.threads import in_thread
 __all__ = ["PreparedStep", "StepCache", "described", "names_of", "planned"]
 
 _LOGGER: Final = logging.getLogger("aioflow.placement")
-_COMPILING: Final = 0.005  # seconds that it may take on the loop
-_NAMED: Final = 3  # fetches and targets that messages name
+_COMPILING: Final = 0.005  # maximum seconds of compilation on the event loop
+_NAMED: Final = 3  # number of fetches and targets that a message names
 _SAMPLES: Final = 5  # traced steps before a signature is placed again
-_GROWTH_LIMIT: Final = 100  # new steps in a row for which the graph had grown
+_GROWTH_LIMIT: Final = 100  # consecutive compilations with a grown graph before a warning
 
 Converters = tuple[Callable[[Any], Any], ...]
 
 
 class PreparedStep:
-    """A signature that has been compiled: how to convert its feeds, what to run, how to give the result back."""
+    """The compiled step of a signature: feed converters, the registered plan, and the structure of the result."""
 
     __slots__ = (
         "changes", "converters", "fetches", "made", "mutations", "registered", "request", "run_inline", "sampling",
@@ -49,14 +49,15 @@ class PreparedStep:
 
     def __init__(self, fetches: FetchMapper, request: StepRequest, mutations: int, sampling: Sampling) -> None:
         self.fetches = fetches
-        self.take = fetches.take if fetches.is_direct else None  # in the structure of the fetches, where that is all
+        # The function that makes the result, if it alone is enough (no copies and no conversion); else None.
+        self.take = fetches.take if fetches.is_direct else None
         self.single = fetches.single is not None
         self.request = request
         self.mutations = mutations
         self.sampling = sampling
 
     def use(self, made: Plan, registered: RegisteredStep) -> None:
-        """Run by this plan from now on."""
+        """Switch to this plan."""
         self.made = made
         self.changes = any(part.changes for part in made.parts.values())
         self.registered = registered
@@ -65,39 +66,39 @@ class PreparedStep:
         self.converters: Converters = tuple(feed_converter(t, i in on_cards) for i, t in enumerate(self.request.feeds))
 
     async def convert(self, fed: Sequence[Any]) -> list[Any]:
-        """The values of what is fed, as the step takes them."""
+        """Convert the fed values to the dtypes and shapes of the feeds."""
         try:
             return convert_feeds(self.converters, fed)
         except Elsewhere:
             return await self.convert_in_thread(fed)
 
     async def convert_in_thread(self, fed: Sequence[Any]) -> list[Any]:
-        """As `convert`, where that takes too long for the event loop."""
+        """Like `convert`, in a thread, for values that take too long to convert on the event loop."""
         return await in_thread(convert_feeds, self.converters, fed, effects=False)
 
     def describe(self) -> str:
-        """What the step is for, by the names of what it fetches and runs."""
+        """Return a description of the step for messages, with the names of its fetches and targets."""
         return described(self.request)
 
     async def give(self, values: list[Any]) -> Any:
-        """The fetched values in the structure of the fetches."""
+        """Return the fetched values in the structure of the fetches."""
         return await self.fetches.give(values)
 
 
 def described(request: StepRequest) -> str:
-    """What a step is for, by the names of what it fetches and runs."""
+    """Return a description of the step for messages, with the names of its fetches and targets."""
     return f"the step for {names_of([*request.fetches, *request.targets])}"
 
 
 def names_of(fetches: Any) -> str:
-    """The names in a structure of fetches, the first of them."""
+    """Return the first few names in a structure of fetches."""
     names = [repr(getattr(leaf, "name", leaf)) for leaf in nest.flatten(fetches)]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED]) or 'nothing'}{more}"
 
 
 def _read_on_cards(plan: Plan) -> set[int]:
-    """The feeds, by index, that only devices with memory of their own read."""
+    """Return the indices of the feeds that only devices with their own memory read."""
     host: set[int] = set()
     cards: set[int] = set()
     for device, graph in plan.by_device():
@@ -107,10 +108,10 @@ def _read_on_cards(plan: Plan) -> set[int]:
 
 
 class Sampling:
-    """Which steps of a signature are traced for their costs, and when it is placed again.
+    """Decides which steps of a signature are traced for the cost model, and when it is placed again.
 
     Args:
-        after: As `SessionConfig.replace_after`; 0 where there is nothing to choose.
+        after: Number of steps after which to place again, as `SessionConfig.replace_after`; 0 if there is no choice.
     """
 
     __slots__ = ("_after", "_every", "_steps")
@@ -121,12 +122,12 @@ class Sampling:
         self._steps = 0
 
     def begin(self) -> bool:
-        """A step begins: whether to trace it. The first is not traced: it is slower than all others."""
+        """Count a step and return True if it is to be traced. The first never is: it is slower than the others."""
         self._steps += 1
         return 1 < self._steps <= self._after and self._steps % self._every == 0
 
     def is_due(self) -> bool:
-        """Whether the signature is to be placed again now; true once."""
+        """Return True if the signature is to be placed again, which is so after exactly one step."""
         return self._steps == self._after > 0
 
 
@@ -134,7 +135,7 @@ class StepCache:
     """The prepared steps of one session.
 
     Attributes:
-        steps: By signature, the oldest first; at most `SessionConfig.plan_cache_size` of them.
+        steps: Prepared steps by signature, oldest first; at most `SessionConfig.plan_cache_size`.
     """
 
     def __init__(self, graph: Graph, cluster: Cluster, planner: Planner, session: int, config: SessionConfig) -> None:
@@ -144,13 +145,13 @@ class StepCache:
         self._planner = planner
         self._session = session
         self._config = config
-        # By event loop too: a task cannot wait for a future of another loop.
+        # The event loop is part of the key, because a task cannot wait for a future of another loop.
         self._preparing: dict[tuple[asyncio.AbstractEventLoop, Hashable], asyncio.Future[PreparedStep]] = {}
         self._growth = _GrowthWatch(graph)
         cluster.on_move.append(self.drop)
 
     async def drop(self) -> None:
-        """Forget all steps, and have the workers forget them: they are to be planned anew."""
+        """Forget all steps, here and on the workers, so that they are planned again."""
         dropped = list(self.steps.values())
         self.close()
         await _deregister(dropped)
@@ -162,13 +163,14 @@ class StepCache:
         self.steps.clear()
 
     async def prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
-        """The step of a signature: compile it, unless it is known, or another task of this loop is compiling it."""
+        """Return the step of a signature. Compile it unless it is cached or a task of this loop is compiling it."""
         key = (fetch_key(fetches), *feeds)
         known = self.steps.get(key)
         if known is not None and known.mutations == self._graph.mutations:
             return known
         loop = asyncio.get_running_loop()
         while (running := self._preparing.get((loop, key))) is not None:
+            # Not `await running`: it is cancelled at the end of the other compilation, which must not cancel this task.
             await asyncio.wait([running])
             prepared = self.steps.get(key)
             if prepared is not None and prepared.mutations == self._graph.mutations:
@@ -177,6 +179,7 @@ class StepCache:
         self._preparing[loop, key] = turn
         try:
             prepared = await self._compile(fetches, feeds)
+            # A hit does not come here, so only compilations count.
             self._growth.note()
             before = self.steps.pop(key, None)
             self.steps[key] = prepared
@@ -190,7 +193,7 @@ class StepCache:
             turn.cancel()
 
     async def _make_room(self, stale: list[PreparedStep]) -> None:
-        """Drop what is out of date, and the oldest of too many."""
+        """Deregister stale steps, and evict the oldest beyond the cache size."""
         while len(self.steps) > self._config.plan_cache_size:
             stale.append(self.steps.pop(next(iter(self.steps))))
         if stale:
@@ -211,14 +214,16 @@ class StepCache:
         return prepared
 
     async def place_again(self, prepared: PreparedStep) -> None:
-        """Replace the plan of a step by a better one, if measured costs say that there is one worth it."""
+        """Replace the plan of a step if the measured costs predict a sufficient gain."""
         again = full_collections_postponed()(self._planner.plan_again)
         made = await in_thread(again, prepared.request, prepared.made, effects=False)
+        # `plan_again` has kept the current plan: only its prediction is new.
         if made.parts is prepared.made.parts:
             prepared.made = made
             return
         registered = await self._cluster.register(made, self._session, self._config)
-        if not any(known is prepared for known in list(self.steps.values())):  # dropped meanwhile, and its plan with it
+        # The step may have been evicted during registration, and its plan with it.
+        if not any(known is prepared for known in list(self.steps.values())):
             await registered.deregister()
             return
         before = prepared.registered
@@ -236,10 +241,14 @@ async def _deregister(steps: Sequence[PreparedStep]) -> None:
 async def planned(
     planner: Planner, request: StepRequest, nodes: int, asks: bool = True, meeting: Meeting | None = None
 ) -> Plan:
-    """The plan of a step of a graph with so many nodes, made here if that takes no longer than a moment.
+    """Return the plan of a step, compiled on the event loop if that is expected to be quick, else in a thread.
 
     Args:
-        asks, meeting: As of `Planner.plan`.
+        planner: Compiles the plan.
+        request: The feeds, fetches and targets of the step.
+        nodes: Number of nodes of the graph, which decides whether to try on the event loop.
+        asks: As for `Planner.plan`.
+        meeting: As for `Planner.plan`.
     """
     while True:
         plan = await _planned(planner, request, nodes, asks, meeting)
@@ -250,12 +259,13 @@ async def planned(
 async def _planned(planner: Planner, request: StepRequest, nodes: int, asks: bool, meeting: Meeting | None) -> Plan:
     if not worth_a_thread(nodes):
         with suppress(Elsewhere):
+            # If this takes too long, a checkpoint raises Elsewhere, and the plan is made in a thread from the start.
             return doing(Brief(seconds=_COMPILING), planner.plan, request, asks, meeting)
     return await in_thread(full_collections_postponed()(planner.plan), request, asks, meeting, effects=False)
 
 
 class _GrowthWatch:
-    """Warns when every run makes new nodes: a graph built in a loop grows until memory ends."""
+    """Warns if every run adds nodes: a graph that is built in a loop grows until memory is exhausted."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -263,7 +273,7 @@ class _GrowthWatch:
         self._count = 0
 
     def note(self) -> None:
-        """A step was compiled."""
+        """Record that a step was compiled, and warn once the limit is reached."""
         grown = self._graph.version > self._version
         self._version = self._graph.version
         self._count = self._count + 1 if grown else 0
@@ -284,10 +294,10 @@ def _log_placement(plan: Plan) -> None:
 
 
 def _show(message: str, *arguments: object) -> None:
-    """Log what was asked for by a setting: a program that has not configured logging sees it on its error output."""
+    """Log a message that a setting requested. If logging is not configured, it goes to stderr."""
     if _LOGGER.hasHandlers():
         _LOGGER.info(message, *arguments)
     elif logging.lastResort is not None and logging.root.manager.disable < logging.INFO:
-        # What `logging` does with warnings, for which nobody has asked.
+        # `logging` itself does so only for warnings and above.
         record = _LOGGER.makeRecord(_LOGGER.name, logging.INFO, __file__, 0, message, arguments, None)
         logging.lastResort.handle(record)

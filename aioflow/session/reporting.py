@@ -1,4 +1,7 @@
-"""What of a session knows whether its steps are reported, so that a short step that is not need not ask."""
+"""The switch between the fast and the instrumented path of a session.
+
+Caches whether steps are reported or checked, so that the fast path tests one flag.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,25 @@ __all__ = ["Reporting"]
 
 
 class Reporting:
-    """The part of a session that `observe.instrument` speaks to."""
+    """Mixin with the interface that `observe.instrument` uses."""
 
     _running: Running
     _spans: Spans | None = None
-    _watched = False  # by the settings
-    _special = False  # whether steps go the way of those that somebody watches
+    _watched = False  # requested by the settings
+    _special = False  # whether steps take the instrumented path
 
     def _watch(self, watched: bool) -> None:
-        """Say whether the settings ask for steps to be watched; each time that what runs them is made anew."""
+        """Set whether the settings require the instrumented path. Call after each replacement of `_running`."""
         self._watched = watched
         self._running.spans = self._spans
         tell_of_spans(self)
         self.spans_changed()
 
     def report_spans(self, spans: Spans | None) -> None:
-        """Report steps there from now on; None: nowhere, unless the whole process reports."""
+        """Report steps to `spans` from now on; with None, only if the whole process is instrumented."""
         self._spans = self._running.spans = spans
         self.spans_changed()
 
     def spans_changed(self) -> None:
-        """Go the way of steps that somebody watches, or no more."""
+        """Recompute whether steps take the instrumented path."""
         self._special = self._watched or self._spans is not None or process_spans() is not None

@@ -1,4 +1,4 @@
-"""Runs prepared steps: right here where they are short, otherwise by their plan; and knows those in flight."""
+"""Execution of prepared steps: inline if they are short, otherwise by their plan. Tracks the steps in flight."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Running:
     """Runs the steps of one session.
 
     Attributes:
-        steps: Those in flight, each with its event loop.
-        is_over: Whether the session is closed. A step may have been prepared meanwhile, and is not begun.
-        spans: Where they are reported, unless the process says so; or None.
+        steps: Steps in flight, each with its event loop.
+        is_over: Whether the session is closed. A step that was prepared meanwhile is not started.
+        spans: Receiver of spans for this session; None for that of the process, if any.
     """
 
     def __init__(self, cluster: Cluster, planner: Planner, cache: StepCache, config: SessionConfig) -> None:
@@ -38,10 +38,10 @@ class Running:
         self._planner = planner
         self._cache = cache
         self._config = config
-        self._debt = 0.0
+        self._debt = 0.0  # seconds of loop time since steps last yielded
 
     async def at_once(self, prepared: PreparedStep, values: list[Any]) -> Any:
-        """What a step that asks for nothing special gives: run right here, if it is expected to be short."""
+        """Run a step without options: inline if it is expected to be short, otherwise by its plan."""
         if self._debt > self._config.yield_every:
             values = small_copies(values)
             await self._let_others_run()
@@ -53,8 +53,10 @@ class Running:
         except OpError as error:
             error.may_have_been_applied = prepared.changes
             raise
+        # Not expected to be short: nothing has run yet.
         if done is None:
             return await self.step(prepared, small_copies(values))
+        # `Unfinished`: the step is done, but handing over the fetches takes long.
         if not isinstance(done, list):
             done = await done.finish()
         self._debt += perf_counter() - started
@@ -63,9 +65,8 @@ class Running:
         return await prepared.give(done) if prepared.take is None else prepared.take(done)
 
     async def _let_others_run(self) -> None:
-        """Let other tasks run: steps that never waited have taken `yield_every` of the loop's time. This is done before
-        a step, since a caller that is cancelled after one would not get what it gives.
-        """
+        """Yield to other tasks, after steps that never waited have used `yield_every` seconds of the loop's time."""
+        # Callers yield before a step: a caller that is cancelled while yielding after one would lose its result.
         self._debt = 0.0
         await asyncio.sleep(0)
 
@@ -77,16 +78,17 @@ class Running:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Run a step by its plan; returns the fetched values in the structure of the fetches. Raises OpError. What the
-        step has only taken in order to give it is given back where it is not given.
+        """Run a step by its plan and return the fetched values in the structure of the fetches. Raises OpError.
 
-        Where the caller is cancelled while the session is closed, `asyncio.CancelledError` is raised: the blocks around
-        it, a TaskGroup or `asyncio.timeout`, wait for that.
+        Elements that the step has dequeued only to deliver them are put back if they are not delivered.
+
+        If the caller is cancelled while the session is closing, raises `asyncio.CancelledError`, because an enclosing
+        TaskGroup or `asyncio.timeout` waits for it.
         """
         if self._debt > self._config.yield_every:
             await self._let_others_run()
         if run_metadata is not None:
-            run_metadata.step_stats = []  # of the run before
+            run_metadata.step_stats = []  # those of the previous run
         asked = options is not None and options.trace_level is TraceLevel.FULL
         trace = TraceProbe() if prepared.sampling.begin() or asked else None
         step = Step(self.probe(trace), self._cluster.next_step(), prepared.describe)
@@ -97,6 +99,7 @@ class Running:
         started = perf_counter()
         step.spans = self.spans or process_spans()
         task = asyncio.current_task()
+        # Cancellations that arrive during the step are told apart from earlier ones by this count.
         cancelled_before = 0 if task is None else task.cancelling()
         try:
             given = await self._watched(step, prepared, values, trace)
@@ -110,7 +113,8 @@ class Running:
             if isinstance(error, asyncio.CancelledError):
                 error.add_note(f"aioflow: {step.describe()} was cancelled after {step.seconds:.3f} s{step.state()}")
             elif isinstance(error, CancelledError) and task is not None and task.cancelling() > cancelled_before:
-                await asyncio.sleep(0)  # Python 3.13 cancels once more what leaves a TaskGroup by an error: here
+                # Python 3.13 cancels a task again that leaves a TaskGroup by an error: receive that here.
+                await asyncio.sleep(0)
                 raise asyncio.CancelledError from error
             raise
         finally:
@@ -118,7 +122,7 @@ class Running:
             step.finish()
 
     async def _watched(self, step: Step, prepared: PreparedStep, values: list[Any], trace: TraceProbe | None) -> Any:
-        """Run a step, and learn from its times."""
+        """Run a step and feed its measured times to the planner."""
         with _reported(step, prepared):
             result = await prepared.registered.run(values, step)
         given = await prepared.give(result) if prepared.take is None else prepared.take(result)
@@ -132,21 +136,22 @@ class Running:
         """Add a step to those in flight; `finish` must follow.
 
         Raises:
-            ClosedSessionError: the session is closed. Checked last: where another thread closes it in this moment,
-                either that thread finds the step and stops it, or the step is refused here.
+            ClosedSessionError: the session is closed.
         """
+        # Register first, then check: if another thread closes the session now, either it finds the step and stops it,
+        # or the step is rejected here.
         self.steps[step] = asyncio.get_running_loop()
         if self.is_over:
             del self.steps[step]
             raise ClosedSessionError.refusing()
 
     def probe(self, trace: TraceProbe | None) -> Probe | None:
-        """What watches a step."""
+        """Return the probe for a step: `trace`, with a check for finite values if the settings request it."""
         return FiniteProbe(trace) if self._config.check_finite else trace
 
 
 def _reported(step: Step, prepared: PreparedStep) -> AbstractContextManager[None]:
-    """What is around a step for those who watch over the program."""
+    """Return the context manager that reports the step as a span; it does nothing if spans are off."""
     if step.spans is None:
         return nullcontext()
     asked = prepared.request

@@ -60,22 +60,23 @@ __all__ = ["Session"]
 _IDS: Final = itertools.count(1)
 _TARGETS: Final = "'', aioflow://host:port or a worker; a graph goes as Session(graph=graph)"
 _SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConfig(threads=2))"
-_REMOTE: Final = ("aioflow", "inproc")  # schemes of targets that are servers
+_REMOTE: Final = ("aioflow", "inproc")  # target schemes that denote servers
 
 
 class Session(Blocking, Batching, Reporting):
-    """Runs steps of one graph on one worker.
+    """A client that runs steps of one graph on one worker or cluster.
 
     Args:
-        target: "" for a worker of the session's own, another worker, to share its variables, or "aioflow://host:port"
-            for the cluster of the `train.Server` at that address.
-        graph: The graph; the default one without it.
-        config: Settings. Those at their default give way to those of the target's server, once that is connected to.
-        credentials: As of `train.Server`, for the connections to the cluster.
+        target: "" for a new private worker, another worker to share its variables, or "aioflow://host:port" for the
+            cluster of the `train.Server` at that address.
+        graph: The graph; by default the current default graph.
+        config: Settings. After the session has connected to a server, the server's settings replace those left at their
+            default.
+        credentials: Credentials for the connections to the cluster, as for `train.Server`.
 
-    Use it as `async with Session() as session:`; inside, it is the default session of the task. Any number of tasks may
-    call `run` at once. Where several tasks or blocks enter it, the last to leave closes it; it may be another task than
-    those that entered.
+    Use it as `async with Session() as session:`. Inside the block it is the default session of the task. Any number of
+    tasks may call `run` at once. If several tasks or blocks enter it, the last one to leave closes it, and this may be
+    a task that did not enter it.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Session(Blocking, Batching, Reporting):
         self._target = target
         self._cluster, self._sync_runner = _reach(target, config or SessionConfig(), credentials)
         self._remote = not isinstance(self._cluster, LocalCluster)
-        self._blocks: dict[Entry[Any], Entry[Graph]] = {}  # those that were entered, and not left
+        self._blocks: dict[Entry[Any], Entry[Graph]] = {}  # entered and not yet left
         self._background = self._cluster.background(self._id)
         self._use(config or SessionConfig())
         renew_in_child(self)
@@ -103,7 +104,7 @@ class Session(Blocking, Batching, Reporting):
         return f"<aioflow.Session {self._target!r}, {'closed' if self._closed else 'open'}, of {self.graph!r}>"
 
     def _use(self, config: SessionConfig) -> None:
-        """Work by these settings. No step may have been prepared before."""
+        """Apply `config`. Must be called before any step is compiled."""
         self.config = config
         self._planner = Planner(self._cluster, config)
         samples = config.replace_after > 0 and not self._remote and self._planner.chooses
@@ -113,11 +114,12 @@ class Session(Blocking, Batching, Reporting):
         self._steps = self._running.steps
         self._partial_runs = PartialRuns(self._cluster, self._planner, self._id, config, self._background, self._steps)
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         await self._cluster.connect()
-        self._check_open()  # again: else settings that come now would make a `Running` that takes steps
+        # Check again: after a close, the server's settings would create a `Running` that accepts steps.
+        self._check_open()
         if self._cluster.settings is not None:
             config, self._cluster.settings = self.config.over(self._cluster.settings), None
             self._use(config)
@@ -133,12 +135,13 @@ class Session(Blocking, Batching, Reporting):
         if self._leave():
             with _noted_on(error):
                 if isinstance(error, GeneratorExit) and not loop_runs_here():
-                    self._close_now()  # a coroutine that was dropped may not await
+                    self._close_now()  # a coroutine that is being closed must not await
                 else:
                     await self.close()
 
     def __enter__(self) -> Session:
         self._check_open()
+        # Blocks may be left in any order and by other tasks, hence a table instead of a stack.
         self._blocks[SESSIONS.enter(self)] = GRAPHS.enter(self.graph)
         return self
 
@@ -150,41 +153,45 @@ class Session(Blocking, Batching, Reporting):
                 self._close_now()
 
     def _leave(self) -> bool:
-        """Leave the innermost block that this context is in, or else the oldest; whether that was the last."""
+        """Leave the innermost block of this context, or else the oldest block. Return True if it was the last."""
         entry = SESSIONS.innermost_of(self._blocks) or next(iter(self._blocks), None)
         if entry is not None:
             SESSIONS.leave(entry)
             graph_entry = self._blocks.pop(entry, None)
-            if graph_entry is not None:  # else another thread was quicker
+            if graph_entry is not None:  # otherwise another thread has left the block first
                 GRAPHS.leave(graph_entry)
         return not self._blocks
 
     @contextmanager
     def as_default(self) -> Iterator[Session]:
-        """Make this the default session inside a `with` block, and leave it open at the end."""
+        """Make this the default session inside a `with` block, without closing it at the end."""
         with SESSIONS.inside(self), self.graph.as_default():
             yield self
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has been called."""
+        """True if `close` has been called."""
         return self._closed
 
     async def close(self) -> None:
-        """Stop running steps (they raise `errors.CancelledError`), wait for their end, and refuse new ones. In a child
-        of the process that made the session, only refuse.
+        """Close the session: stop running steps and wait for their end. Idempotent.
+
+        Stopped steps raise `errors.CancelledError`. In a forked child of the process that created the session, this
+        only rejects new steps, because all else belongs to the parent.
         """
         if not self._refuse_steps():
             return
         here = asyncio.get_running_loop()
         try:
+            # Steps on other event loops have been told to stop, but cannot be awaited here.
             for step in [s for s, loop in list(self._steps.items()) if loop is here]:
                 await step.finished()
         finally:
             try:
                 await self._finish()
             finally:
-                if self._sync_runner.refuse():  # in another thread: no loop may run where its loop closes
+                if self._sync_runner.refuse():
+                    # In a thread, because its loop cannot run to its end in a thread where a loop runs already.
                     await asyncio.to_thread(self._sync_runner.close, self._finish())
 
     async def _finish(self) -> None:
@@ -202,16 +209,16 @@ class Session(Blocking, Batching, Reporting):
             self._cluster.stop()
 
     def after_fork(self) -> None:
-        """In a child no step is known any more, so that each run comes to `_check_open`."""
+        """Clear the step cache in a forked child, so that each run reaches `_check_open`."""
         self._cache.steps.clear()
 
     def _refuse_steps(self) -> bool:
-        """Whether there is anything left to close: in a child it is all the parent's."""
+        """Reject new steps and stop running ones. Return False in a forked child: the rest belongs to the parent."""
         self._closed = self._running.is_over = True
         if self._process != generation():
             return False
         for step, loop in list(self._steps.items()):
-            with suppress(RuntimeError):  # a loop that was closed in the middle of a step
+            with suppress(RuntimeError):  # the loop was closed while a step was running
                 loop.call_soon_threadsafe(step.stop_for_close)
         self._cache.close()
         self._background.stop()
@@ -224,29 +231,32 @@ class Session(Blocking, Batching, Reporting):
             raise ClosedSessionError.refusing()
 
     def list_devices(self) -> list[str]:
-        """Full names of the devices that the session can use; of a cluster, once the session is entered or used."""
+        """Return the full names of the session's devices. Those of a cluster are known once connected."""
         return list(self._cluster.devices)
 
     @property
     def engine(self) -> str | None:
-        """The name of the engine that computes parts of steps (`SessionConfig.delegate`), such as "onnxruntime"; None
-        where all is computed by kernels.
+        """The name of the engine that computes parts of steps (`SessionConfig.delegate`), such as "onnxruntime".
+
+        None if kernels compute everything.
         """
         return self._planner.engine
 
     async def prepared(self) -> None:
-        """Wait until all is ready that steps have made for later steps in this process, such as parts of them for
-        another engine (`SessionConfig.delegate`). Whoever measures, or serves the first request, waits for that.
+        """Wait until all background preparation for later steps in this process is complete.
+
+        Steps start such preparation for parts that another engine computes (`SessionConfig.delegate`). Wait for it
+        before measuring or serving requests.
         """
         await PREPARATIONS.ended()
 
     async def health(self, timeout: float = 1.0) -> Mapping[str, WorkerState | OpError]:
-        """For each task how its worker is, or why that is not known after `timeout` seconds; all are asked at once."""
+        """Query all tasks at once. Return each worker's state, or an error if it is unknown after `timeout` seconds."""
         self._check_open()
         return await self._cluster.health(timeout)
 
     def reset(self, containers: Sequence[str] | None = None) -> None:
-        """Drop the variables and other resources of the containers, or of all; of a local session, see `clear`."""
+        """Drop the variables and other resources of the containers, or of all. Local sessions only; see `clear`."""
         check_process(self._process, "the session")
         self.worker.reset(containers)
 
@@ -257,7 +267,7 @@ class Session(Blocking, Batching, Reporting):
 
     @property
     def worker(self) -> Worker:
-        """The worker of a local session. Raises UnimplementedError for others."""
+        """The worker of a local session. Raises UnimplementedError for other sessions."""
         return self._cluster.worker
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -272,38 +282,42 @@ class Session(Blocking, Batching, Reporting):
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """Run what `fetches` need and return their values in the same structure.
+        """Run the nodes that `fetches` need and return their values in the same structure.
 
         Args:
             fetches: A tensor, variable, operation or name of one, or nested lists, tuples, dicts and named tuples of
-                them. An operation gives None, a `SparseTensor` a `SparseTensorValue`.
-            feed_dict: Values for tensors (for a `SparseTensor` its three parts). Whatever a fed tensor would be
-                computed from is not run on its account. Arrays up to 64 KiB may be changed as soon as the call waits;
-                larger ones are not copied, and must stay as they are until it returns.
-            timeout: Seconds, after which the step is stopped.
-            options, run_metadata: With `RunOptions(trace_level=FULL)`, `run_metadata` gets the time of every node, and
-                loses those of the run before.
+                them. An operation yields None, and a `SparseTensor` a `SparseTensorValue`.
+            feed_dict: Values for tensors (for a `SparseTensor`, its three parts). Feeding a tensor skips the nodes that
+                would compute it. The caller may change arrays up to 64 KiB as soon as the call waits; larger ones are
+                not copied and must stay unchanged until it returns.
+            timeout: Time limit in seconds, after which the step is stopped.
+            options: Options of this run.
+            run_metadata: With `RunOptions(trace_level=FULL)`, receives the time of every node, in place of the previous
+                run's times.
 
         Raises:
-            InvalidArgumentError, NotFoundError, …: the request is wrong, or a kernel refused its input; the error names
-                the node and the user's line that made it.
-            DeadlineExceededError: `timeout` ran out.
+            InvalidArgumentError, NotFoundError, …: the request is wrong, or a kernel rejected its input. The error
+                names the node and the line of user code that created it.
+            DeadlineExceededError: `timeout` expired.
             ClosedSessionError: the session is closed.
 
-        Cancelling the task stops the step at the next kernel boundary; the session stays usable. An element that the
-        step has taken from a queue, only to fetch it or what is computed from it, is in the queue again where the call
-        is cancelled or late; `may_have_been_applied` of an error is False where nothing else was changed. A worker of a
-        cluster puts an element back for two seconds after its part of the step has ended, and not later.
+        Cancelling the task stops the step at the next kernel boundary; the session stays usable.
+
+        If the call is cancelled or late, elements that the step has dequeued only to fetch them, or to fetch values
+        computed from them, are put back into the queue. A worker of a cluster does so only within two seconds after its
+        part of the step has ended. `may_have_been_applied` of an error is False if nothing else was changed.
         """
         feeds = feed_dict or {}
+        # The fast path: for plain dictionaries and no options, a known step costs one lookup.
         if type(feeds) is not dict:
             feeds = _mapping(feeds)
         if timeout is None and options is None and run_metadata is None and not self._special:
             prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
             if prepared is None or prepared.mutations != self.graph.mutations:
-                feeds = _kept(feeds)  # steps are known by plain tensors: one fed a sparse tensor is looked up here
+                # The cache is keyed by plain tensors, so a step that is fed a sparse tensor is looked up in here.
+                feeds = _kept(feeds)
                 prepared = await self._prepare(fetches, feeds)
-            if not self._special:  # which the settings of a server may have made of it
+            if not self._special:  # connecting in `_prepare` may have applied a server's settings
                 try:
                     values = [c(value) for c, value in zip(prepared.converters, feeds.values(), strict=True)]
                 except Elsewhere:
@@ -317,11 +331,14 @@ class Session(Blocking, Batching, Reporting):
     async def _run_ahead(
         self, fetches: Any, feeds: Mapping[Any, Any] | None, *, timeout: float | None
     ) -> tuple[Any, Step | None]:
-        """Run a step whose result may not be delivered: the step, returned as well, can then put back what it took."""
+        """Run a step and return its result and the step itself.
+
+        The result may not be delivered; the step can then put back the elements that it has dequeued.
+        """
         return await self._run_specially(fetches, _mapping(feeds or {}), timeout, RunOptions(), None)
 
     async def _prepare(self, fetches: Any, feeds: Mapping[Any, Any]) -> PreparedStep:
-        """The compiled step; `feeds` are plain."""
+        """Return the compiled step, after connecting. The keys of `feeds` are plain tensors."""
         self._check_open()
         await self._connect()
         return await self._cache.prepare(fetches, feeds)
@@ -329,13 +346,14 @@ class Session(Blocking, Batching, Reporting):
     async def _run_specially(
         self, fetches: Any, feeds: Mapping[Any, Any], timeout: float | None, options: Any, run_metadata: Any
     ) -> tuple[Any, Step | None]:
-        """Run with a time limit, or with a probe. Returns the fetched values, and the step that has ended."""
+        """Run with a timeout, tracing or checks enabled. Return the fetched values, and the step, which has ended."""
         _check_options(options, run_metadata)
         feeds = _kept(feeds)
         own = timeout if timeout is not None else options.timeout
         if own is None:
             self._check_open()
-            await self._connect()  # which has a limit of its own, and may bring the settings of a server
+            # Outside the operation timeout: it has its own limit, and may apply a server's `operation_timeout`.
+            await self._connect()
         async with TimeLimit(own if own is not None else self.config.operation_timeout) as limit:
             prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
             if prepared is None or prepared.mutations != self.graph.mutations:
@@ -346,24 +364,27 @@ class Session(Blocking, Batching, Reporting):
         return given, limit.step
 
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
-        """How `run` would do it, by the keys of its feeds: the nodes, optimized, their devices, what goes between."""
+        """Return the plan of a run: optimized nodes, devices, transfers. `feeds` are keys of a feed dictionary."""
         return self._planner.plan(_asked(self.graph, fetches, feeds))
 
     def delegation(self, fetches: Any, feeds: Sequence[Any] = ()) -> Delegation:
-        """Return the nodes of `run` that the engine of `SessionConfig.delegate` computes, part by part, and why the
-        others stay. `feeds` are the keys of its feeds. Raises as `plan`.
+        """Return the nodes of a run that the engine of `SessionConfig.delegate` computes, and why the others stay.
+
+        `feeds` are keys of a feed dictionary. Raises as `plan`.
         """
         return self._planner.delegation(_asked(self.graph, fetches, feeds))
 
     async def stuck_report(self) -> list[StuckStep]:
-        """The steps that are running now, longest first, with the async nodes that each waits for, and why.
-        Printed, it has one line per node: for how long it has waited, and for what. Each worker of a cluster is asked.
+        """Return the running steps, longest first, with the async nodes that each waits for, and the reason.
+
+        A printed report has one line per node, with the time and reason of its wait. Every worker of a cluster is
+        queried.
         """
         return sorted([await step.inquire() for step in list(self._steps)], key=lambda s: -s.seconds)
 
     @session_signatures.make_callable
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
-        """A coroutine function that runs `fetches` with its arguments fed for `feed_list`. Raises as `run`."""
+        """Return a coroutine function that feeds its arguments for `feed_list` and runs `fetches`. Raises as `run`."""
         FetchMapper(self.graph, fetches)
         check_list(feed_list or [], "the feeds of a callable")
         keys = list(feed_list or [])
@@ -386,9 +407,9 @@ class Session(Blocking, Batching, Reporting):
 
     @session_signatures.run_sync
     def run_sync(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
-        """Run a step and block until it is done: `run` for scripts and notebooks, with the same arguments.
+        """Run a step and block until it is done. Accepts the arguments of `run`; meant for scripts and notebooks.
 
-        Where an event loop is running in this thread already (a notebook), the step runs on a loop in another thread.
+        If an event loop already runs in this thread (a notebook), the step runs on a loop in another thread.
         """
         self._check_open()
         return self._sync_runner.run(self.run(fetches, feed_dict, **kwargs))
@@ -397,33 +418,36 @@ class Session(Blocking, Batching, Reporting):
     def stream(
         self, fetches: Any, feeds: FeedSource = None, *, prefetch: int = 0, timeout: float | None = None
     ) -> Stream[Any]:
-        """Step after step: an async iterator over what `run(fetches)` gives each time, until the data ends.
+        """Return an async iterator that runs step after step and yields each result, until the data ends.
 
             async with session.stream(train_op) as steps:
                 async for result in steps: ...
 
-        A step that raises OutOfRangeError ends the loop, as the end of `feeds` does; any other error is raised.
-        Args:
-            feeds: None, one feed dictionary for every step, or an iterable or async iterable of them, one per step.
-            prefetch: How many steps may be in flight besides the one whose result is due. They run at the same time,
-                and their results come in order. With 0, a step begins when its result is asked for.
-            timeout: Seconds for each step.
+        The loop ends when a step raises OutOfRangeError or `feeds` is exhausted. Any other error is raised.
 
-        Leaving the `async with` block cancels what is in flight and waits for it. Without the block, leaving the loop
-        early cancels it too, and closing the session waits for it. An element that a step has taken from a queue, only
-        to fetch it, is in the queue again where its result is not delivered; in a cluster as `run` says.
+        Leaving the `async with` block cancels the steps in flight and waits for them. Without the block, leaving the
+        loop early cancels them too, and closing the session waits for them. Elements that a step has dequeued only to
+        fetch them are put back if its result is not delivered; for clusters see `run`.
+
+        Args:
+            fetches: Fetches as for `run`.
+            feeds: None, one feed dictionary for every step, or an iterable or async iterable of them, one per step.
+            prefetch: Number of steps that run ahead of the step being awaited. They run concurrently, and their
+                results are in order. With 0, a step starts when its result is requested.
+            timeout: Time limit of each step, in seconds.
         """
         self._check_open()
         run = self._run_ahead if prefetch else self.run
         return Stream(run, self._background, fetches, feeds, prefetch, timeout)
 
     async def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> str:
-        """Begin a step that is fed and fetched bit by bit, by `partial_run`; returns its handle. Each node runs once in
-        the whole step, as soon as what it needs is there.
+        """Start a step that `partial_run` feeds and fetches in several calls, and return its handle.
+
+        Each node runs once in the whole step, as soon as its inputs are available.
 
         Args:
-            fetches: All that will be fetched; operations among them are run.
-            feeds: All that will be fed.
+            fetches: All tensors that will be fetched, and operations to run.
+            feeds: All tensors that will be fed.
 
         Raises:
             InvalidArgumentError, NotFoundError, …: the request is wrong.
@@ -438,13 +462,13 @@ class Session(Blocking, Batching, Reporting):
     async def partial_run(
         self, handle: str, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, timeout: float | None = None
     ) -> Any:
-        """Feed a part of what was set up, and return a part of the fetches in their structure.
+        """Feed some of the tensors of a partial run, and return some of its fetches in their structure.
 
         Raises:
-            InvalidArgumentError: there is no such partial run (it ends when all has been fed and fetched); a feed or
-                fetch was not set up, has been given already, or cannot be computed yet. Nothing has been fed then.
-            DeadlineExceededError: `timeout`, in seconds, ran out; the fetches may be asked for again.
-            OpError: the step failed, and is over.
+            InvalidArgumentError: the partial run does not exist (it ends when everything has been fed and fetched), or
+                a feed or fetch was not set up, was already used, or cannot be computed yet. Nothing has been fed then.
+            DeadlineExceededError: `timeout`, in seconds, expired; the fetches may be requested again.
+            OpError: the step failed and has ended.
         """
         self._check_open()
         feeds = flat_feeds(feed_dict or {})
@@ -455,8 +479,9 @@ class Session(Blocking, Batching, Reporting):
 
 
 def keep_checkpoints_in(folder: str | os.PathLike[str], session: Session) -> None:
-    """The program keeps its checkpoints there, in a folder or at the URL of one. If the target of the session is a
-    server of this program, that may open them from now on, for whoever can reach it.
+    """Announce the folder, or URL of a folder, where the program keeps its checkpoints.
+
+    If the session's target is a server of this program, the server's clients may open files in that folder from now on.
     """
     session._cluster.keep_checkpoints_in(folder)
 
@@ -475,7 +500,7 @@ def _check_options(options: Any, run_metadata: Any) -> None:
 def _reach(
     target: str | Worker, config: SessionConfig, credentials: aioflow.distributed.Credentials | None
 ) -> tuple[Cluster, SyncRunner | LoopThread]:
-    """The workers that a target names, and who runs coroutines on them for callers that have no event loop."""
+    """Return the workers that a target denotes, and the runner of coroutines for callers without an event loop."""
     if isinstance(target, Worker):
         check_process(target.process, "the worker")
         return LocalCluster(target), SyncRunner()
@@ -484,7 +509,8 @@ def _reach(
     if target.partition("://")[0] not in _REMOTE:
         raise NotFoundError("no such session target", expected="'' or aioflow://host:port", actual=target)
     with not_forked():
-        from aioflow.net.loop_thread import LoopThread  # of `import aioflow`, all of `net` would be a tenth
+        # Imported late: all of `net` would take a tenth of the time of `import aioflow`.
+        from aioflow.net.loop_thread import LoopThread
         from aioflow.net.remote_cluster import RemoteCluster
 
     return RemoteCluster(target, credentials=credentials), LoopThread()
@@ -518,7 +544,7 @@ def _require_tensors(mapper: FetchMapper) -> None:
 
 @contextmanager
 def _noted_on(error: BaseException | None) -> Iterator[None]:
-    """What fails in closing a session is a note on the error on whose account the block is left, if there is one."""
+    """Attach an error in closing the session to the error that ended the block; or raise it."""
     try:
         yield
     except Exception as failure:

@@ -1,8 +1,12 @@
-"""For type checkers: what `Session.run` and its kin give, by what they are asked for.
+"""Precise signatures of `Session.run` and related methods, for type checkers only.
 
-A tensor or variable gives an array, an operation None, a sparse tensor its value, a name anything; a list a list, a
-tuple a tuple with the type of each place, a dictionary a dictionary. A list or dictionary of different things gives
-`Any` in its places, and so does whatever is nested deeper. `Session` has each method once; these are their signatures.
+The type of a result follows from the fetches:
+
+- a tensor or variable yields an array, an operation None, a sparse tensor its value, and a name `Any`;
+- a list yields a list, a tuple a tuple with one type per place, and a dictionary a dictionary;
+- mixed lists and dictionaries, and anything nested deeper, yield `Any` in their places.
+
+`Session` defines each method once; the overloads are here.
 """
 
 from __future__ import annotations
@@ -29,19 +33,19 @@ if TYPE_CHECKING:
     D = TypeVar("D")
     K = TypeVar("K")
     Array: TypeAlias = NDArray[Any]
-    Fetched = TypeVar("Fetched", bound=Fetchable[Array])  # keeps the element type of a list that is no literal
+    Fetched = TypeVar("Fetched", bound=Fetchable[Array])  # keeps the element type of a list that is not a literal
     Pair: TypeAlias = tuple[Fetchable[A], Fetchable[B]]
     Triple: TypeAlias = tuple[Fetchable[A], Fetchable[B], Fetchable[C]]
     Four: TypeAlias = tuple[Fetchable[A], Fetchable[B], Fetchable[C], Fetchable[D]]
     Feeds: TypeAlias = Mapping[Any, Any] | None
 
     class Call(Protocol[A_co]):
-        """What `make_callable` makes."""
+        """The callable that `make_callable` returns."""
 
         def __call__(self, *values: Any) -> Coroutine[Any, Any, A_co]: ...
 
     class Named(Protocol):
-        """A named tuple, which comes back as one of its kind."""
+        """A named tuple; the result has the same type."""
 
         @property
         def _fields(self) -> tuple[str, ...]: ...
@@ -60,7 +64,7 @@ if TYPE_CHECKING:
         timeout: float | None
 
     class Run(Protocol):
-        """What `Session.run` gives."""
+        """The signature of `Session.run`."""
 
         @overload
         async def __call__(self, fetches: Fetchable[A], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> A: ...
@@ -130,7 +134,7 @@ if TYPE_CHECKING:
         ) -> dict[K, Any]: ...
 
     class RunSync(Protocol):
-        """What `Session.run_sync` gives."""
+        """The signature of `Session.run_sync`."""
 
         @overload
         def __call__(self, fetches: Fetchable[A], feed_dict: Feeds = None, **how: Unpack[RunHow]) -> A: ...
@@ -194,7 +198,7 @@ if TYPE_CHECKING:
         ) -> dict[K, Any]: ...
 
     class MakeCallable(Protocol):
-        """What `Session.make_callable` gives."""
+        """The signature of `Session.make_callable`."""
 
         @overload
         def __call__(self, fetches: Fetchable[A], feed_list: Sequence[Any] | None = None) -> Call[A]: ...
@@ -233,7 +237,7 @@ if TYPE_CHECKING:
         def __call__(self, fetches: Mapping[K, Any], feed_list: Sequence[Any] | None = None) -> Call[dict[K, Any]]: ...
 
     class StreamOf(Protocol):
-        """What `Session.stream` gives."""
+        """The signature of `Session.stream`."""
 
         @overload
         def __call__(self, fetches: Fetchable[A], feeds: FeedSource = None, **how: Unpack[StreamHow]) -> Stream[A]: ...
@@ -280,7 +284,7 @@ if TYPE_CHECKING:
         ) -> Stream[dict[K, Any]]: ...
 
     class PartialRun(Protocol):
-        """What `Session.partial_run` gives."""
+        """The signature of `Session.partial_run`."""
 
         @overload
         async def __call__(
@@ -339,25 +343,25 @@ if TYPE_CHECKING:
 
 
 def run(method: Callable[..., Any]) -> Run:
-    """The method, with the signature of `Session.run`; the others alike."""
+    """Return the method, typed with the signature of `Session.run`."""
     return cast("Run", method)
 
 
 def run_sync(method: Callable[..., Any]) -> RunSync:
-    """See `run`."""
+    """Return the method, typed with the signature of `Session.run_sync`."""
     return cast("RunSync", method)
 
 
 def make_callable(method: Callable[..., Any]) -> MakeCallable:
-    """See `run`."""
+    """Return the method, typed with the signature of `Session.make_callable`."""
     return cast("MakeCallable", method)
 
 
 def stream(method: Callable[..., Any]) -> StreamOf:
-    """See `run`."""
+    """Return the method, typed with the signature of `Session.stream`."""
     return cast("StreamOf", method)
 
 
 def partial_run(method: Callable[..., Any]) -> PartialRun:
-    """See `run`."""
+    """Return the method, typed with the signature of `Session.partial_run`."""
     return cast("PartialRun", method)

@@ -1,4 +1,4 @@
-"""`Session.stream`: step after step as an async iterator, with steps that run ahead."""
+"""`Session.stream`: consecutive steps as an async iterator, with optional prefetch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FeedSource: TypeAlias = Feeds | Iterable[Feeds] | AsyncIterable[Feeds] | None
 
 
 class _NoMoreFeeds(Exception):
-    """The feeds have ended."""
+    """Raised at the end of the feeds."""
 
 
 class _Steps:
-    """Runs one step after another, each with the next feeds. Steps get their feeds in the order in which they begin."""
+    """Runs one step after another, each with the next feeds. Steps receive feeds in the order in which they start."""
 
     def __init__(
         self, run: Callable[..., Awaitable[Any]], fetches: Any, feeds: FeedSource, timeout: float | None
@@ -56,7 +56,8 @@ class _Steps:
         return f"a step of the stream of {names_of(self._fetches)}"
 
     async def step(self) -> Any:
-        """Return what `run` does. Raises _NoMoreFeeds, or whatever the step raises."""
+        """Run a step with the next feeds and return its result. Raises _NoMoreFeeds, or the error of the step."""
+        # Only the feeds are fetched under the lock; the steps themselves run concurrently.
         async with self._turn:
             feeds = await self._next_feeds()
         return await self._run(self._fetches, feeds, timeout=self._timeout)
@@ -76,8 +77,9 @@ class _Steps:
 
 
 class _Flight:
-    """A step on its way: the task that runs it, and its result or error. It has neither where the task was cancelled,
-    which may be before its first turn.
+    """A step in flight: its task, and its result or error.
+
+    It has neither if the task was cancelled, which can happen before the task first runs.
     """
 
     __slots__ = ("error", "ran", "result", "task")
@@ -90,24 +92,29 @@ class _Flight:
         self.error: Exception | None = None
 
     async def run(self, steps: _Steps) -> None:
-        """Run the step: the body of the task."""
+        """Run the step. This is the body of the task."""
         try:
             self.result, self.ran = await steps.step()
         except Exception as error:
             self.error = error
 
     def abandon(self) -> None:
-        """Cancel the task; if it has ended, put back what the step has taken, without waiting."""
+        """Cancel the task. If it has ended, put back the elements that the step has dequeued, without waiting."""
         self.task.cancel()
         if self.ran is not None:
             self.ran.abandon()
 
 
 class Stream(Generic[T]):
-    """The result of `Session.stream`: an async iterator over results, and an async context manager that ends it.
+    """An async iterator over the results of steps, and an async context manager that stops them.
 
     Args:
-        run: Runs a step; with a `prefetch` it returns the step, too, beside the result.
+        run: Runs a step. With a `prefetch` it returns a pair of the result and the step.
+        background: Owner of the tasks that run ahead.
+        fetches: Fetches of each step.
+        feeds: Source of feeds; see `Session.stream`.
+        prefetch: Number of steps that run ahead.
+        timeout: Time limit of each step, in seconds.
     """
 
     def __init__(
@@ -140,7 +147,7 @@ class Stream(Generic[T]):
         await self.aclose()
 
     async def __anext__(self) -> T:
-        """The result of the next step. Raises StopAsyncIteration at the end."""
+        """Return the result of the next step. Raises StopAsyncIteration at the end."""
         if self._busy:
             raise FailedPreconditionError("the stream is already being read", expected="one reader", actual="two")
         self._busy = True
@@ -157,16 +164,18 @@ class Stream(Generic[T]):
             self._busy = False
 
     async def aclose(self) -> None:
-        """Cancel the steps in flight and wait for them. Nothing comes after this."""
+        """Cancel the steps in flight and wait for them. The iterator then ends."""
         self._closed = True
         tasks = [flight.task for flight in self._flights]
         for task in tasks:
+            # A second cancellation would interrupt the clean-up that the first one has started.
             if not task.cancelling():
                 task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         flights = list(self._flights)
         self._flights.clear()
+        # The last step first, so that putting back elements restores the order of the queue.
         for flight in reversed(flights):
             if flight.ran is not None:
                 await flight.ran.unwind(CancelledError("the stream was closed"))
@@ -186,9 +195,10 @@ class Stream(Generic[T]):
             if not self._flights:
                 break
             flight = self._flights[0]
+            # `wait` neither raises the task's error nor cancels the task if the reader is cancelled.
             await asyncio.wait([flight.task])
             if self._closed:
-                break  # type: ignore[unreachable]  # another task has closed the stream, and waits for the flights
+                break  # type: ignore[unreachable]  # another task has closed the stream and waits for the steps in flight
             self._flights.popleft()
             if flight.task.cancelled():
                 raise CancelledError(f"the session was closed while {self._steps} ran")
@@ -196,7 +206,7 @@ class Stream(Generic[T]):
                 return flight.result
             if not isinstance(flight.error, OutOfRangeError | _NoMoreFeeds):
                 raise flight.error
-            self._ending = True  # those in flight may have got the last elements
+            self._ending = True  # steps in flight may hold the last elements, so read their results first
         raise StopAsyncIteration
 
     async def _depart(self) -> None:
@@ -204,12 +214,14 @@ class Stream(Generic[T]):
         flight.task = await self._background.start(flight.run(self._steps))
         self._flights.append(flight)
         if self._abandon is None:
+            # The callback must not refer to the stream, which would then never be collected.
             self._abandon = weakref.finalize(self, _cancel, asyncio.get_running_loop(), self._flights)
+            # There is nothing to cancel at exit: the event loop no longer runs.
             self._abandon.atexit = False
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, flights: deque[_Flight]) -> None:
-    """The stream was dropped in the middle: stop what runs ahead. The session waits for it when it is closed."""
+    """Cancel the steps that run ahead of a stream that was garbage collected. Closing the session waits for them."""
     for flight in reversed(flights):
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(flight.abandon)

@@ -1,5 +1,6 @@
-"""The time limit of a run, which holds from its first moment to its last: while it connects, compiles, converts what is
-fed, waits, computes, and copies what is fetched.
+"""The time limit of a run, from its first moment to its last.
+
+It includes connecting, compiling, converting the feeds, waiting, computing, and copying the fetches.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ __all__ = ["TimeLimit", "left_behind"]
 
 
 class TimeLimit:
-    """`async with TimeLimit(seconds) as limit:` raises DeadlineExceededError where the block takes longer.
+    """An async context manager that raises DeadlineExceededError if its block takes longer than the limit.
 
     Args:
-        seconds: None for no limit.
+        seconds: The limit; None for no limit.
 
     Attributes:
-        doing: What goes on, for the error. step: What runs, once something does.
+        doing: The current activity before the step starts, for the error message.
+        step: The step, once it has started.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -34,6 +36,7 @@ class TimeLimit:
         self.step: Step | None = None
 
     async def __aenter__(self) -> Self:
+        # `asyncio.timeout` would let the block run up to its first await.
         if self._seconds is not None and self._seconds <= 0:
             raise self._exceeded()
         await self._timeout.__aenter__()
@@ -48,7 +51,7 @@ class TimeLimit:
             raise self._exceeded(expired) from expired
         until = self._timeout.when()
         if kind is None and until is not None and asyncio.get_running_loop().time() >= until:
-            late = self._exceeded()  # what never waits cannot be interrupted, but is late all the same
+            late = self._exceeded()  # a block that never awaits cannot be interrupted, but is late all the same
             if self.step is not None:
                 await self.step.unwind(late)
                 self.step.account(late)
@@ -56,7 +59,7 @@ class TimeLimit:
 
     @property
     def until(self) -> float | None:
-        """When the time has run out, by the clock of the event loop."""
+        """The deadline, by the clock of the event loop; None for no limit."""
         return self._timeout.when()
 
     def _exceeded(self, expired: BaseException | None = None) -> DeadlineExceededError:
@@ -78,7 +81,7 @@ class TimeLimit:
 
 
 def left_behind(expired: BaseException | None) -> str:
-    """Whether a time limit left a call behind that is no kernel's, as the end of a sentence."""
+    """Return an ending for the error message if a thread with a call other than a kernel was abandoned, else ""."""
     cancelled = None if expired is None else expired.__cause__
     left = None if cancelled is None else LeftBehind.behind(cancelled)
     return "" if left is None else ", in a thread where it is left behind and still running"

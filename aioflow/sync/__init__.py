@@ -1,1 +1,1 @@
-"""What waits, as plain state machines: locks, queues, barriers, staging areas, accumulators."""
+"""Synchronization primitives as plain state machines: locks, queues, barriers, staging areas, accumulators."""

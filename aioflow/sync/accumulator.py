@@ -1,4 +1,4 @@
-"""A gradient accumulator as a plain state machine: what is added, what is stale, and who waits for enough of it."""
+"""A gradient accumulator as a plain state machine: the sum, the check for stale gradients, and the waiting takers."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ __all__ = ["AccumulatorCore", "Take"]
 
 
 class Take(Ticket):
-    """Take what has been accumulated when `required` gradients are in. `value` is the sum and their number."""
+    """A request for the sum of `required` gradients. `value` is the sum and the actual number of gradients."""
 
     __slots__ = ("number", "required", "step")
 
     def __init__(self, required: int, wake: Callable[[], None] | None = None) -> None:
         super().__init__(wake)
         self.required = required
-        self.step = 0  # of the accumulator, when it was taken
-        self.number = 0  # of the take
+        self.step = 0  # step of the accumulator at the time of the take
+        self.number = 0  # ordinal of the take
 
 
 class AccumulatorCore:
-    """Adds up gradients until somebody takes them. Methods may be called from any thread.
+    """A sum of gradients, with takers that wait for enough of them. Thread-safe.
 
     Args:
-        add: The sum of two sums. It raises InvalidArgumentError where they do not fit together.
-        only_first: Keep the first gradient of a step and drop the others.
+        name: Name in messages.
+        add: Returns the sum of two sums. Raises InvalidArgumentError if they are incompatible.
+        only_first: Whether to keep only the first gradient of a step and drop the others.
 
     Attributes:
-        name: For messages.
-        step: Gradients of an earlier step than this are stale, and dropped. Each take advances it.
-        count: How many gradients have been added since the last take.
-        closed: Whether nobody may take anything until it is restarted.
-        limit: No take waits for more gradients than this, whatever it asks for; None for no limit.
+        name: Name in messages.
+        step: Gradients of earlier steps are stale, and dropped. Each take advances it.
+        count: Number of gradients added since the last take.
+        closed: Whether takes are refused until a restart.
+        limit: Maximum number of gradients that a take waits for, whatever it requires; None for no limit.
     """
 
     def __init__(self, name: str, add: Callable[[Any, Any], Any], only_first: bool = False) -> None:
@@ -49,19 +50,19 @@ class AccumulatorCore:
         self.count = 0
         self.closed = False
         self.limit: int | None = None
-        self._taken = 0  # how many takes and restarts there have been
-        self._undone = 0  # steps after `step` up to this one have been gone back from
+        self._taken = 0  # number of takes and restarts
+        self._undone = 0  # last of the steps that a restart has undone
         self._sum: Any = None
         self._takers: deque[Take] = deque()
         self._lock = threading.Lock()
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         wanted = self._wanted(self._takers[0]) if self._takers else 0
         return f"accumulator {self.name!r} ({self.count} of {wanted} gradients, step {self.step})"
 
     def apply(self, step: int, gradient: Any) -> list[Ticket]:
-        """Add a gradient, if it is neither stale nor of a step that has been undone."""
+        """Add a gradient, unless it is stale or belongs to an undone step. Return the settled tickets."""
         with self._lock:
             if step < self.step or self.step < step <= self._undone or (self.count and self._only_first):
                 return []
@@ -70,25 +71,23 @@ class AccumulatorCore:
             return self._flush()
 
     def set_step(self, step: int) -> None:
-        """Go on to a later step. It never goes back."""
+        """Advance to a later step. Earlier steps are ignored."""
         with self._lock:
             self.step = max(self.step, step)
 
     def go_back(self, step: int) -> None:
-        """Have gradients of `step` count again, if what was taken of it has changed nothing."""
+        """Accept gradients of `step` again. For use when the take that ended this step has changed nothing."""
         with self._lock:
             self.step = min(self.step, step)
 
     def set_limit(self, limit: int) -> list[Ticket]:
-        """Have nobody wait for more gradients than this, until a restart or another limit."""
+        """Limit the gradients that takes wait for, until a restart or another limit. Return the settled tickets."""
         with self._lock:
             self.limit = limit
             return self._flush()
 
     def restart(self, step: int) -> None:
-        """Go on from a step, without a limit. If it is an earlier one, what is in is dropped, and what comes of undone
-        steps.
-        """
+        """Reopen at a step, without a limit. An earlier step drops the sum, and later gradients of the undone steps."""
         with self._lock:
             self.closed = False
             self.limit = None
@@ -99,7 +98,7 @@ class AccumulatorCore:
             self.step = step
 
     def close(self) -> list[Ticket]:
-        """Nobody gets anything any more: those who wait fail with CancelledError, and so do those who come."""
+        """Fail waiting and future takes with CancelledError until a restart. Return the settled tickets."""
         with self._lock:
             self.closed = True
             refused: list[Ticket] = list(self._takers)
@@ -109,7 +108,7 @@ class AccumulatorCore:
             return refused
 
     def submit(self, ticket: Take) -> list[Ticket]:
-        """Get in line for the sum; returns every ticket that this settles."""
+        """Queue a take. Return all tickets that this settles."""
         with self._lock:
             if self.closed:
                 ticket.settle(error=self._closed_error())
@@ -121,8 +120,11 @@ class AccumulatorCore:
         return CancelledError(f"accumulator {self.name!r} is closed", expected="a restart", actual="closed")
 
     def withdraw(self, ticket: Take) -> list[Ticket]:
-        """Leave the line. A sum that was not delivered is put back, with the gradients that have come since if they
-        fit, unless a later sum has been taken.
+        """Remove a take from the queue, or put its sum back. Return the tickets that this settles.
+
+        A sum is put back if it was not delivered and no later sum has been taken. Gradients that have arrived since are
+        added
+        if they are compatible.
         """
         with self._lock:
             if not ticket.settled:
@@ -133,7 +135,7 @@ class AccumulatorCore:
 
     def _put_back(self, ticket: Take) -> None:
         if ticket.number != self._taken:
-            return  # somebody has taken the next sum since, and these gradients are stale
+            return  # the next sum has been taken since, so these gradients are stale
         total, count = ticket.value
         if self._sum is not None:
             if not self._only_first:

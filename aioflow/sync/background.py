@@ -1,8 +1,8 @@
-"""Tasks of a session that outlive a step: what reads ahead, and steps that run ahead of whoever consumes them.
+"""Tasks of a session that outlive a step: readers that prefetch, and steps that run ahead of their consumers.
 
-Each event loop that the session is used on gets a task group, made when the first such task starts and left when the
-session is closed. The group belongs to the session and not to the task that happens to start it, so it is entered and
-left by hand; a task in it never raises, so no failure of one reaches the others.
+Each event loop on which the session is used has a task group, created with its first task and left when the session
+closes. The group belongs to the session, not to the task that happens to create it, so it is entered and left
+explicitly. Its tasks never raise, so a failure of one does not reach the others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from aioflow.errors import ClosedSessionError
 
 __all__ = ["Background", "background_of"]
 
-_KEY: Final = "/background"  # among the state of nodes, whose names do not begin with a slash
+_KEY: Final = "/background"  # in the table of node state; names of nodes do not begin with a slash
 
-# The objects whose tasks the running code is part of. A task that such a task starts inherits them.
+# The `Background` objects whose tasks the running code belongs to; inherited by the tasks that it starts.
 _AROUND: Final[ContextVar[frozenset[Background]]] = ContextVar("_AROUND", default=frozenset())
 
 
@@ -51,20 +51,20 @@ class Background:
                 self._groups[loop] = group
                 self._tasks[loop] = set()
         if fresh:
-            await group.__aenter__()  # does not suspend: nobody can come between
+            await group.__aenter__()  # does not suspend, so nothing can interfere
         context = copy_context()
         context.run(_AROUND.set, _AROUND.get() | {self})
         task: asyncio.Task[None] = group.create_task(work, context=context)
         tasks = self._tasks.setdefault(loop, set())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        if self.is_closed:  # by another thread, which may not have found the task
+        if self.is_closed:  # by another thread, which may have missed this task
             task.cancel()
         return task
 
     @property
     def is_closed(self) -> bool:
-        """Whether new tasks are refused, and those that run are being cancelled."""
+        """True if new tasks are refused and running ones are being cancelled."""
         return self._closed
 
     def _forget_dead_loops(self) -> None:
@@ -72,22 +72,22 @@ class Background:
             del self._groups[loop], self._tasks[loop]
 
     def stop(self) -> None:
-        """Cancel every task, on whatever loop, and refuse new ones; from any thread. Idempotent: a second cancellation
-        would interrupt the clean-up after the first.
-        """
+        """Cancel all tasks, on any loop, and refuse new ones. Thread-safe and idempotent."""
         with self._lock:
+            # A second cancellation would interrupt the clean-up after the first.
             if self._closed:
                 return
             self._closed = True
             loops = [(loop, list(tasks)) for loop, tasks in self._tasks.items() if not loop.is_closed()]
         for loop, tasks in loops:
             for task in tasks:
-                with suppress(RuntimeError):  # the loop was closed meanwhile, by another thread
+                with suppress(RuntimeError):  # another thread has closed the loop meanwhile
                     loop.call_soon_threadsafe(task.cancel)
 
     async def close(self) -> None:
-        """`stop`, and wait for the tasks of this loop, unless called within one: that would wait for itself."""
+        """Stop, and wait for the tasks of this loop."""
         self.stop()
+        # Called within one of the tasks, which would wait for itself.
         if self in _AROUND.get():
             return
         loop = asyncio.get_running_loop()
@@ -96,11 +96,11 @@ class Background:
             group = self._groups.pop(loop, None)
         if group is not None:
             await group.__aexit__(None, None, None)
-        elif tasks:  # another call of this has the group
+        elif tasks:  # another call of `close` has taken the group
             await asyncio.wait(tasks)
 
 
 def background_of(state: dict[str, Any]) -> Background:
-    """The background tasks of the session with this table of kernel state."""
+    """Return the background tasks of the session with this table of kernel state."""
     found: Background = state.setdefault(_KEY, Background())
     return found

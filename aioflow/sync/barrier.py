@@ -1,7 +1,6 @@
-"""A barrier as a plain state machine: elements whose components come one by one, and leave when they are whole.
+"""A barrier as a plain state machine: elements whose components arrive one by one, and which leave once complete.
 
-Whole elements are in a queue of their own, which does the waiting; the barrier decides what goes into it and when it
-closes.
+Complete elements are in a queue, at which takers wait. The barrier decides what enters the queue and when it closes.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ _MISSING: Final[Any] = object()
 
 
 class BarrierCore:
-    """A map from keys to elements of `width` components. Methods may be called from any thread.
+    """A map from keys to elements of `width` components. Thread-safe.
 
-    An element is a tuple of its index, its key and its components. The index counts the inserts that brought new keys:
-    all keys that are new in one insert have the same. Elements leave by index, then in the order in which they became
-    whole.
+    An element is a tuple of its index, its key and its components. The index counts the inserts with new keys: all new
+    keys
+    of one insert have the same index. Elements leave by index, then in the order in which they became complete.
 
     Attributes:
-        name: For messages.
+        name: Name in messages.
+        width: Number of components.
         closed: Whether new keys are refused.
     """
 
@@ -44,25 +44,30 @@ class BarrierCore:
 
     @property
     def ready_size(self) -> int:
-        """How many elements are whole."""
+        """Number of complete elements."""
         return len(self._ready)
 
     @property
     def incomplete_size(self) -> int:
-        """How many elements have some components, and not all."""
+        """Number of incomplete elements."""
         return len(self._incomplete)
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         state = "closed" if self.closed else "open"
         return f"barrier {self.name!r} ({self.ready_size} ready, {self.incomplete_size} incomplete, {state})"
 
     def insert(self, component: int, keys: Sequence[bytes], values: Sequence[Any]) -> list[Ticket]:
-        """Set one component of several elements: of all of them, or of none where it raises.
+        """Set one component of several elements and return the settled tickets. If it raises, none is set.
+
+        Args:
+            component: Index of the component.
+            keys: Keys of the elements.
+            values: The component of each element.
 
         Raises:
-            CancelledError: the barrier is closed and a key is new, or nothing may come any more.
-            InvalidArgumentError: an element has that component already.
+            CancelledError: the barrier is closed and a key is new, or all inserts are refused.
+            InvalidArgumentError: an element already has that component.
         """
         with self._lock:
             self._check(component, keys)
@@ -94,7 +99,7 @@ class BarrierCore:
             seen.add(key)
 
     def _pass_on(self, keys: Sequence[bytes]) -> list[Ticket]:
-        """Move what has become whole to the queue."""
+        """Move elements that have become complete to the queue."""
         whole = [self._incomplete.pop(key) for key in keys if not any(v is _MISSING for v in self._incomplete[key])]
         put = Enqueue([tuple(element) for element in whole])
         settled = [ticket for ticket in self._ready.submit(put) if ticket is not put]
@@ -103,10 +108,12 @@ class BarrierCore:
         return settled
 
     def close(self, cancel: bool) -> list[Ticket]:
-        """Refuse new keys; with `cancel`, all keys, and drop the incomplete elements. A second close may only add that.
+        """Refuse new keys; with `cancel`, refuse all keys and drop the incomplete elements. Return the settled tickets.
+
+        A closed barrier may only be closed again with `cancel`.
 
         Raises:
-            CancelledError: it is already closed.
+            CancelledError: the barrier is already closed.
         """
         with self._lock:
             if self._cancelled or (self.closed and not cancel):
@@ -119,7 +126,7 @@ class BarrierCore:
             return self._ready.cancel_and_close() if not self._incomplete else []
 
     def submit(self, ticket: Dequeue) -> list[Ticket]:
-        """Get in line for whole elements; returns every ticket that this settles."""
+        """Queue a request for complete elements. Return all tickets that this settles."""
         with self._lock:
             error = self._shortage(ticket)
             if error is not None:
@@ -128,15 +135,16 @@ class BarrierCore:
             return self._ready.submit(ticket)
 
     def withdraw(self, ticket: Dequeue) -> list[Ticket]:
-        """Leave the line, or give back the elements that nobody will use."""
+        """Remove a request from the queue, or put its elements back. Return the tickets that this settles."""
         return self._ready.withdraw(ticket)
 
     def _shortage(self, ticket: Dequeue) -> OutOfRangeError | None:
-        """Why a closed barrier cannot serve this any more. One that takes what there is does not wait for the rest."""
+        """Return the error if a closed barrier can no longer serve a request, else None."""
         if not self.closed:
             return None
         have = self.ready_size
         if ticket.small:
+            # Takes what is complete, without waiting for the incomplete elements.
             ticket.count = min(ticket.count, max(have, 1))
         else:
             have += self.incomplete_size

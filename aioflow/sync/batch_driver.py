@@ -1,8 +1,7 @@
-"""Drives a `BatchCore` on one event loop: callers wait, a few tasks compute one batch after the other.
+"""Drives a `BatchCore` on one event loop: callers wait, while a few tasks compute batch after batch.
 
-A caller adds his rows and waits for his own future. Nothing that happens to one of them reaches another: who goes away
-is forgotten, rows that make a batch fail are found by halving it, and a batch that nobody waits for any more is
-stopped.
+A caller adds its rows and awaits its own future. Callers are isolated from each other: one that goes away is discarded,
+rows that make a batch fail are found by halving the batch, and a batch without remaining callers is stopped.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from aioflow.sync.batches import BatchCore, BatchPolicy, Piece, Request
 
 __all__ = ["BatchDriver", "Call"]
 
-# Errors that the rows of one caller may be the cause of.
+# Errors that may be caused by the rows of a single caller.
 _OF_ROWS: Final = (
     DataLossError, InvalidArgumentError, NotFoundError, OutOfRangeError, ResourceExhaustedError, UnknownError
 )  # fmt: skip
 
 
 class Call(Request):
-    """A request with somebody who waits for it.
+    """A request with a waiting caller.
 
     Attributes:
-        future: His answer.
-        begun: When it came, by the clock that measures durations.
-        timer: What ends the wait.
-        parts: What has come of it, if it was cut: where each piece begins, and what it gave.
+        future: The result.
+        begun: Arrival time, by the clock that measures durations.
+        timer: Timer of the call's time limit.
+        parts: Results of the pieces of a split call so far: the first row of each piece, and its share.
     """
 
     __slots__ = ("begun", "future", "parts", "timer")
@@ -68,14 +67,14 @@ class Run:
         self._ended: asyncio.Event | None = None
 
     def stop_if_unwanted(self) -> bool:
-        """End it, if nobody waits for it any more; returns whether it is so."""
+        """Stop the batch if it has no remaining callers. Return True if it has none."""
         unwanted = all(piece.request.is_gone for piece in self.pieces)
         if unwanted and not self.scope.expired():
             self.scope.reschedule(asyncio.get_running_loop().time())
         return unwanted
 
     def over(self) -> None:
-        """It has ended, one way or another."""
+        """Declare that the batch has ended."""
         self._is_over = True
         if self._ended is not None:
             self._ended.set()
@@ -88,14 +87,14 @@ class Run:
 
 
 class BatchDriver(ABC):
-    """Gathers calls and answers them.
+    """The base of objects that gather calls into batches and answer them.
 
     Args:
+        policy: When a batch begins, and its size.
         background: Owns the tasks that compute.
-        concurrency: How many batches may be computed at once.
-        lingers: Whether these tasks, once begun, wait for more when there is nothing to do. Those that do not are begun
-            by the calls.
-        clock: Measures durations: the clock of uvloop, good enough for time limits, ticks in whole milliseconds.
+        concurrency: Maximum number of batches computed at once.
+        lingers: Whether these tasks, once started, wait for further calls. Otherwise calls start them as needed.
+        clock: Measures durations. The clock of uvloop has a resolution of 1 ms, enough only for time limits.
     """
 
     def __init__(
@@ -115,32 +114,32 @@ class BatchDriver(ABC):
         self._idle: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._runs: list[Run] = []
-        self._serving = 0  # tasks
+        self._serving = 0  # number of tasks
 
     @abstractmethod
     async def _results(self, pieces: list[Piece]) -> Any:
-        """Compute a batch. What it raises reaches the callers."""
+        """Compute a batch. Errors are passed to the callers."""
 
     @abstractmethod
     async def _is_repeatable(self, pieces: list[Piece]) -> bool:
-        """Whether a part of a batch that has failed may be computed again."""
+        """Return True if parts of a failed batch may be computed again."""
 
     @abstractmethod
     def _shares(self, results: Any, pieces: list[Piece]) -> Iterable[list[Any]]:
-        """What belongs to each piece."""
+        """Return the share of each piece in the results."""
 
     @abstractmethod
     def _joined(self, shares: Sequence[list[Any]]) -> list[Any]:
-        """The share of a call that was cut, from those of its pieces."""
+        """Return the share of a split call, from those of its pieces."""
 
     def _give(self, share: list[Any]) -> Any:
-        """What the caller gets of his share."""
+        """Convert a share to the caller's result."""
         return share
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _seconds_ahead(self) -> float:
-        """About how long what waits will take."""
+        """Estimate how long the waiting rows will take."""
         tally, policy = self._tally, self._core.policy
         each = tally.compute_seconds / tally.batches if tally.batches else policy.batch_timeout
         return each * (-(-self._core.rows // policy.max_batch_size)) / self._concurrency
@@ -159,29 +158,30 @@ class BatchDriver(ABC):
             self._wake(now)
 
     async def _begin_tasks(self) -> None:
-        """Have as many tasks compute as may, or as there is work for."""
+        """Start the tasks that compute: all that are allowed if they linger, else one if there is work."""
         while self._serving < self._concurrency and (self._lingers or self._core.rows):
-            await self._background.start(self._serve())  # it does not suspend
+            await self._background.start(self._serve())  # does not suspend
             self._serving += 1
             if not self._lingers:
-                return  # one that finds more to do than it can has another one begun
+                return  # if it takes a batch and more rows wait, it starts the next task
 
     def _leave(self, call: Call) -> list[Run]:
-        """Nobody waits for this any more; what is being stopped on that account."""
+        """Discard a call that has lost its caller. Return the runs that have been stopped because of it."""
         self._core.discard(call)
         if not self._lingers and not self._core.rows:
             self._dismiss()
         return [run for run in self._runs if run.stop_if_unwanted()] if call.pieces else []
 
     def _dismiss(self) -> None:
-        """Let the tasks that wait see that there is nothing to wait for."""
+        """Wake all idle tasks, so that they see that there is no work left."""
         while self._idle:
             self._rouse()
 
     def _rouse(self) -> None:
-        """Wake one idle task, if there is one. A task that was cancelled in this turn of the loop is still listed."""
+        """Wake one idle task, if there is one."""
         while self._idle:
             turn = self._idle.popleft()
+            # A task that was cancelled in this turn of the loop is still listed.
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -189,7 +189,7 @@ class BatchDriver(ABC):
     # -- batches ------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """The body of each task that computes: one batch after the other."""
+        """Compute batch after batch: the body of each task."""
         loop, core = asyncio.get_running_loop(), self._core
         try:
             while not self._background.is_closed:
@@ -203,9 +203,9 @@ class BatchDriver(ABC):
                 else:
                     self._dismiss()
                     return
-            raise asyncio.CancelledError  # which the last step has replaced by an error of its own
+            raise asyncio.CancelledError  # the cancellation was replaced by the last step's own error
         except BaseException:
-            if core is self._core:  # else the driver has gone on to another loop, and this task is only dropped
+            if core is self._core:  # else the driver has moved to another loop, and this task is obsolete
                 self._refuse_all()
             raise
         finally:
@@ -213,14 +213,14 @@ class BatchDriver(ABC):
                 self._serving -= 1
 
     async def _others(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One batch has been taken: there may be enough for another."""
+        """After one batch has been taken, involve another task, since there may be enough rows for another batch."""
         if self._idle:
             self._wake(loop.time())
         elif not self._lingers:
             await self._begin_tasks()
 
     async def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until a batch is due."""
+        """Wait until a batch is due."""
         turn = loop.create_future()
         self._idle.append(turn)
         self._set_timer()
@@ -231,7 +231,7 @@ class BatchDriver(ABC):
                 self._idle.remove(turn)
 
     def _wake(self, now: float) -> None:
-        """Something has come: have a task look, or look again when it is due."""
+        """After rows have arrived, wake a task, or set the timer for when a batch is due."""
         if self._core.due_at() <= now:
             self._rouse()
         elif self._timer is None:
@@ -250,7 +250,7 @@ class BatchDriver(ABC):
         self._rouse()
 
     async def _compute(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
-        """Run a batch, and answer everybody in it."""
+        """Run a batch, and answer all of its callers."""
         now, calls = self._clock(), [cast("Call", piece.request) for piece in pieces]
         self._tally.queue_seconds += sum(now - call.begun for call in calls)
         self._tally.running += 1
@@ -259,7 +259,7 @@ class BatchDriver(ABC):
         except asyncio.CancelledError:
             self._fail(pieces, ClosedSessionError.refusing())
             raise
-        except Exception as error:  # a fault of ours: nobody is to wait for ever on its account
+        except Exception as error:  # a bug here; without this, the callers would wait for ever
             self._fail(pieces, error)
         finally:
             self._tally.running -= 1
@@ -278,7 +278,7 @@ class BatchDriver(ABC):
                 self._tally.computed(sum(piece.end - piece.begin for piece in pieces), self._clock() - started)
         except Exception as error:
             if run.scope.expired():
-                return  # nobody waits for it
+                return  # no callers remain
             failure = error
         finally:
             runs.remove(run)
@@ -292,7 +292,7 @@ class BatchDriver(ABC):
             if piece.end - piece.begin < call.rows:
                 try:
                     share = self._put_together(call, piece.begin, share)
-                except InvalidArgumentError as error:  # of this call: the others have nothing to do with it
+                except InvalidArgumentError as error:  # concerns this call only
                     self._fail([piece], error)
                     continue
             if share and not call.future.done():
@@ -300,7 +300,7 @@ class BatchDriver(ABC):
                 call.future.set_result(self._give(share))
 
     def _put_together(self, call: Call, begin: int, share: list[Any]) -> list[Any]:
-        """All of what a call gets that was cut, once this piece of it was the last one; nothing before that."""
+        """Return the joined shares of a split call after its last piece; an empty list before that."""
         call.parts = call.parts or []
         call.parts.append((begin, share))
         if call.is_gone or not call.is_complete:
@@ -308,7 +308,7 @@ class BatchDriver(ABC):
         return self._joined([each for _, each in sorted(call.parts, key=lambda part: part[0])])
 
     async def _failed(self, pieces: list[Piece], error: Exception, loop: asyncio.AbstractEventLoop) -> None:
-        """A batch has failed: find whose rows it was, or else tell everybody."""
+        """Find the rows that made a batch fail by computing halves of it; otherwise fail all of its calls."""
         if len(pieces) == 1 or not isinstance(error, _OF_ROWS) or not await self._is_repeatable(pieces):
             self._fail(pieces, error)
             return
@@ -322,9 +322,10 @@ class BatchDriver(ABC):
             self._core.discard(call)
             if not call.future.done():
                 self._tally.failed += 1
+                # A copy for each caller, since raising an exception adds to its traceback.
                 call.future.set_exception(error if not number else copy.copy(error))
 
     def _refuse_all(self) -> None:
-        """Nothing is computed any more."""
+        """Fail all waiting calls."""
         while pieces := self._core.take(float("inf")):
             self._fail(pieces, ClosedSessionError.refusing())

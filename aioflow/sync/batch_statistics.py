@@ -1,4 +1,4 @@
-"""What a gatherer of batches has done so far."""
+"""The statistics of a batched callable."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["BatchStatistics", "Tally"]
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """What a batched callable has done so far, and what it has to do.
+    """The past and pending work of a batched callable.
 
     Attributes:
-        waiting_requests, waiting_rows: What is waiting for a batch.
-        running_batches: How many are being computed.
-        answered: Calls that got a result.
-        failed: Calls whose own rows made a step fail.
-        rejected: Calls that found the queue full.
-        expired: Calls whose time limit passed.
-        cancelled: Calls whose callers went away.
-        batches: Steps that have ended, those of a batch that was taken apart to find a bad row among them.
-        rows: Of these steps, without what filled them up.
-        sizes: How many batches had so many rows.
-        queue_seconds: What the rows of all batches have waited, summed over requests.
-        compute_seconds: What all batches have taken.
+        waiting_requests, waiting_rows: Number of requests and rows waiting for a batch.
+        running_batches: Number of batches being computed.
+        answered: Number of calls that returned a result.
+        failed: Number of calls whose own rows made a step fail.
+        rejected: Number of calls that found the queue full.
+        expired: Number of calls whose time limit passed.
+        cancelled: Number of calls abandoned by their callers.
+        batches: Number of completed steps, including those on halves of a batch to find a bad row.
+        rows: Number of rows in these steps, without padding.
+        sizes: Number of batches by their number of rows.
+        queue_seconds: Total time that the rows of all batches have waited, summed over requests.
+        compute_seconds: Total time of computing the batches.
     """
 
     waiting_requests: int
@@ -44,7 +44,7 @@ class BatchStatistics:
     compute_seconds: float
 
     def __add__(self, other: BatchStatistics) -> BatchStatistics:
-        """Return what both have done together."""
+        """Return the sum of both statistics."""
         own = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in _NUMBERS}
         sizes = Counter(self.sizes)
         sizes.update(other.sizes)
@@ -71,14 +71,14 @@ class Tally:
     compute_seconds: float = 0.0
 
     def computed(self, rows: int, seconds: float) -> None:
-        """A step of so many rows has ended."""
+        """Count a completed step with this number of rows."""
         self.batches += 1
         self.rows += rows
         self.sizes[rows] = self.sizes.get(rows, 0) + 1
         self.compute_seconds += seconds
 
     def statistics(self, waiting_requests: int, waiting_rows: int) -> BatchStatistics:
-        """What it comes to now."""
+        """Return the current statistics."""
         return BatchStatistics(
             waiting_requests=waiting_requests,
             waiting_rows=waiting_rows,

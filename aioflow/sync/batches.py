@@ -1,8 +1,8 @@
-"""Requests that gather into batches, as a plain state machine: no event loop, no arrays, and time comes from outside.
+"""Merging of requests into batches, as a plain state machine: no event loop, no arrays; the caller passes the time.
 
-A request has rows. Requests of one kind (the same sizes but for the rows) go into a batch together, the most urgent
-first and among equals in the order in which they came. One with more rows than a batch has is cut; any other stays
-whole, so that it is answered by one batch.
+A request has rows. Requests of one kind (equal sizes except for the rows) are merged into a batch: the most urgent
+first, and equally urgent ones in order of arrival. A request with more rows than a batch holds is split. All others
+stay whole, so that one batch answers them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """When a batch begins, and how large it is.
+    """The start condition of batches and their size.
 
     Attributes:
-        max_batch_size: Rows of a batch.
-        batch_timeout: Seconds that a request waits for others while nothing is running; 0 begins at once, and what
-            comes meanwhile is the next batch.
-        max_enqueued_batches: Full batches that may wait.
-        allowed_batch_sizes: Rows that a batch may have, rising to `max_batch_size`; one between is filled up. Empty
-            for any.
+        max_batch_size: Maximum rows of a batch.
+        batch_timeout: Maximum seconds that a request waits for others while capacity is free. With 0 a batch starts at
+            once, and requests that arrive while it runs form the next batch.
+        max_enqueued_batches: Maximum length of the queue, in full batches.
+        allowed_batch_sizes: Allowed numbers of rows, ascending to `max_batch_size`; batches are padded to the next one.
+            Empty for any.
     """
 
     max_batch_size: int
@@ -54,21 +54,24 @@ class BatchPolicy:
             )
 
     def padded(self, rows: int) -> int:
-        """How many rows a batch of so many is filled up to."""
+        """Return the number of rows that a batch of `rows` rows is padded to."""
         sizes = self.allowed_batch_sizes
         return sizes[bisect_left(sizes, rows)] if sizes else rows
 
 
 class Request:
-    """What one caller asks for.
+    """The request of one caller.
 
     Attributes:
-        rows: How many. Their `payload` is the driver's.
-        kind: Only requests of the same kind go into a batch together.
+        rows: Number of rows.
+        payload: The contents, for the driver.
+        kind: Only requests of the same kind are merged into a batch.
         priority: 0 is the most urgent.
-        pieces: How many pieces of it have been taken and not been answered.
-        taken: How many of its rows are in batches, or have been.
-        is_gone: Nobody waits for it any more.
+        pieces: Number of pieces that have been taken and not answered.
+        taken: Number of rows that have been put into batches.
+        is_gone: Whether the caller has abandoned the request.
+        arrived: Time of arrival.
+        number: Ordinal of arrival.
     """
 
     __slots__ = ("arrived", "is_gone", "kind", "number", "payload", "pieces", "priority", "rows", "taken")
@@ -86,7 +89,7 @@ class Request:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every row has been taken, and every piece answered."""
+        """True if every row has been taken, and every piece answered."""
         return self.taken == self.rows and not self.pieces
 
 
@@ -99,16 +102,16 @@ class Piece(NamedTuple):
 
 
 class _Line:
-    """Requests of one kind and priority, in the order in which they came; those that are gone are passed over."""
+    """A queue of requests of one kind and priority, in order of arrival. Abandoned requests are skipped."""
 
     __slots__ = ("requests", "rows")
 
     def __init__(self) -> None:
         self.requests: deque[Request] = deque()
-        self.rows = 0  # of those that are not gone
+        self.rows = 0  # not counting abandoned requests
 
     def front(self) -> Request | None:
-        """The first request."""
+        """Return the first request that is not abandoned."""
         requests = self.requests
         while requests and requests[0].is_gone:
             requests.popleft()
@@ -116,20 +119,29 @@ class _Line:
 
 
 class BatchCore:
-    """Gathers requests."""
+    """Queues of requests, from which batches are taken.
+
+    Attributes:
+        rows: Number of waiting rows.
+        requests: Number of requests with waiting rows.
+    """
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
-        self._lines: dict[tuple[int, Hashable], _Line] = {}  # none of them without rows
+        self._lines: dict[tuple[int, Hashable], _Line] = {}  # only queues with rows
         self._count = 0
-        self.rows = 0  # that wait
-        self.requests = 0  # of which rows wait
+        self.rows = 0
+        self.requests = 0
 
     def add(self, request: Request, now: float) -> None:
-        """A request has come.
+        """Queue a request.
+
+        Args:
+            request: The request.
+            now: The current time.
 
         Raises:
-            ResourceExhaustedError: as many rows wait as may.
+            ResourceExhaustedError: the queue is full.
         """
         limit = self.policy.max_enqueued_batches * self.policy.max_batch_size
         if self.rows and self.rows + request.rows > limit:
@@ -149,7 +161,7 @@ class BatchCore:
         self.requests += 1
 
     def discard(self, request: Request) -> None:
-        """Nobody waits for this request any more: what has not been taken of it never is."""
+        """Discard a request that its caller has abandoned: its remaining rows are not taken."""
         if request.is_gone:
             return
         request.is_gone = True
@@ -159,7 +171,7 @@ class BatchCore:
             self.requests -= 1
 
     def due_at(self) -> float:
-        """When the next batch is to begin, by the clock of `add`; infinity where nothing waits."""
+        """Return the time at which the next batch is to begin, by the clock of `add`; infinity if no rows wait."""
         due = _NEVER
         for _, kind, first in self._fronts():
             if self._rows_of(kind) >= self.policy.max_batch_size:
@@ -168,7 +180,7 @@ class BatchCore:
         return due
 
     def take(self, now: float) -> list[Piece]:
-        """The next batch, if it is due."""
+        """Return the next batch, or an empty list if none is due."""
         if not self.rows:
             return []
         due = [
@@ -179,7 +191,7 @@ class BatchCore:
         return self._gather(min(due, key=lambda each: each[:2])[2]) if due else []
 
     def _gather(self, kind: Hashable) -> list[Piece]:
-        """A batch of that kind; the less urgent fill what the urgent leave."""
+        """Return a batch of this kind. Less urgent requests fill the room left by urgent ones."""
         pieces: list[Piece] = []
         left = self.policy.max_batch_size
         for key in sorted(key for key in self._lines if key[1] == kind):
@@ -187,11 +199,11 @@ class BatchCore:
             left = self._fill(self._lines[key], left, pieces)
             self._take_from(key, before - left)
             if self._lines.get(key):
-                break  # the next of these does not fit, and those behind it do not overtake it
+                break  # its next request does not fit, and the following ones must not overtake it
         return pieces
 
     def _fill(self, line: _Line, left: int, pieces: list[Piece]) -> int:
-        """Take requests from a line into a batch with room for so many rows; how many it has room for then."""
+        """Move requests from a queue into a batch with room for `left` rows. Return the remaining room."""
         largest = self.policy.max_batch_size
         requests = line.requests
         while left and requests:
@@ -202,7 +214,7 @@ class BatchCore:
                 continue
             if rows - begin > left:
                 if rows <= largest:
-                    break  # it stays whole
+                    break  # not larger than a batch, so it stays whole
                 rows = begin + left
             else:
                 requests.popleft()

@@ -1,4 +1,4 @@
-"""Turns: a lock for coroutines of any number of event loops, in the order in which they asked."""
+"""A first-in, first-out lock for coroutines on any number of event loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """One holder at a time. `taking` is the way to use it; the rest is the state machine below."""
+    """A fair lock. Use it by `taking`; the other methods are its state machine."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class Turns:
 
     @asynccontextmanager
     async def taking(self) -> AsyncIterator[None]:
-        """Wait for the turn, and hold it inside."""
+        """Hold the lock during a block."""
         await Waiting(self.ask, self.withdraw, Ticket, self.describe)
         try:
             yield
@@ -31,7 +31,7 @@ class Turns:
             wake_all(self.leave())
 
     def ask(self, ticket: Ticket) -> list[Ticket]:
-        """Get in line; settles the ticket at once where nobody holds the turn."""
+        """Queue for the lock; if it is free, settle the ticket at once. Return the settled tickets."""
         with self._guard:
             if self._taken:
                 self._line.append(ticket)
@@ -41,14 +41,14 @@ class Turns:
             return [ticket]
 
     def try_enter(self) -> bool:
-        """Take the turn if nobody holds it; whether that went. Then `leave` it."""
+        """Acquire the lock if it is free, and return whether that succeeded. Release it with `leave`."""
         with self._guard:
             free = not self._taken
             self._taken = True
             return free
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
-        """Leave the line, or give up a turn that has come already."""
+        """Leave the queue, or release the lock if the ticket already holds it. Return the settled tickets."""
         with self._guard:
             if not ticket.settled:
                 self._line.remove(ticket)
@@ -56,15 +56,16 @@ class Turns:
         return self.leave()
 
     def leave(self) -> list[Ticket]:
-        """Hand the turn on."""
+        """Release the lock to the next ticket. Return the settled tickets."""
         with self._guard:
             if not self._line:
                 self._taken = False
                 return []
+            # `_taken` stays True: the lock passes on directly, so that a newcomer cannot overtake.
             following = self._line.popleft()
             following.settle()
             return [following]
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         return f"{self.name} (busy; waiting: {len(self._line)})"

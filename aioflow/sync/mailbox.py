@@ -1,4 +1,4 @@
-"""A mailbox as a plain state machine: one sender leaves letters, each under a key, and whoever asks for a key waits."""
+"""A mailbox as a plain state machine: one sender puts letters, each under a key, and takers wait for a key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MailboxCore", "Take"]
 
 
 class Take(Ticket):
-    """Wait for the letter with `key`; `value` is what was put."""
+    """A request for the letter with `key`; `value` is the letter."""
 
     __slots__ = ("key",)
 
@@ -22,11 +22,13 @@ class Take(Ticket):
 
 
 class MailboxCore:
-    """Letters by key, from one sender whose keys grow. Methods may be called from any thread.
+    """Letters by key, from one sender with ascending keys. Thread-safe.
 
-    A letter stays until one with a larger key is taken, so a step that failed after it took its letter finds it when it
-    is repeated. A sender that puts a smaller key than before has gone back to an earlier state: what it put in its
-    former life goes.
+    A letter is kept until one with a larger key is taken, so a repeated step finds the letter again that it took before
+    it
+    failed. A sender that puts a smaller key than before has returned to an earlier state: letters with larger keys,
+    which
+    it put before that, are dropped.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,13 +41,13 @@ class MailboxCore:
         return len(self._letters)
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         keys = ", ".join(str(key) for key in sorted(self._letters)) or "none"
         wanted = ", ".join(str(take.key) for take in self._takes) or "none"
         return f"mailbox {self.name!r} (letters: {keys}; waited for: {wanted})"
 
     def put(self, key: int, letter: Any) -> list[Ticket]:
-        """Leave a letter, in the place of one with the same key; returns the tickets that this settles."""
+        """Store a letter, replacing one with the same key. Return the settled tickets."""
         with self._lock:
             self._letters = {k: kept for k, kept in self._letters.items() if k < key}
             self._letters[key] = letter
@@ -56,7 +58,7 @@ class MailboxCore:
             return list(served)
 
     def submit(self, take: Take) -> list[Ticket]:
-        """Ask for a letter; returns the ticket if it is there."""
+        """Wait for a letter. Return the ticket if the letter is there."""
         with self._lock:
             if take.key not in self._letters:
                 self._takes.append(take)
@@ -65,7 +67,7 @@ class MailboxCore:
             return [take]
 
     def withdraw(self, take: Take) -> list[Ticket]:
-        """Ask no more. A letter that was taken is still there."""
+        """Stop waiting. A letter that was taken is kept anyway."""
         with self._lock:
             if not take.settled:
                 self._takes.remove(take)

@@ -1,4 +1,7 @@
-"""Where a partial run meets its caller; apart from the kernels, which can be imported only after the ops."""
+"""The exchange of feeds and fetches between a partial run and its caller.
+
+It is separate from the kernels, which can be imported only after the ops.
+"""
 
 from __future__ import annotations
 
@@ -18,4 +21,4 @@ class Exchange:
     fetches: tuple[asyncio.Future[Any], ...]
 
 
-EXCHANGE: Final[ContextVar[Exchange]] = ContextVar("aioflow_partial_run")  # of the step that runs in this context
+EXCHANGE: Final[ContextVar[Exchange]] = ContextVar("aioflow_partial_run")  # of the step running in this context

@@ -1,8 +1,7 @@
-"""Queues as plain state machines: no event loop, no arrays, only elements, and who waits for them.
+"""Queues as plain state machines: no event loop and no arrays, only elements and waiting tickets.
 
-Every method is one event; it returns the tickets that the event settled, for the caller to wake. Each side waits in
-line: an attempt is served only when those before it are. A close is an attempt of the enqueuing side, so that it waits
-behind the enqueues that were there first.
+Every method is one event. It returns the tickets that the event settled, to be woken by the caller. Both sides are
+served first in, first out. A close is a request of the enqueuing side, so it waits behind earlier enqueues.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ UNBOUNDED: Final = 2**31 - 1
 
 
 class Store(Protocol):
-    """Where the elements are, and in which order they leave."""
+    """The elements of a queue, and the order in which they leave."""
 
     def __len__(self) -> int: ...
 
@@ -30,16 +29,16 @@ class Store(Protocol):
         """Add an element."""
 
     def pop(self) -> Any:
-        """Take the element whose turn it is."""
+        """Remove and return the next element."""
 
     def restore(self, elements: Sequence[Any]) -> None:
-        """Put back what has been popped, in the order in which it was popped."""
+        """Put back popped elements, given in the order in which they were popped."""
 
     def available(self, wanted: int, capacity: int, closed: bool) -> int:
-        """How many elements may leave now, for a dequeue that still wants `wanted`."""
+        """Return how many elements may leave now, for a dequeue that still wants `wanted`."""
 
     def arrange(self, elements: list[Any]) -> list[Any]:
-        """The elements that one dequeue has collected, in the order to give them out."""
+        """Return the elements that one dequeue has collected, in the order of its result."""
 
 
 class FIFOStore:
@@ -54,20 +53,20 @@ class FIFOStore:
         return len(self._elements)
 
     def restore(self, elements: Sequence[Any]) -> None:
-        """Back to the front."""
+        """Put popped elements back at the front."""
         self._elements.extendleft(reversed(elements))
 
     def available(self, wanted: int, capacity: int, closed: bool) -> int:
-        """All of them."""
+        """Return the number of elements."""
         return len(self._elements)
 
     def arrange(self, elements: list[Any]) -> list[Any]:
-        """As they came."""
+        """Return the elements in order of arrival."""
         return elements
 
 
 class ShuffleStore:
-    """In random order. While the queue is open, `min_after` elements stay inside, for the order to be random."""
+    """Random order. While the queue is open, `min_after` elements stay inside to keep the order random."""
 
     def __init__(self, min_after: int, draw: Callable[[int], int]) -> None:
         self._elements: list[Any] = []
@@ -79,22 +78,22 @@ class ShuffleStore:
         return len(self._elements)
 
     def pop(self) -> Any:
-        """Any element."""
+        """Remove and return a random element."""
         elements = self._elements
         index = self._draw(len(elements))
         elements[index], elements[-1] = elements[-1], elements[index]
         return elements.pop()
 
     def restore(self, elements: Sequence[Any]) -> None:
-        """Back among the others."""
+        """Put popped elements back among the others."""
         self._elements.extend(elements)
 
     def available(self, wanted: int, capacity: int, closed: bool) -> int:
-        """Those beyond `min_after`; all once the queue is closed."""
+        """Return the number of elements beyond `min_after`, or all of them once the queue is closed."""
         return len(self._elements) if closed else max(0, len(self._elements) - self._min_after)
 
     def arrange(self, elements: list[Any]) -> list[Any]:
-        """As they were drawn."""
+        """Return the elements as drawn."""
         return elements
 
 
@@ -110,31 +109,33 @@ class PriorityStore:
         return len(self._heap)
 
     def push(self, element: Any) -> None:
-        """Add an element behind those of the same key."""
+        """Add an element behind those with the same key."""
         self._count += 1
         heapq.heappush(self._heap, (self._key(element), self._count, element))
 
     def pop(self) -> Any:
-        """The smallest. It comes with its place in the order, which `arrange` takes off."""
+        """Remove and return the entry of the smallest element, with its position, which `arrange` removes."""
         return heapq.heappop(self._heap)
 
     def restore(self, elements: Sequence[Any]) -> None:
-        """Back to where they were."""
+        """Put popped entries back in their positions."""
         for entry in elements:
             heapq.heappush(self._heap, entry)
 
     def available(self, wanted: int, capacity: int, closed: bool) -> int:
-        """All or nothing, since what comes later may have to go first; except where all can never be there at once."""
+        """Return the number of elements, or 0 if there are too few for the whole dequeue."""
+        # All or nothing, since a later element may have to leave first. A dequeue of more than the capacity is never
+        # available at once, so it starts when the queue is full.
         size = len(self._heap)
         return size if size >= min(wanted, capacity) else 0
 
     def arrange(self, elements: list[Any]) -> list[Any]:
-        """In order, and without their places."""
+        """Return the elements in order, without their positions."""
         return [entry[2] for entry in sorted(elements, key=lambda entry: entry[:2])]
 
 
 class Enqueue(Ticket):
-    """Put `elements` in, one after another. Its place is kept: elements that are in stay in."""
+    """A request to put `elements` in, one after another. Elements already in stay in, even if it is withdrawn."""
 
     __slots__ = ("elements", "position")
 
@@ -147,13 +148,13 @@ class Enqueue(Ticket):
 
 
 class Close(Ticket):
-    """Close the queue when the enqueues before this are in."""
+    """A request to close the queue after all earlier enqueues."""
 
     __slots__ = ()
 
 
 class Dequeue(Ticket):
-    """Take `count` elements; once the queue is closed, `small` allows fewer. `value` is the list of them."""
+    """A request for `count` elements; `small` allows fewer once the queue is closed. `value` is a list of them."""
 
     __slots__ = ("count", "small", "taken")
 
@@ -165,12 +166,12 @@ class Dequeue(Ticket):
 
 
 class QueueCore:
-    """A bounded queue. Methods may be called from any thread.
+    """A bounded queue. Thread-safe.
 
     Attributes:
-        name: For messages.
-        capacity: Elements beyond which enqueues wait. A withdrawn dequeue that gives elements back may exceed it.
-        closed: Whether it takes no more elements.
+        name: Name in messages.
+        capacity: Number of elements beyond which enqueues wait. Elements put back by a withdrawn dequeue may exceed it.
+        closed: Whether the queue refuses new elements.
     """
 
     def __init__(self, name: str, capacity: int, store: Store) -> None:
@@ -187,18 +188,18 @@ class QueueCore:
 
     @property
     def num_dequeuing(self) -> int:
-        """How many wait for elements."""
+        """Number of waiting dequeues."""
         return len(self._readers)
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         limit = "unbounded" if self.capacity == UNBOUNDED else f"capacity {self.capacity}"
         state = "closed" if self.closed else "open"
         waiting = f"{len(self._writers)} enqueuing, {len(self._readers)} dequeuing"
         return f"queue {self.name!r} (size {len(self._store)}, {limit}, {state}; waiting: {waiting})"
 
     def try_put(self, element: Any) -> Sequence[Ticket] | None:
-        """Put one element in, if that needs no waiting: what this settles. None: submit an `Enqueue`."""
+        """Put one element in without waiting. Return the settled tickets, or None if that needs an `Enqueue`."""
         with self._lock:
             if self.closed or self._writers or len(self._store) >= self.capacity:
                 return None
@@ -206,8 +207,10 @@ class QueueCore:
             return self._flush() if self._readers else ()
 
     def try_take(self) -> tuple[Dequeue, Sequence[Ticket]] | None:
-        """Take one element, if that needs no waiting: a settled ticket, with what this settles besides. None: submit a
-        `Dequeue`.
+        """Take one element without waiting.
+
+        Returns:
+            A settled ticket and the other tickets that this settles, or None if that needs a `Dequeue`.
         """
         with self._lock:
             store = self._store
@@ -219,7 +222,7 @@ class QueueCore:
             return ticket, self._flush() if self._writers else ()
 
     def try_submit(self, ticket: Enqueue | Dequeue) -> list[Ticket] | None:
-        """`submit`, if that settles the ticket for good; otherwise None, and nothing has changed."""
+        """Submit the ticket if that settles it at once. Otherwise return None and change nothing."""
         with self._lock:
             store = self._store
             line: Sequence[Ticket] = self._readers if isinstance(ticket, Dequeue) else self._writers
@@ -239,13 +242,16 @@ class QueueCore:
             self._writers.append(ticket)
 
     def submit(self, ticket: Ticket) -> list[Ticket]:
-        """Get in line; returns every ticket that this settles."""
+        """Queue a ticket. Return all tickets that this settles."""
         with self._lock:
             self._line_up(ticket)
             return self._flush()
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
-        """Leave the line, or give back the elements that nobody will use. An element that is in stays in."""
+        """Remove a ticket from its queue, or put its elements back. Return the settled tickets.
+
+        An element that has been enqueued stays in.
+        """
         with self._lock:
             if not isinstance(ticket, Dequeue):
                 if not ticket.settled:
@@ -259,7 +265,7 @@ class QueueCore:
             return self._flush()
 
     def cancel_and_close(self) -> list[Ticket]:
-        """Close now; the enqueues that wait, and the closes, end at once."""
+        """Close at once. Waiting enqueues fail, waiting closes succeed. Return the settled tickets."""
         with self._lock:
             self.closed = True
             ended = list(self._writers)
@@ -273,7 +279,7 @@ class QueueCore:
         return CancelledError(f"queue {self.name!r}: {what}", expected="an open queue", actual="closed")
 
     def _flush(self) -> list[Ticket]:
-        """Serve both lines from their fronts until neither moves."""
+        """Serve both sides from their fronts until neither makes progress."""
         settled: list[Ticket] = []
         moved = True
         while moved:
@@ -284,6 +290,7 @@ class QueueCore:
             while self._readers and self._serve_reader(self._readers[0]):
                 settled.append(self._readers.popleft())
                 moved = True
+            # A dequeue that is still short may have made room for writers.
             moved = moved or (bool(self._writers) and len(self._store) < self.capacity)
         return settled
 
@@ -317,7 +324,7 @@ class QueueCore:
         return ticket.settled
 
     def _end_short(self, ticket: Dequeue) -> None:
-        """The queue is closed and has too little left."""
+        """End a dequeue for which the closed queue has too few elements."""
         store, taken = self._store, ticket.taken
         if ticket.small and (taken or len(store)):
             while len(store) and len(taken) < ticket.count:

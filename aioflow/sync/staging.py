@@ -1,4 +1,4 @@
-"""A staging area as a plain state machine: a line of elements, limited in number and bytes, that can be looked into."""
+"""A staging area as a plain state machine: a FIFO of elements, limited in number and bytes, that can be inspected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Get", "Peek", "Put", "StagingCore"]
 
 
 class Put(Ticket):
-    """Put one element in; it is `size` bytes."""
+    """A request to put one element of `size` bytes in."""
 
     __slots__ = ("element", "size")
 
@@ -27,13 +27,13 @@ class Put(Ticket):
 
 
 class Get(Ticket):
-    """Take the first element. `value` is the `Put` that brought it."""
+    """A request for the first element. `value` is the `Put` that brought it."""
 
     __slots__ = ()
 
 
 class Peek(Ticket):
-    """Look at the element at `index`, as `Get`, but leave it."""
+    """A request for the element at `index`, as in `Get`, that leaves it in place."""
 
     __slots__ = ("index",)
 
@@ -43,12 +43,12 @@ class Peek(Ticket):
 
 
 class StagingCore:
-    """First in, first out. Methods may be called from any thread. Puts and gets are served in line, looks at once.
+    """A FIFO that also serves peeks. Thread-safe. Puts and gets are served in order, peeks at once.
 
     Attributes:
-        name: For messages.
-        capacity, memory_limit: Elements and bytes beyond which puts wait; 0 for no limit. A withdrawn get that gives
-            its element back may exceed them.
+        name: Name in messages.
+        capacity, memory_limit: Elements and bytes beyond which puts wait; 0 for no limit. An element put back by a
+            withdrawn get may exceed them.
     """
 
     def __init__(self, name: str, capacity: int, memory_limit: int) -> None:
@@ -66,15 +66,15 @@ class StagingCore:
         return len(self._inside)
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         waiting = f"{len(self._puts)} putting, {len(self._gets)} getting, {len(self._peeks)} peeking"
         return f"staging area {self.name!r} (size {len(self._inside)}, {self._bytes} bytes; waiting: {waiting})"
 
     def submit(self, ticket: Ticket) -> list[Ticket]:
-        """Get in line; returns every ticket that this settles.
+        """Queue a ticket. Return all tickets that this settles.
 
         Raises:
-            ResourceExhaustedError: the element alone is more than the area may hold.
+            ResourceExhaustedError: the element alone exceeds the memory limit.
         """
         with self._lock:
             if isinstance(ticket, Put):
@@ -95,7 +95,10 @@ class StagingCore:
             )
 
     def withdraw(self, ticket: Ticket) -> list[Ticket]:
-        """Leave the line, or give back the element that nobody will use. An element that is in stays in."""
+        """Remove a ticket from its queue, or put its element back. Return the settled tickets.
+
+        An element that has been put in stays in.
+        """
         with self._lock:
             if isinstance(ticket, Put):
                 if not ticket.settled:
@@ -111,7 +114,7 @@ class StagingCore:
             return self._flush()
 
     def clear(self) -> list[Ticket]:
-        """Drop the elements; those that wait to get in do so now."""
+        """Drop the elements, and let waiting puts in. Return the settled tickets."""
         with self._lock:
             self._inside.clear()
             self._bytes = 0
@@ -123,7 +126,7 @@ class StagingCore:
         return not self.memory_limit or self._bytes + put.size <= self.memory_limit
 
     def _flush(self) -> list[Ticket]:
-        """Serve all until nobody moves. Whoever looks does so before anybody takes."""
+        """Serve all tickets until none makes progress. Peeks are served before gets."""
         settled: list[Ticket] = []
         moved = True
         while moved:

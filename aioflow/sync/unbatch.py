@@ -1,6 +1,7 @@
-"""Where steps meet to divide a batch that one of them carries, and to put one together again: plain state machines.
+"""The exchange between the steps of one batch, as plain state machines: splitting its results and merging gradients.
 
-Each step has a number. What has come for a step that is not there yet is kept for a while.
+One of the steps carries the batch. Each step has a number. Values that arrive before their step asks for them are kept
+for a while.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from aioflow.sync.waiting import Ticket
 
 __all__ = ["CollectCore", "Collecting", "Share", "ShareCore"]
 
-_GRADIENT_SECONDS: Final = 600.0  # after which nobody comes for a gradient any more
+_GRADIENT_SECONDS: Final = 600.0  # for which an uncollected gradient is kept
 
 
 class Share(Ticket):
-    """A step waits for what is its own."""
+    """A step's request for its own share of the results."""
 
     __slots__ = ("number",)
 
@@ -27,7 +28,7 @@ class Share(Ticket):
 
 
 class Collecting(Ticket):
-    """A step waits for something of each of several steps; `value` is what each has brought, in their order."""
+    """A step's request for the values of several steps; `value` is the list of them, in the order of `numbers`."""
 
     __slots__ = ("missing", "numbers")
 
@@ -38,7 +39,7 @@ class Collecting(Ticket):
 
 
 class _Kept:
-    """Things by number, with the times when they came."""
+    """Values by step number, with their times of arrival."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -51,7 +52,8 @@ class _Kept:
         return len(self._things)
 
     def put(self, number: int, thing: Any, now: float) -> None:
-        """Keep it, and drop what has been kept for too long."""
+        """Store a value, and drop those that are too old."""
+        # Removed first, so that the dict stays ordered by time.
         self._things.pop(number, None)
         self._things[number] = (now, thing)
         while True:
@@ -65,11 +67,11 @@ class _Kept:
 
 
 class ShareCore:
-    """What a carrier gives to the others. Methods may be called from any thread.
+    """The shares that carriers distribute to the other steps. Thread-safe.
 
     Args:
-        name: For messages.
-        seconds: How long anything is kept that nobody has come for.
+        name: Name in messages.
+        seconds: Time for which an uncollected share is kept.
     """
 
     def __init__(self, name: str, seconds: float) -> None:
@@ -79,11 +81,11 @@ class ShareCore:
         self._kept = _Kept(seconds)
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         return f"unbatching {self.name!r} ({len(self._waiting)} waiting; kept for {len(self._kept)} others)"
 
     def bring(self, shares: Mapping[int, Any], now: float) -> list[Ticket]:
-        """The carrier has come; returns whose wait is over."""
+        """Distribute the shares of a carrier. Return the settled tickets."""
         settled: list[Ticket] = []
         with self._lock:
             for number, share in shares.items():
@@ -96,7 +98,7 @@ class ShareCore:
         return settled
 
     def submit(self, ticket: Share) -> list[Ticket]:
-        """Wait; returns the ticket if that is over already."""
+        """Wait for a share. Return the ticket if the share is there already."""
         with self._lock:
             if ticket.number not in self._kept:
                 self._waiting[ticket.number] = ticket
@@ -105,7 +107,7 @@ class ShareCore:
             return [ticket]
 
     def withdraw(self, ticket: Share) -> list[Ticket]:
-        """Wait no more."""
+        """Stop waiting."""
         with self._lock:
             if self._waiting.get(ticket.number) is ticket:
                 del self._waiting[ticket.number]
@@ -113,10 +115,10 @@ class ShareCore:
 
 
 class CollectCore:
-    """What the others give to a carrier. Methods may be called from any thread.
+    """The values that carriers collect from the other steps. Thread-safe.
 
     Args:
-        name: For messages.
+        name: Name in messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -126,12 +128,12 @@ class CollectCore:
         self._kept = _Kept(_GRADIENT_SECONDS)
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return a description of the state, for reports."""
         missing = sum(len(ticket.missing) for ticket in self._collecting)
         return f"gradients of batches {self.name!r} ({len(self._collecting)} waiting for {missing} steps)"
 
     def bring(self, number: int, thing: Any, now: float) -> list[Ticket]:
-        """Something of one step; returns whose wait is over."""
+        """Store the value of one step. Return the settled tickets."""
         with self._lock:
             self._kept.put(number, thing, now)
             for ticket in self._collecting:
@@ -139,14 +141,14 @@ class CollectCore:
             return self._complete()
 
     def submit(self, ticket: Collecting) -> list[Ticket]:
-        """Wait; returns the ticket if that is over already."""
+        """Wait for the values. Return the ticket if all are there already."""
         with self._lock:
             ticket.missing = {number for number in ticket.numbers if number not in self._kept}
             self._collecting.append(ticket)
             return self._complete()
 
     def withdraw(self, ticket: Collecting) -> list[Ticket]:
-        """Wait no more."""
+        """Stop waiting."""
         with self._lock:
             if ticket in self._collecting:
                 self._collecting.remove(ticket)

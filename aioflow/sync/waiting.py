@@ -1,7 +1,7 @@
-"""Waiting inside a step: how a kernel waits for a resource, says what for, and leaves no trace if it is cancelled.
+"""Waiting for resources inside a step: a kernel's wait can be described, and leaves no trace if it is cancelled.
 
-A resource's core is sans-IO: it is told of an attempt by a `Ticket` and answers with the tickets that are settled now.
-`Waiting` drives one attempt on an event loop. Those who wait may be on several loops in several threads.
+The core of a resource does no I/O: it receives requests as `Ticket`s and returns those that are settled. `Waiting`
+drives one request on an event loop. The waiters may be on several event loops in several threads.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ class StepAccount(Protocol):
     """The interface by which kernels tell their step of changes and of elements that they have taken.
 
     Attributes:
-        changed: Whether something has been changed for good that others see.
+        changed: Whether the step has made a permanent change that others see.
     """
 
     changed: bool
 
     def took(self, give_back: Callable[[], None]) -> None:
-        """Note that an element has been taken; `give_back` puts it back, if the fetches are not delivered."""
+        """Record that an element has been taken. `give_back` puts it back if the fetches are not delivered."""
 
 
 class Ticket:
-    """One attempt at a resource. The core that holds it settles it once, under the core's lock.
+    """One request to a resource. The core that holds it settles it once, under the core's lock.
 
     Attributes:
-        stays: Whether a withdrawal leaves what a settled one has done.
-        settled: Whether the attempt is over.
-        value: What it gave.
-        error: Why it failed, or None.
-        wake: Called, without the lock, when somebody else's event has settled it.
+        stays: Whether the effect of a settled ticket remains after a withdrawal.
+        settled: Whether the request is complete.
+        value: The result.
+        error: The error, or None.
+        wake: Called without the lock, if an event of another ticket has settled this one.
     """
 
     __slots__ = ("error", "settled", "value", "wake")
@@ -50,21 +50,24 @@ class Ticket:
         self.wake = wake
 
     def settle(self, value: Any = None, error: Exception | None = None) -> None:
-        """The attempt is over."""
+        """Complete the request."""
         self.settled = True
         self.value = value
         self.error = error
 
 
 def wake_all(settled: Iterable[Ticket]) -> None:
-    """Tell those who wait that they need not wait any more. Call it without the core's lock."""
+    """Wake the waiters of settled tickets. Call without the core's lock."""
     for ticket in settled:
         if ticket.wake is not None:
             ticket.wake()
 
 
 def tell(step: StepAccount, withdraw: Callable[[Any], Iterable[Ticket]] | None, ticket: Ticket) -> None:
-    """Tell a step of an attempt that has succeeded: for good, or until `withdraw` gives back what it got."""
+    """Report a successful request to its step: a permanent change, or with `withdraw`, an element to be put back.
+
+    It is put back only if the fetches of the step are not delivered.
+    """
     if withdraw is None:
         step.changed = True
     else:
@@ -72,16 +75,16 @@ def tell(step: StepAccount, withdraw: Callable[[Any], Iterable[Ticket]] | None, 
 
 
 class Waiting:
-    """What an async kernel returns where it has to wait: an awaitable that can say what it waits for.
+    """An awaitable returned by an async kernel that has to wait; it can describe what it waits for.
 
     Args:
-        submit: Hand the core a ticket; it returns all tickets that this settles, perhaps the same one.
-        withdraw: Take the ticket back, also one that is settled and whose value nobody has taken; returns what that
+        submit: Passes a ticket to the core and returns all tickets that this settles, possibly the same one.
+        withdraw: Takes the ticket back, even if it is settled but its value was not used; returns the tickets that this
             settles.
         make: Makes the ticket, given its `wake`.
-        describe: What is being waited for, in words.
-        finish: What the value becomes.
-        release: What the end of the step does with that, if it is something that a step must not keep.
+        describe: Returns a description of the wait.
+        finish: Converts the value to the result.
+        release: Releases the result at the end of the step, if a step must not keep it.
         told: Called with the ticket when it has succeeded.
     """
 
@@ -117,6 +120,7 @@ class Waiting:
             await future
         except BaseException:
             wake_all(self._withdraw(ticket))
+            # The element stays in the resource, so the step has changed something although it was cancelled.
             if ticket.stays and ticket.settled and ticket.error is None and self._told is not None:
                 self._told(ticket)
             raise
@@ -138,7 +142,7 @@ def _waker(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Cal
         if threading.get_ident() == home and not loop.is_closed():
             resolve()
         else:
-            with suppress(RuntimeError):  # the loop is closed: nothing waits there any more
+            with suppress(RuntimeError):  # the loop is closed, so it has no waiters any more
                 loop.call_soon_threadsafe(resolve)
 
     return wake

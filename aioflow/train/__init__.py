@@ -204,7 +204,7 @@ __all__ = [
     "write_graph",
 ]
 
-# Each module is loaded with the first use of a name of it: most programs need a few.
+# Each module is loaded on the first use of one of its names: most programs need only a few.
 _load_later(
     __name__,
     _homes(

@@ -13,7 +13,7 @@ __all__ = ["AdadeltaOptimizer", "AdagradOptimizer", "ProximalAdagradOptimizer"]
 
 
 class AdagradOptimizer(Optimizer):
-    """accumulator += gradient²; var -= learning_rate · gradient / √accumulator (Duchi et al. 2011).
+    """Adagrad: accumulator += gradient²; var -= learning_rate · gradient / √accumulator (Duchi et al. 2011).
 
     Args:
         learning_rate: A number, a scalar tensor, or a callable that makes one.

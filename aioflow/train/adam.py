@@ -23,7 +23,7 @@ class AdamOptimizer(Optimizer):
 
     Args:
         learning_rate, beta1, beta2, epsilon: A number, a scalar tensor, or a callable that makes one.
-        use_own_namescope_for_non_slot_vars: Put the powers of the betas in a name scope of the optimizer's name.
+        use_own_namescope_for_non_slot_vars: Put the powers of the betas in a name scope named after the optimizer.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class AdamOptimizer(Optimizer):
         self._own_scope = use_own_namescope_for_non_slot_vars
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
+        # All variables share one pair of powers. Choosing by name makes the location independent of the list's order.
         first = min(var_list, key=lambda v: v.name)
         with ExitStack() as scope:
             if self._own_scope:
@@ -84,6 +85,7 @@ class AdamOptimizer(Optimizer):
     def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
         graph = self._graph
         power1, power2 = self._powers()
+        # Every update reads the powers, so they advance only after all updates of the step.
         with graph.control_dependencies(update_ops), graph.colocate_with(power1.handle.op):
             updates = [
                 power.assign(power * cast_to(beta, power.dtype), read_value=False)

@@ -1,4 +1,4 @@
-"""`BackgroundSaver`: owns the task that writes a checkpoint while the training goes on."""
+"""`BackgroundSaver`, which writes checkpoints in a task while training continues."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ __all__ = ["BackgroundSaver"]
 
 
 class BackgroundSaver:
-    """Writes checkpoints beside the training: `async with BackgroundSaver(saver) as beside:`.
+    """A saver that writes checkpoints while training continues: `async with BackgroundSaver(saver) as beside:`.
 
-    `save` returns when the snapshot is taken; the writing goes on in a task that belongs to this object. There is one
-    at a time. What a write fails with is raised by the next `save`, by `finish`, or at the end of the block, once.
+    `save` returns once the snapshot is taken. A task that this object owns then writes it. At most one write runs at a
+    time. An error of a write is raised once: by the next `save`, by `finish`, or at the end of the block.
 
-    The block waits for the write under way, also when it is left by an error, which gets a note if the write fails as
-    well. Where it is cancelled, so is the write: the checkpoint does not come into being then.
+    The end of the block waits for the write in progress, also if the body raised. If that write fails too, the body's
+    error gets a note. If the body was cancelled, the write is cancelled as well and the checkpoint is not created.
     """
 
     def __init__(self, saver: Saver) -> None:
         check_kind(saver, Saver, "saver", "a Saver")
         self._saver = saver
         self._tasks = Background()
-        self._turn = asyncio.Lock()  # of the saves, from the end of one write to the beginning of the next
+        self._turn = asyncio.Lock()  # serializes saves, from waiting for the last write to starting the next
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._closed = False
 
     @property
     def is_writing(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """True if a checkpoint is being written."""
         return self._task is not None and not self._task.done()
 
     async def save(
@@ -52,19 +52,17 @@ class BackgroundSaver:
         skip: bool = False,
         after: Callable[[str], Awaitable[None]] | None = None,
     ) -> str | None:
-        """Take a snapshot, and have it written. See `Saver.snapshot` for what is in it.
+        """Take a snapshot and start writing it. See `Saver.snapshot` for its contents and the other parameters.
 
-        Args:
-            write_meta_graph: As of `Saver.save`.
-            skip: Take none if an earlier one is still being written. Otherwise this waits until it has been.
-            after: Called with the prefix and awaited, in the task, when the checkpoint is complete.
+        With `skip`, take no snapshot while an earlier one is being written; otherwise wait for that write. `after` is
+        called with the prefix once the checkpoint is complete, and awaited in the writing task.
 
         Returns:
-            The prefix that the checkpoint will have; None where none was taken.
+            The prefix of the future checkpoint, or None if no snapshot was taken.
 
         Raises:
-            FailedPreconditionError: a variable has no value; the block has been left.
-            Exception: what the write before this one failed with. No snapshot is taken then.
+            FailedPreconditionError: a variable has no value, or the block has been left.
+            Exception: the error of the previous write; no snapshot is taken then.
         """
         self._check_open()
         if skip and (self.is_writing or self._turn.locked()):
@@ -95,7 +93,7 @@ class BackgroundSaver:
             self._error = error
 
     async def finish(self) -> None:
-        """Wait until nothing is being written. Raises what the write failed with, unless that has been raised."""
+        """Wait for the write in progress. Raise its error, unless the error has been raised before."""
         if self._task is not None:
             await asyncio.wait([self._task])
         error, self._error = self._error, None
@@ -103,10 +101,11 @@ class BackgroundSaver:
             raise error
 
     async def close(self) -> None:
-        """`finish`, and take no more snapshots. Where the caller is cancelled meanwhile, so is the write."""
+        """Refuse further snapshots and `finish`. If the caller is cancelled meanwhile, cancel the write."""
         self._closed = True
         try:
-            async with self._turn:  # the write of a save whose snapshot is being taken is waited for as well
+            # The lock is held while a snapshot is taken, so the write that follows it is awaited too.
+            async with self._turn:
                 await self.finish()
         finally:
             await self._tasks.close()

@@ -1,7 +1,7 @@
-"""Batches of elements, which queues collect: in order, padded, shuffled, from one source or several.
+"""Batching of elements through queues: in order, padded or shuffled, from one source or several.
 
-The names and arguments are those of TensorFlow 1. Everything here adds nodes and a `QueueRunner`; run
-`start_queue_runners` inside an `async with Coordinator()` block to set the pipeline going.
+The names and arguments are those of TensorFlow 1. Every function adds nodes and a `QueueRunner` to the graph. To
+start the pipeline, call `start_queue_runners` inside an `async with Coordinator()` block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
-# One element: a tensor, a list or a dictionary of them.
+# One element: a tensor, or a list or dictionary of tensors.
 Element: TypeAlias = TensorLike | SparseTensor | Sequence[TensorLike | SparseTensor] | Mapping[str, Any]
 
 __all__ = [
@@ -42,9 +42,15 @@ __all__ = [
 
 
 class _Elements:
-    """The tensors of a batching function: a list (or several) of them, whatever the caller gave them in.
+    """The tensors of a batching function as one list per source, whether they were passed as lists, dicts or singly.
 
-    A sparse tensor travels through the queue as three strings.
+    Args:
+        sources: The elements, one per source.
+        shapes: Shapes of the components; None to infer them.
+        enqueue_many: Whether each tensor holds many elements, one per row.
+        keep_input: The condition under which an element is enqueued.
+
+    A sparse tensor is stored in the queue as three strings.
     """
 
     def __init__(self, sources: Sequence[Any], shapes: Any, enqueue_many: bool, keep_input: TensorLike = True) -> None:
@@ -88,7 +94,10 @@ class _Elements:
         return serialize_many_sparse(item) if self.many else serialize_sparse(item)
 
     def dims(self) -> list[Dims]:
-        """The shape of each component of an element: that of the first source, open where another contradicts it."""
+        """Return the shape of each component of an element.
+
+        Shapes come from `shapes=` or from the first source. A dimension in which the sources differ is unknown.
+        """
         if self._shapes is not None:
             if len(self._shapes) != len(self.dtypes):
                 raise InvalidArgumentError(
@@ -119,7 +128,7 @@ class _Elements:
         return dims[1:] if self.many else dims
 
     def fill(self, queue: QueueBase, repeat: int) -> None:
-        """Add the runner that keeps the queue filled."""
+        """Add a queue runner that fills `queue`, with `repeat` enqueue operations per source."""
         add_queue_runner(QueueRunner(queue, [self._put(queue, tensors) for tensors in self.sources] * repeat))
 
     def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Any:
@@ -133,7 +142,7 @@ class _Elements:
         return cond(self._keep, lambda: put(tensors), no_op)
 
     def take(self, queue: QueueBase, size: TensorLike, smaller: bool, name: str) -> Any:
-        """A batch, in the form in which the tensors were given."""
+        """Dequeue a batch and return it in the structure in which the tensors were passed."""
         found = queue.dequeue_up_to(size, name=name) if smaller else queue.dequeue_many(size, name=name)
         stored = list(found) if isinstance(found, list | tuple) else [found]
         items = [
@@ -150,7 +159,7 @@ class _Elements:
 
 
 def _merged(column: Sequence[Tensor | SparseTensor]) -> SparseTensor | None:
-    """One of the sparse tensors that the sources give for one component; None where it is dense."""
+    """Return the first sparse tensor among the sources of one component, or None if the component is dense."""
     sparse = [item for item in column if isinstance(item, SparseTensor)]
     if sparse and (len(sparse) < len(column) or len({item.dtype for item in sparse}) > 1):
         raise InvalidArgumentError(
@@ -175,7 +184,7 @@ def _in_order(
     smaller: bool,
     scope: str,
 ) -> Any:
-    """Batches by a queue of that capacity, padding and shared name."""
+    """Build the pipeline of `batch`; `queue` holds the capacity, the padding flag and the shared name."""
     capacity, pads, shared_name = queue
     kind = PaddingFIFOQueue if pads else FIFOQueue
     made = kind(capacity, elements.dtypes, elements.dims(), shared_name=shared_name)
@@ -191,7 +200,7 @@ def _shuffled(
     smaller: bool,
     scope: str,
 ) -> Any:
-    """Batches by a queue of that capacity, least size, seed and shared name."""
+    """Build the pipeline of `shuffle_batch`; `queue` holds the capacity, the minimum size, seed and shared name."""
     capacity, least, seed, shared_name = queue
     for number in (capacity, least):
         check_kind(number, (int, np.integer), "the size of a queue", "an int")
@@ -216,24 +225,25 @@ def batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches of elements, in the order in which they come.
+    """Return batches of elements in the order in which they arrive.
 
     Args:
-        tensors: A list or dictionary of tensors (sparse ones too), or one: an element.
-        batch_size: How many elements a batch has.
-        num_threads: How many tasks compute elements at once; with more than one, their order is not defined.
-        capacity: Of the queue.
-        enqueue_many: The tensors hold many elements, one per row.
-        shapes: Of the elements, where the tensors do not tell.
-        dynamic_pad: Sizes may differ; each batch is padded with zeros to the largest of it.
-        allow_smaller_final_batch: Return what is left at the end; otherwise it is dropped.
-        shared_name: Queues with the same name are one queue.
+        tensors: One element: a tensor, or a list or dictionary of tensors, which may be sparse.
+        batch_size: Number of elements per batch.
+        num_threads: Number of tasks that compute elements at once; with more than one, the order is undefined.
+        capacity: Capacity of the queue.
+        enqueue_many: Whether each tensor holds many elements, one per row.
+        shapes: Shapes of the elements, if the tensors' static shapes are incomplete.
+        dynamic_pad: Allow elements to differ in size; each batch is padded with zeros to its largest element.
+        allow_smaller_final_batch: Return the elements left over at the end; otherwise drop them.
+        shared_name: Queues with the same shared name are one queue.
+        name: Name of the scope of the nodes.
 
     Returns:
-        The tensors with a batch dimension in front, in the form of `tensors` (of a list of one, the tensor).
+        The tensors with a batch dimension in front, in the structure of `tensors`; a list of one becomes the tensor.
 
     Raises:
-        InvalidArgumentError: the shapes are not known.
+        InvalidArgumentError: the shapes are unknown.
     """
     with name_scope(name, "batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many)
@@ -254,10 +264,9 @@ def maybe_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches of the elements for which `keep_input` holds. See `batch`.
+    """Return batches of the elements for which `keep_input` is true. See `batch`.
 
-    Args:
-        keep_input: A bool scalar; with `enqueue_many` it may be a vector, one element per row.
+    `keep_input` is a bool scalar; with `enqueue_many` it may also be a vector with one entry per row.
     """
     with name_scope(name, "maybe_batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many, keep_input)
@@ -276,10 +285,9 @@ def batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches of elements that several sources give at once, one task each. See `batch`.
+    """Return batches of elements from several sources, which one task each computes concurrently. See `batch`.
 
-    Args:
-        tensors_list: A list of such lists or dictionaries as `batch` takes.
+    `tensors_list` has one entry per source, each a list or dictionary as in `batch`.
     """
     with name_scope(name, "batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many)
@@ -299,7 +307,7 @@ def maybe_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """`batch_join` of the elements for which `keep_input` holds. See `maybe_batch`."""
+    """Return `batch_join` of the elements for which `keep_input` is true. See `maybe_batch`."""
     with name_scope(name, "maybe_batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many, keep_input)
         queue = (capacity, dynamic_pad, shared_name)
@@ -319,12 +327,10 @@ def shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches of elements in random order. See `batch`.
+    """Return batches of elements in random order. See `batch` for the other parameters.
 
-    Args:
-        capacity: Of the queue, more than `min_after_dequeue`.
-        min_after_dequeue: How many elements stay to choose among while more are coming.
-        seed: Of the random order.
+    At least `min_after_dequeue` elements stay in the queue to choose from until the input ends; `capacity` must exceed
+    that number. `seed` seeds the random order.
     """
     with name_scope(name, "shuffle_batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many)
@@ -346,7 +352,7 @@ def maybe_shuffle_batch(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """`shuffle_batch` of the elements for which `keep_input` holds. See `maybe_batch`."""
+    """Return `shuffle_batch` of the elements for which `keep_input` is true. See `maybe_batch`."""
     with name_scope(name, "maybe_shuffle_batch") as scope:
         elements = _Elements([tensors], shapes, enqueue_many, keep_input)
         queue = (capacity, min_after_dequeue, seed, shared_name)
@@ -365,7 +371,7 @@ def shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """Batches, in random order, of elements that several sources give at once. See `shuffle_batch`, `batch_join`."""
+    """Return batches, in random order, of elements from several sources. See `shuffle_batch`, `batch_join`."""
     with name_scope(name, "shuffle_batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many)
         queue = (capacity, min_after_dequeue, seed, shared_name)
@@ -385,7 +391,7 @@ def maybe_shuffle_batch_join(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> Any:
-    """`shuffle_batch_join` of the elements for which `keep_input` holds. See `maybe_batch`."""
+    """Return `shuffle_batch_join` of the elements for which `keep_input` is true. See `maybe_batch`."""
     with name_scope(name, "maybe_shuffle_batch_join") as scope:
         elements = _Elements(tensors_list, shapes, enqueue_many, keep_input)
         queue = (capacity, min_after_dequeue, seed, shared_name)

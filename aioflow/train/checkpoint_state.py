@@ -1,8 +1,8 @@
-"""Which checkpoints a directory holds: a small file, `checkpoint`, replaced atomically; and readers.
+"""The list of a directory's checkpoints, kept in a small file `checkpoint` that is replaced atomically; and readers.
 
-The file is TensorFlow's, a CheckpointState as text. What was JSON in the beginning is read too. Paths inside the
-directory are stored relative to it, so that a directory can be moved. A directory is a folder of this machine, or a URL
-that `fsspec` knows. The functions here block on small files; `Saver` calls them from a thread.
+The file is TensorFlow's: a CheckpointState in text format. The JSON of early releases is read too. Paths inside the
+directory are stored relative to it, so that a directory can be moved. A directory is a local folder or an `fsspec`
+URL. The functions here block on small files; `Saver` calls them from a thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _FILE: Final = "checkpoint"
-_JSON: Final = (b"{", b"[")  # how what was written before this began
+_JSON: Final = (b"{", b"[")  # first bytes of the JSON files that early releases wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class CheckpointState:
     """The checkpoints of a directory.
 
     Attributes:
-        model_checkpoint_path: The newest.
-        all_model_checkpoint_paths: All that are kept, oldest first.
-        all_model_checkpoint_timestamps: When each was written, in seconds since 1970; may be empty.
+    model_checkpoint_path: Prefix of the newest checkpoint.
+    all_model_checkpoint_paths: Prefixes of all checkpoints that are kept, oldest first.
+    all_model_checkpoint_timestamps: Time each was written, in seconds since 1970; may be empty.
     """
 
     model_checkpoint_path: str
@@ -60,12 +60,12 @@ class CheckpointState:
 
 
 def folder_of(prefix: str) -> str:
-    """The folder of a checkpoint."""
+    """Return the folder that contains a checkpoint."""
     return prefix.rpartition("/")[0] if is_url(prefix) else store_of(prefix)[0].path("")
 
 
 def _inside(directory: str, path: str) -> str:
-    """`path` as it is stored: relative to the directory where it is inside."""
+    """Return `path` in its stored form: relative to the directory if it lies inside."""
     if is_url(directory) or is_url(path):
         return path.removeprefix(directory.rstrip("/") + "/")
     full = local_path(path).absolute()
@@ -82,8 +82,7 @@ def update_checkpoint_state(
 ) -> None:
     """Record which checkpoints a directory holds.
 
-    Args:
-        all_model_checkpoint_paths: Oldest first; the newest is added where it is missing.
+    `all_model_checkpoint_paths` is ordered oldest first; `model_checkpoint_path`, the newest, is appended if missing.
     """
     directory = os.fspath(save_dir)
     paths = [str(p) for p in all_model_checkpoint_paths or ()]
@@ -98,11 +97,11 @@ def update_checkpoint_state(
 
 
 def get_checkpoint_state(checkpoint_dir: str | Path, latest_filename: str | None = None) -> CheckpointState | None:
-    """What a directory's `checkpoint` file says, or None where there is none.
+    """Return the contents of a directory's `checkpoint` file, or None if there is no such file.
 
     Raises:
         DataLossError: the file is damaged.
-        PermissionDeniedError, FailedPreconditionError, …: it cannot be read.
+        PermissionDeniedError, FailedPreconditionError, …: the file cannot be read.
     """
     store, name = store_at(checkpoint_dir), latest_filename or _FILE
     path = store.path(name)
@@ -139,7 +138,7 @@ def _from_text(raw: bytes) -> dict[str, Any]:
 
 
 def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = None) -> str | None:
-    """Prefix of the newest checkpoint of a directory, or None where there is none."""
+    """Return the prefix of the newest checkpoint of a directory, or None if there is no checkpoint."""
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     if state is None or not checkpoint_exists(state.model_checkpoint_path):
         return None
@@ -147,7 +146,7 @@ def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = 
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str]) -> list[float]:
-    """When each checkpoint was written, in seconds since 1970; those that do not exist are left out."""
+    """Return the time each checkpoint was written, in seconds since 1970; missing checkpoints are left out."""
     found = []
     for prefix in checkpoint_prefixes:
         file = committing_file(prefix)
@@ -159,13 +158,14 @@ def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[str]) -> list[float]:
 
 
 def load_checkpoint(ckpt_dir_or_file: str | Path) -> CheckpointReader:
-    """A reader of a checkpoint, given by its prefix or by its directory (the newest one there).
+    """Return a reader of a checkpoint, given by its prefix or by its directory (the newest one in it).
 
     Raises:
-        NotFoundError: there is none.
-        DataLossError: it is truncated or altered.
+        NotFoundError: there is no checkpoint.
+        DataLossError: the checkpoint is truncated or altered.
     """
     text = os.fspath(ckpt_dir_or_file)
+    # A URL counts as a directory unless a checkpoint with that prefix exists.
     if not checkpoint_exists(text) if is_url(text) else local_path(text).is_dir():
         newest = latest_checkpoint(ckpt_dir_or_file)
         if newest is None:
@@ -177,11 +177,11 @@ def load_checkpoint(ckpt_dir_or_file: str | Path) -> CheckpointReader:
 
 
 def list_variables(ckpt_dir_or_file: str | Path) -> list[tuple[str, list[int]]]:
-    """Name and shape of each tensor of a checkpoint, by name."""
+    """Return the name and shape of each tensor of a checkpoint, sorted by name."""
     reader = load_checkpoint(ckpt_dir_or_file)
     return [(name, list(reader.shape(name))) for name in reader.names()]
 
 
 def load_variable(ckpt_dir_or_file: str | Path, name: str) -> Array:
-    """One value of a checkpoint. Raises NotFoundError."""
+    """Return one value of a checkpoint. Raise NotFoundError if it has no such tensor."""
     return load_checkpoint(ckpt_dir_or_file).read(name.removesuffix(":0"))

@@ -1,4 +1,4 @@
-"""`Coordinator`: tasks that end together. It owns them, tells them when to stop, and gives on the first error."""
+"""`Coordinator`: a group of tasks that stop together and propagate the first error."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from aioflow.work.context_stack import ContextStack, Entry
 
 __all__ = ["Coordinator", "current_coordinator"]
 
-_GRACE: Final = 120.0  # seconds in which tasks may end by themselves
+_GRACE: Final = 120.0  # seconds that tasks have to end on their own
 
 
 class Coordinator:
-    """Owns tasks, such as those of queue runners, and stops all of them when one fails or somebody asks for it.
+    """An owner of tasks, such as those of queue runners, that stops all of them when one fails or a stop is requested.
 
     Args:
-        clean_stop_exception_types: Exceptions that mean the end rather than a failure; `OutOfRangeError` by default.
+    clean_stop_exception_types: Exceptions that mean a normal end rather than a failure; default `OutOfRangeError`.
 
-    Use it as `async with Coordinator() as coord:`. When the block ends, a stop is requested and the tasks are waited
-    for. An exception of a clean type that the block raises ends there; where a task has failed, its error is raised.
-    After `clear_stop` it can be used again, in the same block or in another one.
+    Use it as `async with Coordinator() as coord:`. The end of the block requests a stop and waits for the tasks. It
+    suppresses an exception of a clean type that the body raises, and raises the error of a failed task. After
+    `clear_stop` the coordinator can be used again, in the same block or in another one.
     """
 
     def __init__(self, clean_stop_exception_types: Iterable[type[BaseException]] | None = None) -> None:
@@ -74,10 +74,11 @@ class Coordinator:
         return isinstance(error, self._clean)
 
     def start(self, work: Coroutine[Any, Any, None], *, attendant: bool = False) -> asyncio.Task[None]:
-        """Run `work` as a task of this coordinator. If it raises, all stop.
+        """Run `work` as a task of this coordinator. An error in it stops all tasks.
 
         Args:
-            attendant: The task does not count as work: `join` does not wait for it unless a stop is requested.
+            work: The coroutine to run.
+            attendant: Whether the task is auxiliary: `join` then waits for it only once a stop has been requested.
 
         Raises:
             FailedPreconditionError: outside the coordinator's `async with` block.
@@ -89,13 +90,15 @@ class Coordinator:
                 "the coordinator runs no tasks now", expected="inside its `async with` block", actual="outside"
             )
         task = group.create_task(self._guarded(work))
-        task.add_done_callback(lambda _: work.close())  # it has not begun where the task was cancelled at once
+        # A task that is cancelled before its first step never starts `work`; closing it avoids a "never awaited"
+        # warning.
+        task.add_done_callback(lambda _: work.close())
         self._keep(task, self._attendants if attendant else self._workers)
         self._joined = False
         return task
 
     def register_thread(self, thread: asyncio.Future[Any]) -> None:
-        """Have `join` wait for somebody else's task as well. Raises DTypeError if it is not a task."""
+        """Make `join` also wait for a task started elsewhere. Raise DTypeError if it is not a task."""
         self._keep(_task(thread), self._workers)
 
     @staticmethod
@@ -110,12 +113,14 @@ class Coordinator:
             self._stop(error)
 
     def request_stop(self, ex: BaseException | Sequence[Any] | None = None) -> None:
-        """Ask all tasks to stop. What comes after the first request changes nothing. May be called from any thread.
+        """Request all tasks to stop. Requests after the first have no effect. May be called from any thread.
 
         Args:
-            ex: Why, as an exception or as `sys.exc_info()`; unless it is of a clean type, `join` raises it.
+            ex: The reason, as an exception or as `sys.exc_info()`; unless it is of a clean type, `join` raises it.
 
-        Raises: `ex`, unless it is of a clean type, if the tasks have been joined already: nobody would hear of it.
+        Raises:
+            BaseException: `ex`, if it is not of a clean type and the tasks have already been joined, so that no later
+                `join` would report it.
         """
         error = ex[1] if isinstance(ex, Sequence) else ex
         if self._joined and error is not None and not isinstance(error, self._clean):
@@ -134,25 +139,25 @@ class Coordinator:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def clear_stop(self) -> None:
-        """Forget the request to stop, and its error: tasks can be started again."""
+        """Clear the stop request and its error, so that tasks can be started again."""
         self._stopping = self._joined = False
         self._failure = None
         self._event.clear()
 
     def should_stop(self) -> bool:
-        """Whether a stop has been requested."""
+        """Return whether a stop has been requested."""
         return self._stopping
 
     @contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """An exception inside requests a stop, and goes no further. (A cancellation does go on.)"""
+        """Request a stop if the block raises, and suppress the exception. A cancellation propagates."""
         try:
             yield
         except Exception as error:
             self.request_stop(error)
 
     async def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Wait until a stop is requested, for at most `timeout` seconds; whether it has been."""
+        """Wait until a stop is requested, for at most `timeout` seconds. Return whether it was requested."""
         check_seconds(timeout, "the time limit of a wait")
         try:
             async with asyncio.timeout(timeout):
@@ -167,16 +172,18 @@ class Coordinator:
         stop_grace_period_secs: float = 120,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Wait until the tasks are done, or a stop is requested and they have had time to end.
+        """Wait until the tasks are done, or until a stop is requested and the grace period is over.
 
         Args:
-            threads: Tasks of others to wait for, too. The coordinator's own are waited for in any case.
-            stop_grace_period_secs: How long tasks may take to end after the request; then they are cancelled.
-            ignore_live_threads: Let them go on then.
+            threads: Other tasks to wait for. The coordinator's own tasks are always waited for.
+            stop_grace_period_secs: Seconds that tasks may take to end after the request; late tasks are then cancelled.
+            ignore_live_threads: Leave late tasks running instead of cancelling them.
 
-        Raises: the exception with which the stop was requested, unless it is of a clean type.
+        Raises:
+            BaseException: the exception with which the stop was requested, unless it is of a clean type.
         """
         check_number(stop_grace_period_secs, "stop_grace_period_secs")
+        # The calling task may be one of the workers: it must not wait for itself.
         here = asyncio.current_task()
         asked = {_task(thread) for thread in threads or ()} - self._attendants
 
@@ -191,14 +198,14 @@ class Coordinator:
         self.raise_requested_exception()
 
     async def _either(self, working: Iterable[asyncio.Future[Any]]) -> None:
-        """Until a stop is requested or a task is done."""
+        """Wait until a stop is requested or a task is done."""
         async with asyncio.TaskGroup() as watch_group:
             stop = watch_group.create_task(self._event.wait())
             await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
             stop.cancel()
 
     async def _end(self, pending: Sequence[asyncio.Future[Any]], grace: float, ignore: bool = False) -> None:
-        """The tasks end by themselves within the grace period, or are cancelled."""
+        """Wait for the tasks to end within the grace period, then cancel late tasks unless `ignore`."""
         if not pending:
             return
         _, late = await asyncio.wait(pending, timeout=max(grace, 0.0))
@@ -209,16 +216,16 @@ class Coordinator:
 
     @property
     def entered(self) -> bool:
-        """Whether a block is open in which tasks can be started."""
+        """True if the coordinator's block is open, so that tasks can be started."""
         return self._task_group is not None
 
     @property
     def joined(self) -> bool:
-        """Whether `join` has been called, or the block has ended, since the last start of a task and `clear_stop`."""
+        """True if the tasks were joined, or the block ended, since the last `start` or `clear_stop`."""
         return self._joined
 
     def raise_requested_exception(self) -> None:
-        """Raise the exception with which a stop was requested, if there is one."""
+        """Raise the exception with which a stop was requested, if any."""
         if self._failure is not None:
             raise self._failure
 
@@ -240,5 +247,5 @@ _COORDINATORS: Final[ContextStack[Coordinator]] = ContextStack("aioflow_coordina
 
 
 def current_coordinator() -> Coordinator | None:
-    """The coordinator of the innermost block around, or None."""
+    """Return the coordinator of the innermost enclosing block, or None."""
     return _COORDINATORS.innermost()

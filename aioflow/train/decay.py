@@ -1,4 +1,4 @@
-"""Learning rates that change with the global step: each is a scalar tensor of the dtype of `learning_rate`."""
+"""Learning-rate schedules over the global step. Each returns a scalar tensor of the dtype of `learning_rate`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 def _scope(
     name: str | None, default: str, learning_rate: TensorLike, step: TensorLike, *others: Any
 ) -> Iterator[list[Tensor]]:
-    """The learning rate, then the step and the other settings in its dtype, in a name scope."""
+    """Open a name scope; yield the learning rate, then the step and other settings cast to its dtype."""
     if step is None:
         raise InvalidArgumentError(f"global_step is required for {default}", expected="a tensor", actual=None)
     with name_scope(name, default, [learning_rate, step, *others]):
@@ -63,7 +63,7 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """learning_rate · decay_rate ^ (step / decay_steps), the exponent rounded down with `staircase`."""
+    """Return learning_rate · decay_rate ^ (step / decay_steps); `staircase` rounds the exponent down."""
     with _scope(name, "ExponentialDecay", learning_rate, global_step, decay_steps, decay_rate) as (
         rate,
         step,
@@ -82,7 +82,7 @@ def natural_exp_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """learning_rate · exp(-decay_rate · step / decay_steps), the quotient rounded down with `staircase`."""
+    """Return learning_rate · exp(-decay_rate · step / decay_steps); `staircase` rounds the quotient down."""
     with _scope(name, "NaturalExpDecay", learning_rate, global_step, decay_steps, decay_rate) as (
         rate,
         step,
@@ -101,7 +101,7 @@ def inverse_time_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """learning_rate / (1 + decay_rate · step / decay_steps), the quotient rounded down with `staircase`."""
+    """Return learning_rate / (1 + decay_rate · step / decay_steps); `staircase` rounds the quotient down."""
     with _scope(name, "InverseTimeDecay", learning_rate, global_step, decay_steps, decay_rate) as (
         rate,
         step,
@@ -115,15 +115,16 @@ def inverse_time_decay(
 def piecewise_constant(
     x: TensorLike, boundaries: Sequence[TensorLike], values: Sequence[TensorLike], name: str | None = None
 ) -> Tensor:
-    """values[0] up to boundaries[0], values[1] up to boundaries[1], …, and the last value beyond the last boundary.
+    """Return values[0] up to boundaries[0], values[1] up to boundaries[1], …, and the last value beyond them.
 
     Args:
-        x: Scalar.
+        x: Scalar position, such as the global step.
         boundaries: Increasing numbers of the dtype of `x`.
-        values: One more than boundaries, all of one dtype.
+        values: One more value than there are boundaries, all of one dtype.
+        name: Name of the scope of the nodes.
 
     Raises:
-        InvalidArgumentError: the counts or the dtypes do not fit.
+        InvalidArgumentError: the counts or the dtypes do not match.
     """
     for given in (boundaries, values):
         check_list(given, "the boundaries and values of a piecewise constant")
@@ -156,7 +157,11 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """(learning_rate - end) · (1 - step / decay_steps) ^ power + end; then end, or with `cycle` longer decays again."""
+    """Return (learning_rate - end) · (1 - step / decay_steps) ^ power + end, a decay from learning_rate to end.
+
+    After `decay_steps` the rate stays at end. With `cycle`, `decay_steps` instead grows to the next multiple that
+    covers the step, so that the rate decays again.
+    """
     others = (decay_steps, end_learning_rate, power)
     with _scope(name, "PolynomialDecay", learning_rate, global_step, *others) as (rate, step, steps, end, exponent):
         if cycle:
@@ -174,7 +179,7 @@ def cosine_decay(
     alpha: TensorLike = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """From learning_rate down to alpha · learning_rate along half a cosine (Loshchilov and Hutter 2017)."""
+    """Return a decay from learning_rate to alpha · learning_rate along half a cosine (Loshchilov and Hutter 2017)."""
     with _scope(name, "CosineDecay", learning_rate, global_step, decay_steps, alpha) as (rate, step, steps, floor):
         progress = _call("Minimum", step, steps) / steps
         return rate * ((1 - floor) * _half_cosine(progress) + floor)
@@ -193,12 +198,16 @@ def cosine_decay_restarts(
     alpha: TensorLike = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Cosine decay that starts again, each time `t_mul` times as long and `m_mul` times as high (the same paper)."""
+    """Return a cosine decay with warm restarts (Loshchilov and Hutter 2017).
+
+    Each period is `t_mul` times as long and `m_mul` times as high as the one before.
+    """
     others = (first_decay_steps, t_mul, m_mul, alpha)
     with _scope(name, "SGDRDecay", learning_rate, global_step, *others) as (rate, step, steps, longer, lower, floor):
         progress = step / steps
         turn = _call("Floor", progress)
         turns, fraction = turn, progress - turn
+        # Periods grow geometrically, so the index of the current one is a logarithm; with t_mul = 1 it would be 0/0.
         if not (_is_number(t_mul) and t_mul == 1):
             grown = _call("Floor", _call("Log", 1 - progress * (1 - longer)) / _call("Log", longer))
             length = _call("Pow", longer, grown)
@@ -219,7 +228,7 @@ def linear_cosine_decay(
     beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """learning_rate · ((alpha + linear) · cosine + beta), with that many periods of the cosine (Bello et al.)."""
+    """Return learning_rate · ((alpha + linear) · cosine + beta), with `num_periods` cosine periods (Bello et al.)."""
     others = (decay_steps, num_periods, alpha, beta)
     with _scope(name, "LinearCosineDecay", learning_rate, global_step, *others) as (
         rate,
@@ -245,7 +254,7 @@ def noisy_linear_cosine_decay(
     beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """`linear_cosine_decay` with noise of variance initial_variance / (1 + step) ^ variance_decay."""
+    """Return `linear_cosine_decay` with noise of variance initial_variance / (1 + step) ^ variance_decay."""
     others = (decay_steps, initial_variance, variance_decay, num_periods, alpha, beta)
     with _scope(name, "NoisyLinearCosineDecay", learning_rate, global_step, *others) as settings:
         rate, step, steps, start, decay, periods, low, bottom = settings

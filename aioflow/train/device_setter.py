@@ -1,7 +1,7 @@
-"""Between-graph replication's device function: variables on parameter servers, all else on the worker.
+"""Device function for between-graph replication: variables on parameter servers, other nodes on the worker.
 
-Which server is the strategy's choice. Each replica makes it for itself, so a strategy answers by what all replicas have
-in common: how many variables came before, how large they are, what they are called.
+A strategy chooses the server. Each replica evaluates it separately, so it may depend only on what all replicas share:
+the number, sizes and names of the variables created before.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Strategy = Callable[[Operation], int]
 
 
 class GreedyLoadBalancingStrategy:
-    """For `replica_device_setter`: each node goes to the server that has the least to carry so far.
+    """A strategy for `replica_device_setter` that assigns each node to the server with the least load so far.
 
     Args:
-        num_tasks: How many parameter servers there are.
-        load_fn: What a node adds to the load of its server, such as `byte_size_load_fn`.
+        num_tasks: Number of parameter servers.
+        load_fn: Function that returns the load a node adds to its server, such as `byte_size_load_fn`.
 
-    The result depends on the order in which variables are made: it is best where large ones come first.
+    The result depends on the order in which variables are created; it is best if large ones come first.
     """
 
     def __init__(self, num_tasks: int, load_fn: Callable[[Operation], float]) -> None:
@@ -46,11 +46,11 @@ class GreedyLoadBalancingStrategy:
 
 
 class RandomStrategy:
-    """For `replica_device_setter`: a node goes to the server that a hash of its name says, in any order of making.
+    """A strategy for `replica_device_setter` that assigns a node by a hash of its name, whatever the creation order.
 
     Args:
-        num_ps_tasks: How many parameter servers there are.
-        seed: Another seed is another choice.
+        num_ps_tasks: Number of parameter servers.
+        seed: Seed of the hash.
     """
 
     def __init__(self, num_ps_tasks: int, seed: int = 0) -> None:
@@ -58,15 +58,16 @@ class RandomStrategy:
         self._seed = seed
 
     def __call__(self, op: Operation) -> int:
+        # Python's own `hash` of a string differs between processes; all replicas must agree.
         digest = hashlib.md5(f"{op.name}_{self._seed:d}".encode(), usedforsecurity=False)
         return int(digest.hexdigest(), 16) % self._count
 
 
 def byte_size_load_fn(op: Operation) -> int:
-    """The bytes of what a node holds (a variable, an accumulator) or else of its only output.
+    """Return the size in bytes of a node's state (a variable, an accumulator), or else of its only output.
 
     Raises:
-        InvalidArgumentError: it has several outputs, or a size that is not known.
+        InvalidArgumentError: the node has several outputs, or its size is unknown.
     """
     if len(op.outputs) != 1:
         raise InvalidArgumentError(f"the size of {op.name!r} is asked for", expected="one output", actual=op.outputs)
@@ -91,18 +92,21 @@ def replica_device_setter(
     ps_ops: Sequence[str] | None = None,
     ps_strategy: Strategy | None = None,
 ) -> Callable[[Operation], str] | None:
-    """A function for `device`: nodes that hold variables go to the tasks of `ps_device`, others to `worker_device`.
+    """Return a function for `device`: nodes that hold variables go to `ps_device` tasks, others to `worker_device`.
 
     Args:
-        ps_tasks: How many parameter servers there are; `cluster` says so too. With none the result is None.
-        merge_devices: Whether what a node asks for itself is completed rather than left alone.
-        ps_ops: The ops that go to parameter servers; by default those whose definition says that replicas share them:
-            variables and dense accumulators.
-        ps_strategy: The parameter server of a node, by its number; one after the other by default. See
+        ps_tasks: Number of parameter servers, unless `cluster` defines it. With 0 the result is None.
+        ps_device: Device of the parameter servers.
+        worker_device: Device of all other nodes.
+        merge_devices: Whether to complete a device that a node requests itself; otherwise it is left unchanged.
+        cluster: Cluster whose tasks are counted instead of `ps_tasks`.
+        ps_ops: Ops that go to parameter servers; by default those whose definition declares them shared between
+            replicas: variables and dense accumulators.
+        ps_strategy: Function that returns the index of a node's parameter server; round robin by default. See
             `GreedyLoadBalancingStrategy` and `RandomStrategy`.
 
     Raises:
-        InvalidArgumentError: the strategy is not a function.
+        InvalidArgumentError: the strategy is not callable.
     """
     job = DeviceSpec.from_string(ps_device).job
     if cluster is not None:

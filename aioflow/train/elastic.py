@@ -1,11 +1,11 @@
-"""Elastic synchronous training: a step needs no more gradients than there are replicas that live.
+"""Elastic synchronous training: a step needs no more gradients than there are live replicas.
 
-The chief looks at the tasks again and again. What it finds is kept on the parameter servers: as a limit of the
-accumulators, which also holds for the take that waits, and as the number of tokens that each update hands out.
+The chief polls the tasks. It stores the result on the parameter servers in two places: as the limit of the
+accumulators, which also applies to a pending take, and as the number of tokens that each update hands out.
 
-No step may wait for more gradients than will come, so a replica that comes raises the limit together with one more
-token, for whoever waits for one. One that has gone has perhaps taken its token along, and lowers the limit. Where a
-token was lost otherwise, all replicas are found waiting, and one of them gets another.
+No step may wait for more gradients than will arrive. A new replica therefore raises the limit and adds one token, for
+any replica that waits for one. A replica that has gone may have taken a token with it, and lowers the limit. If a token
+was lost in another way, all replicas are found waiting, and one more token is handed out.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ __all__ = ["Attendance", "Health", "LivingReplicas", "Watch", "tasks_without"]
 Health = Callable[[], Awaitable[Mapping[str, WorkerState | OpError]]]
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
-_LOOK: Final = 1.0  # seconds between two looks
+_LOOK: Final = 1.0  # seconds between two polls
 
 
 class Attendance:
-    """Which replicas live: those that answer, and hold a part of a graph. One that has just been started does not yet.
+    """The set of live replicas: those that answer and hold a registered graph partition.
 
-    One that does not once is busy; one that does not twice in a row has gone. By then the parameter servers know that,
-    too, and have dropped its steps: it takes no token any more.
+    A replica that has just started holds no partition yet. One that misses a single poll may be busy; one that misses
+    two in a row counts as gone. By then the parameter servers have noticed too and have dropped its steps, so it can
+    take no token.
     """
 
     def __init__(self) -> None:
         self._last: frozenset[str] = frozenset()
 
     def look(self, health: Mapping[str, WorkerState | OpError]) -> int:
-        """How many live, at least one: the chief itself."""
+        """Return the number of live replicas, at least one: the chief itself."""
         here = frozenset(task for task, state in health.items() if isinstance(state, WorkerState) and state.registered)
         living = here | self._last
         self._last = here
@@ -51,24 +52,24 @@ class Attendance:
 
 
 def tasks_without(jobs: Iterable[str | None], health: Mapping[str, WorkerState | OpError]) -> Mapping[str, Any]:
-    """Those of no such job; all where that is nobody."""
+    """Return the health of the tasks outside these jobs, or of all tasks if no other task exists."""
     excluded = set(jobs)
     return {task: it for task, it in health.items() if DeviceSpec.from_string(task).job not in excluded} or health
 
 
 class LivingReplicas:
-    """How many replicas live, as the parameter servers know it: nodes on the device of the scope.
+    """The number of live replicas, stored on the parameter servers: nodes on the device of the current scope.
 
-    The variable is in no collection: of no interest in a checkpoint, and set by the chief in each new session.
+    The variable is in no collection: checkpoints do not need it, and the chief sets it in each new session.
 
     Args:
-        count: How many, at first.
-        limit: Makes the nodes that have no step wait for more gradients than so many.
-        hand_out: Makes the node that hands out so many tokens of the present step.
-        progress: The present step, and how many wait for a token.
+        count: Initial number of replicas.
+        limit: Function that makes the nodes that set the accumulators' limit to a number of gradients.
+        hand_out: Function that makes the node that hands out a number of tokens of the current step.
+        progress: Tensors of the current step and of the number of replicas that wait for a token.
 
     Attributes:
-        reset: Sets the variable to `count`.
+        reset: Op that sets the variable to `count`.
     """
 
     def __init__(
@@ -84,29 +85,32 @@ class LivingReplicas:
         self._more = placeholder(dtypes.int32, [], "sync_rep_tokens_more")
         self.reset: Operation = self._count.initializer
         noted = [self._count.assign(self._now, read_value=False), *limit(self._now)]
-        # Tokens come after that. An update that has not seen it yet has then been made, and they are of its new step.
+        # Tokens come after the new count: an update that did not see it is complete by then, and they carry its new
+        # step.
         with self._now.graph.control_dependencies(noted):
             self._change = hand_out(self._more)
 
     def read(self) -> Tensor:
-        """The number at the moment, an int32 scalar."""
+        """Return the current number of live replicas, an int32 scalar."""
         return self._count.read_value()
 
     async def set(self, session: aioflow.Session, living: int, more: int) -> None:
-        """So many live from now on, and those who wait for a token get so many more."""
+        """Set the number of live replicas to `living`, and hand out `more` tokens to waiting replicas."""
         await session.run(self._change, {self._now: living, self._more: more})
 
     async def progress(self, session: aioflow.Session) -> tuple[int, int]:
-        """The present step, and how many replicas wait for a token."""
+        """Return the current step and the number of replicas that wait for a token."""
         step, waiting = await session.run(self._progress)
         return int(step), int(waiting)
 
 
 class Watch:
-    """The chief's looks at the replicas, in one session.
+    """The chief's polling of the replicas, in one session.
 
     Args:
-        health: Says of each replica how it is.
+        replicas: The number of live replicas on the parameter servers.
+        session: Session in which that number is updated.
+        health: Async function that returns the state of each replica.
     """
 
     def __init__(self, replicas: LivingReplicas, session: aioflow.Session, health: Health) -> None:
@@ -115,10 +119,13 @@ class Watch:
         self._health = health
         self._attendance = Attendance()
         self._living: int | None = None
-        self._idle: int | None = None  # the step at which all were waiting at the last look
+        self._idle: int | None = None  # the step at which all replicas were waiting at the last poll
 
     async def look(self) -> None:
-        """Look once. The first time nobody counts as new: the chief hands out the first tokens afterwards."""
+        """Poll once and update the parameter servers.
+
+        The first call hands out no tokens, because the chief hands out the first ones afterwards.
+        """
         living, before = self._attendance.look(await self._health()), self._living
         more = 0 if before is None else max(0, living - before) or await self._missing_tokens(living)
         if living == before and not more:
@@ -129,12 +136,12 @@ class Watch:
             _LOGGER.info("%d replicas live; they were %s", living, "not known" if before is None else before)
 
     async def _missing_tokens(self, living: int) -> int:
-        """One where all wait since the last look, so that nobody computes a gradient of this step."""
+        """Return 1 if all replicas have waited at this step since the last poll, so no gradient will come; else 0."""
         step, waiting = await self._replicas.progress(self._session)
         idle, self._idle = self._idle, step if waiting >= living else None
         return int(idle == step and self._idle == step)
 
     async def run(self, coord: Coordinator) -> None:
-        """Look again and again, until a stop is requested."""
+        """Poll until a stop is requested."""
         while not await coord.wait_for_stop(_LOOK):
             await self.look()

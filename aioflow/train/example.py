@@ -1,4 +1,4 @@
-"""`Example` and its parts: records of named lists, as TensorFlow writes them, without its protocol buffer classes."""
+"""`Example` and its parts: records of named lists in TensorFlow's format, without its protocol buffer classes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Int64List(_Values):
 
 
 class Feature:
-    """One list of one kind, or none: give at most one of the three."""
+    """One list of values: at most one of the three kinds may be given."""
 
     __slots__ = ("bytes_list", "float_list", "int64_list")
 
@@ -143,15 +143,15 @@ class Example:
         self.features = features or Features()
 
     def SerializeToString(self) -> bytes:
-        """The bytes to write into a record file. Equal examples give equal bytes."""
+        """Return the bytes to write into a record file. Equal examples produce equal bytes."""
         return encode_example(_stored(self.features))
 
     @classmethod
     def FromString(cls, data: bytes) -> Example:
-        """The example that the bytes stand for.
+        """Parse an example from its bytes.
 
         Raises:
-            DataLossError: they are not an Example.
+            DataLossError: the bytes are not an Example.
         """
         return cls(Features({_text(name): _feature(part) for name, part in decode_example(data).items()}))
 
@@ -179,8 +179,9 @@ class FeatureLists:
 
 
 class SequenceExample:
-    """A record of a sequence: features of the whole in `context.feature`, and of each step in
-    `feature_lists.feature_list`.
+    """A record of a sequence.
+
+    Features of the whole are in `context.feature`, those of each step in `feature_lists.feature_list`.
     """
 
     __slots__ = ("context", "feature_lists")
@@ -190,7 +191,7 @@ class SequenceExample:
         self.feature_lists = feature_lists or FeatureLists()
 
     def SerializeToString(self) -> bytes:
-        """The bytes to write into a record file. Equal examples give equal bytes."""
+        """Return the bytes to write into a record file. Equal examples produce equal bytes."""
         lists = self.feature_lists.feature_list.items()
         return encode_sequence_example(
             _stored(self.context), {name.encode(): [step._stored() for step in part.feature] for name, part in lists}
@@ -198,10 +199,10 @@ class SequenceExample:
 
     @classmethod
     def FromString(cls, data: bytes) -> SequenceExample:
-        """The example that the bytes stand for.
+        """Parse a sequence example from its bytes.
 
         Raises:
-            DataLossError: they are not a SequenceExample.
+            DataLossError: the bytes are not a SequenceExample.
         """
         context, lists = decode_sequence_example(data)
         return cls(

@@ -1,4 +1,4 @@
-"""`aioflow.train.experimental`: training in 16 bits, under the names that TensorFlow 1.15 has for it."""
+"""`aioflow.train.experimental`: mixed-precision training with 16-bit floats, under TensorFlow 1.15's names."""
 
 # ruff: noqa: TC004
 from typing import TYPE_CHECKING as _TYPE_CHECKING

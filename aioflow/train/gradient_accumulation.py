@@ -1,8 +1,7 @@
-"""Batches that are larger than memory: the gradients of several small ones make one update.
+"""Gradient accumulation: batches larger than memory, whose update sums the gradients of several small batches.
 
-The sums are variables, so that a checkpoint between two updates has what has been added until then. What is done to
-them is a critical section, unless that is not wanted: steps that run at the same time, of one client or of several, are
-each added once.
+The sums are variables, so a checkpoint between two updates includes them. Changes to the sums run in a critical section
+unless locking is turned off, so that concurrent steps, of one client or of several, are each added once.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ _ROWS = "GradientRows"
 
 
 class GradientAccumulationOptimizer(WrappingOptimizer):
-    """Adds the gradients of several steps up, and has another optimizer apply them in one update.
+    """An optimizer that sums the gradients of several steps and has another optimizer apply them in one update.
 
-    The update is that of one step with all their examples, if these are equally many in each and the loss is a mean
-    over them. Only every so many steps change a variable and count in the global step. Gradients of a few rows
-    (`IndexedSlices`) stay such.
+    The update equals that of one step with all the examples, if each step has the same number of examples and the loss
+    is a mean over them. Only every `steps`-th step changes variables and increments the global step. Sparse gradients
+    (`IndexedSlices`) stay sparse.
 
-    With several replicas that share their variables, the gradients of all count together.
+    With several replicas that share their variables, the gradients of all replicas count together.
 
     Args:
-        opt: What computes and applies gradients.
-        steps: How many steps make one update.
-        average: Whether the update is by the mean of the gradients; otherwise by their sum, for losses that are sums.
-        use_locking: Whether steps may run at the same time. Without, each takes less time, by half a millisecond.
-        name: What the nodes are called; as those of `opt` by default.
-        change: What is to be done to the mean before it is applied, such as to clip it: a function from
-            (gradient, variable) pairs to such pairs.
+        opt: Optimizer that computes and applies the gradients.
+        steps: Number of steps per update.
+        average: Whether to apply the mean of the gradients; otherwise their sum, for losses that are sums.
+        use_locking: Whether steps may run concurrently. Without locking, each step is half a millisecond faster.
+        name: Name prefix of the nodes; that of `opt` by default.
+        change: Function from (gradient, variable) pairs to such pairs, applied to the mean before the update, for
+            example to clip it.
 
     Raises:
-        DTypeError: `opt` is not an optimizer, or `steps` not an int.
+        DTypeError: `opt` is not an optimizer, or `steps` is not an int.
         InvalidArgumentError: `steps` is less than 1.
     """
 
@@ -77,9 +76,9 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         global_step: Variable | None = None,
         name: str | None = None,
     ) -> Operation:
-        """A node that adds these gradients, and updates the variables if they are the last of an update.
+        """Return a node that adds these gradients, and applies their sum at every `steps`-th run.
 
-        Raises: as `Optimizer.apply_gradients`.
+        Raises as `Optimizer.apply_gradients` does.
         """
         pairs = [(as_gradient(g, v), v) for g, v in grads_and_vars]
         given = [(g, v) for g, v in pairs if g is not None]
@@ -99,12 +98,13 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
             def add() -> Operation:
                 return self._add(sums, given, count, global_step, own)
 
-            with graph.control_dependencies(waiting), _beside(first):  # the lock is nobody's while they are computed
+            # Gradients are computed before the lock is taken, so that concurrent steps compute in parallel.
+            with graph.control_dependencies(waiting), _beside(first):
                 done = add() if section is None else section.execute(add)
         return collect_step(done, own=own)
 
     def variables(self) -> list[Variable]:
-        """Those of the optimizer inside, the sums, and the number of gradients in them."""
+        """Return the variables of the inner optimizer, the sums, and the number of gradients added."""
         return [*super().variables(), *Optimizer.variables(self)]
 
     def _sum_of(self, gradient: Gradient, variable: Any) -> _Sum:
@@ -116,7 +116,7 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         return _Sum(self._zeros_slot(variable, _SUM, _SUM))
 
     def _get_or_make_open_slot(self, variable: Any, name: str, dtype: Any, dims: tuple[int, ...]) -> Variable:
-        """A slot whose number of rows changes."""
+        """Return a slot with a variable number of rows."""
         held = self._slots.setdefault(name, {})
         if variable.handle not in held:
             held[variable.handle] = create_slot(variable, lambda: make("Fill", dims, constant(0, dtype)), name, dtype)
@@ -149,28 +149,31 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
 
 
 class _Sum:
-    """The sum of the gradients of a variable."""
+    """The accumulated gradient of one variable."""
 
     def __init__(self, values: Variable) -> None:
         self._values = values
 
     def add(self, gradient: Any) -> Operation:
-        """A node that adds a gradient."""
+        """Return a node that adds a gradient."""
         added: Operation = self._values.assign_add(gradient, read_value=False)
         return added
 
     def read(self) -> Gradient:
-        """The sum."""
+        """Return the sum."""
         return self._values.read_value()
 
     def clear(self) -> Operation:
-        """A node that begins again from zero."""
+        """Return a node that resets the sum to zero."""
         cleared: Operation = self._values.assign(make("ZerosLike", self._values.read_value()), read_value=False)
         return cleared
 
 
 class _SumOfRows(_Sum):
-    """The gradients of some rows: kept one behind the other, for whoever applies them to add up."""
+    """The accumulated sparse gradient of one variable.
+
+    Slices are concatenated; the optimizer that applies them sums rows with equal indices.
+    """
 
     def __init__(self, values: Variable, indices: Variable, dims: tuple[int | None, ...]) -> None:
         super().__init__(values)
@@ -204,7 +207,7 @@ def _parts(gradient: Gradient) -> list[Tensor]:
 
 @contextmanager
 def _beside(variable: Any) -> Iterator[None]:
-    """On the task of the variable: a lock is on the CPU, whatever the variable is on."""
+    """Place nodes on the variable's task, without its device: a lock is on the CPU even if the variable is not."""
     spec = DeviceSpec.from_string(variable.device).replace(device_type=None, device_index=None)
     with variable.graph.device(spec):
         yield

@@ -12,11 +12,11 @@ __all__ = ["GradientDescentOptimizer", "ProximalGradientDescentOptimizer"]
 
 
 class GradientDescentOptimizer(Optimizer):
-    """var -= learning_rate · gradient.
+    """Plain gradient descent: var -= learning_rate · gradient.
 
     Args:
         learning_rate: A number, a scalar tensor, or a callable that makes one.
-        use_locking: Accepted for published code: updates are always atomic.
+    use_locking: Accepted for compatibility: updates are always atomic.
     """
 
     def __init__(self, learning_rate: Setting, use_locking: bool = False, name: str = "GradientDescent") -> None:
@@ -36,7 +36,7 @@ class GradientDescentOptimizer(Optimizer):
         )
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        # Where the gradient is: what arrives at the variable is subtracted, and nothing else is left to do there.
+        # Scale where the gradient is computed, so that the variable's device only has to subtract.
         with grad.graph.colocate_with(grad.op, ignore_existing=True):
             step = grad * cast_to(self._rate, grad.dtype)
         return make_op("ResourceScatterSub", handle.handle, indices, step)

@@ -1,5 +1,6 @@
-"""The graph beside each checkpoint (`prefix.meta`), made anew only where the graph has changed: most saves write the
-same bytes again.
+"""The graph stored beside each checkpoint (`prefix.meta`).
+
+It is exported again only if the graph has changed: most saves write the same bytes as the one before.
 """
 
 from __future__ import annotations
@@ -16,29 +17,30 @@ from aioflow.protos import Message, to_bytes
 __all__ = ["GraphBeside"]
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
-_KEPT_BYTES: Final = 1 << 26  # a graph with larger constants is made anew each time, instead of being held twice
+_KEPT_BYTES: Final = 1 << 26  # larger graphs are exported at every save instead of being cached in memory
 
 
 class GraphBeside:
-    """The stored form of a graph.
+    """The stored form of a graph, cached between saves.
 
     Args:
-        graph: Whose.
-        export: Makes its message, with or without the attributes that have their defaults.
+        graph: The graph to store.
+        export: Function that returns its message; the argument tells whether to strip attributes with default values.
     """
 
     def __init__(self, graph: Graph, export: Callable[[bool], Message]) -> None:
         self._graph = graph
         self._export = export
         self._made: tuple[Any, bytes | None] | None = None
-        self._items: list[Any] = []  # keeps the identities in `_state` theirs
+        self._items: list[Any] = []  # keeps the objects alive, so that the ids in `_state` stay unique
 
     def write(self, file: str, strip_default_attrs: bool) -> None:
-        """Write it to a file. Blocks. A graph that has no published form is no reason to lose a checkpoint: that is
-        logged, once.
+        """Write the graph to a file. Blocks.
+
+        A graph that has no published form must not prevent a checkpoint: this is logged once, and no file is written.
 
         Raises:
-            PermissionDeniedError, …: the system refuses; the error names the file.
+            PermissionDeniedError, …: the operating system refuses; the error names the file.
         """
         state, items = self._state(strip_default_attrs)
         if self._made is None or self._made[0] != state:
@@ -59,7 +61,7 @@ class GraphBeside:
             return None
 
     def _state(self, strip_default_attrs: bool) -> tuple[Hashable, list[Any]]:
-        """What the bytes follow from, and the objects that it names by their identities."""
+        """Return a key of everything that determines the bytes, and the objects whose ids the key contains."""
         graph = self._graph
         lists = {name: graph.get_collection(name) for name in graph.get_all_collection_keys()}
         named = tuple((name, tuple(map(id, items))) for name, items in lists.items())

@@ -1,4 +1,4 @@
-"""Graph definitions in files, as TensorFlow publishes them. A file appears whole under its name, or not at all."""
+"""Graph definition files in TensorFlow's format. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ _MAX_BYTES: Final = 1 << 34
 def write_graph(
     graph_or_graph_def: Graph | GraphDef, logdir: str | os.PathLike[str], name: str, as_text: bool = True
 ) -> str:
-    """Write a graph definition to `logdir/name`, and make the folder if there is none. Blocks on the disk
-    or the network.
+    """Write a graph definition to `logdir/name`. Blocks on the disk or the network.
+
+    A missing folder is created.
 
     Args:
-        logdir: A folder, or the URL of one in a store, as for checkpoints.
-        as_text: Text that people can read (.pbtxt); otherwise bytes (.pb). `read_graph` reads both, and TensorFlow too.
+        graph_or_graph_def: The graph or its definition.
+        logdir: A folder, or the URL of a folder in a store, as for checkpoints.
+        name: Name of the file.
+        as_text: Write readable text (.pbtxt) instead of binary (.pb). `read_graph` and TensorFlow read both.
 
     Returns:
-        The path.
+        The path of the file.
 
     Raises:
-        PermissionDeniedError, ResourceExhaustedError, …: the system refuses; the error names the file.
+        PermissionDeniedError, ResourceExhaustedError, …: the operating system refuses; the error names the file.
     """
     if isinstance(graph_or_graph_def, Graph):
         graph_def = graph_or_graph_def.as_graph_def()
@@ -50,18 +53,17 @@ def write_graph(
 
 
 def read_graph(path: str | os.PathLike[str]) -> GraphDef:
-    """The graph definition in a file, as bytes or as text: what `write_graph` wrote, in this or an earlier release, or
-    TensorFlow. Blocks on the disk or the network.
+    """Read a graph definition from a file, binary or text. Blocks on the disk or the network.
 
-    Args:
-        path: A path, or the URL of a file in a store.
+    The file may come from `write_graph`, of this or an earlier release, or from TensorFlow. `path` is a path, or the
+    URL of a file in a store.
 
     Raises:
         NotFoundError: there is no such file.
-        DataLossError: it is truncated or altered.
-        InvalidArgumentError: it holds something else, or a part of it is not valid, which the error names.
-        DTypeError, UnimplementedError: something in it has no form here.
-        ResourceExhaustedError: it is larger than any graph definition.
+        DataLossError: the file is truncated or altered.
+        InvalidArgumentError: the file holds something else, or an invalid part, which the error names.
+        DTypeError, UnimplementedError: a part of the graph cannot be represented here.
+        ResourceExhaustedError: the file is larger than any graph definition.
     """
     store, name = store_of(path)
     file = store.path(name)

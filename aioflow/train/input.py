@@ -1,7 +1,7 @@
-"""Producers of file names and slices: queues that queue runners keep filled, where input pipelines begin.
+"""Producers of file names and slices: queues, filled by queue runners, at the start of an input pipeline.
 
-The names and arguments are those of TensorFlow 1. Everything here adds nodes and a `QueueRunner`; run
-`start_queue_runners` inside an `async with Coordinator()` block to set the pipeline going.
+The names and arguments are those of TensorFlow 1. Every function adds nodes and a `QueueRunner` to the graph. To
+start the pipeline, call `start_queue_runners` inside an `async with Coordinator()` block.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:
-    """A local variable with the names of the files that match `pattern` when it is initialized."""
+    """Return a local variable with the names of the files that match `pattern` at its initialization."""
     with name_scope(name, "matching_filenames") as scope:
         return Variable(
             matching_files(pattern),
@@ -52,7 +52,7 @@ def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variab
 
 
 def limit_epochs(tensor: TensorLike, num_epochs: int | None = None, name: str | None = None) -> Tensor:
-    """The tensor `num_epochs` times, then OutOfRangeError; forever without `num_epochs`.
+    """Return a tensor that can be read `num_epochs` times and then raises OutOfRangeError; None means forever.
 
     The count is a local variable: run `local_variables_initializer()` first.
 
@@ -88,18 +88,15 @@ def input_producer(
     name: str | None = None,
     cancel_op: Any = None,
 ) -> FIFOQueue:
-    """A queue that is kept filled with the rows of `input_tensor`.
+    """Return a queue that a queue runner fills with the rows of `input_tensor`.
 
-    Args:
-        element_shape: Of a row, where the tensor's shape does not tell.
-        num_epochs: How many times each row is given; then dequeues raise OutOfRangeError. Without it, forever.
-        shuffle, seed: Give the rows of each epoch in a random order.
-        capacity, shared_name: Of the queue.
-        summary_name: Accepted as TensorFlow does; there are no summaries.
-        cancel_op: See `QueueRunner`.
+    `capacity` and `shared_name` are the queue's, `cancel_op` is as in `QueueRunner`. `element_shape` is the shape of a
+    row, if the tensor's static shape is incomplete. Each row is produced `num_epochs` times, then dequeues raise
+    OutOfRangeError; without `num_epochs`, production never ends. `shuffle` and `seed` put the rows of each epoch in a
+    random order. `summary_name` is accepted as in TensorFlow, but no summaries are made.
 
     Raises:
-        InvalidArgumentError: the tensor has no rows, or the rows' shape is not known.
+        InvalidArgumentError: the tensor has no rows, or the shape of a row is unknown.
     """
     with name_scope(name, "input_producer"):
         rows = convert_to_tensor(input_tensor, name="input_tensor")
@@ -126,10 +123,10 @@ def string_input_producer(
     name: str | None = None,
     cancel_op: Any = None,
 ) -> FIFOQueue:
-    """A queue that is kept filled with strings, such as file names. See `input_producer`.
+    """Return a queue that a queue runner fills with strings, such as file names. See `input_producer`.
 
     Raises:
-        InvalidArgumentError: there are no strings, now or in a run.
+        InvalidArgumentError: there are no strings, either statically or at run time.
     """
     with name_scope(name, "input_producer"):
         strings = convert_to_tensor(string_tensor, dtypes.string)
@@ -151,7 +148,7 @@ def range_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> FIFOQueue:
-    """A queue that is kept filled with the int32 numbers below `limit`. See `input_producer`."""
+    """Return a queue that a queue runner fills with the int32 numbers below `limit`. See `input_producer`."""
     with name_scope(name, "input_producer"):
         numbers = make("Range", 0, limit, 1)
         return input_producer(numbers, [], num_epochs, shuffle, seed, capacity, shared_name, None, name)
@@ -166,7 +163,7 @@ def slice_input_producer(
     shared_name: str | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """One row of each tensor, the same row of all, a different one each time. See `input_producer`.
+    """Return one row of each tensor, at the same index in all, a different one each time. See `input_producer`.
 
     Raises:
         InvalidArgumentError: the list is empty.

@@ -1,7 +1,7 @@
-"""By how much a loss is multiplied, so that small gradients are not lost in 16 bits (Micikevicius et al., "Mixed
-Precision Training", ICLR 2018, section 3.2).
+"""Loss scales, which keep small gradients from underflowing in 16 bits.
 
-TensorFlow 1's names. A dynamic scale is two variables, which are saved like any others.
+After Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2. The names are TensorFlow 1's. A dynamic
+scale consists of two variables, which are saved like any others.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale", "LossScaleLike", "
 
 
 class LossScale(ABC):
-    """By how much a loss is multiplied. Called, it gives the present scale as a float32 scalar."""
+    """The factor by which a loss is multiplied. Calling it returns the current scale as a float32 scalar."""
 
     @abstractmethod
     def __call__(self) -> Tensor:
-        """The scale that holds now."""
+        """Return the current scale."""
 
-    may_skip = True  # whether `update` may find gradients that are not to be applied
+    may_skip = True  # whether `update` may find gradients that must not be applied
 
     @abstractmethod
     def update(self, grads: Any) -> tuple[Operation, Tensor | bool]:
-        """What is to happen after a step.
+        """Make the nodes that check the gradients and adapt the scale after a step.
 
         Args:
-            grads: The gradients, divided by the scale; a list, or any nested structure, whose Nones do not count.
+            grads: The gradients, divided by the scale: a list or any nested structure; Nones are ignored.
 
         Returns:
-            A node that changes the scale; and whether the gradients are good, which are not to be applied otherwise.
+            A node that changes the scale, and a flag that is true if the gradients may be applied.
         """
 
     def variables(self) -> list[Variable]:
-        """What is saved of the scale."""
+        """Return the variables of the scale, which checkpoints save."""
         return []
 
     @abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """The arguments to make another one like it."""
+        """Return the constructor arguments of an equal scale."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Make one of the arguments that `get_config` gave."""
+        """Make a scale from the arguments that `get_config` returned."""
         return cls(**config)
 
     def __repr__(self) -> str:
@@ -66,11 +66,11 @@ LossScaleLike: TypeAlias = LossScale | float | str
 
 
 class FixedLossScale(LossScale):
-    """A scale that stays as it is, whatever becomes of the gradients.
+    """A constant scale, whatever the gradients.
 
     Raises:
-        DTypeError: it is not a number.
-        InvalidArgumentError: it is less than 1.
+        DTypeError: the scale is not a number.
+        InvalidArgumentError: the scale is less than 1.
     """
 
     may_skip = False
@@ -79,31 +79,32 @@ class FixedLossScale(LossScale):
         self._value = _at_least_one(loss_scale_value, "loss_scale_value")
 
     def __call__(self) -> Tensor:
-        """The scale, a constant."""
+        """Return the scale, a constant."""
         return constant(self._value, dtypes.float32, name="loss_scale")
 
     def update(self, grads: Any) -> tuple[Operation, Tensor | bool]:
-        """Nothing, and True."""
+        """Return a no-op and True."""
         return no_op(), True
 
     def get_config(self) -> dict[str, Any]:
-        """The scale."""
+        """Return the scale as a constructor argument."""
         return {"loss_scale_value": self._value}
 
 
 class DynamicLossScale(LossScale):
-    """A scale as large as the gradients bear: it is raised after so many good steps in a row, and lowered after each
-    step in which a gradient is infinite or NaN.
+    """The largest scale that the gradients allow.
 
-    It makes the variables `current_loss_scale` and `good_steps` in the default graph.
+    It is raised after `increment_period` good steps in a row, and lowered after each step with an infinite or NaN
+    gradient. It creates the variables `current_loss_scale` and `good_steps` in the default graph.
 
     Args:
-        initial_loss_scale: It is better too high than too low, since it is lowered faster than raised.
-        increment_period: How many good steps in a row raise it.
-        multiplier: What it is multiplied or divided by. A power of 2 leaves the gradients as they are to the last bit.
+        initial_loss_scale: Initial scale. Rather too high than too low: lowering takes fewer steps than raising.
+        increment_period: Number of good steps in a row after which the scale is raised.
+        multiplier: Factor by which the scale is multiplied or divided. With a power of 2, scaling is exact to the last
+            bit.
 
     Raises:
-        DTypeError: something is not a number.
+        DTypeError: an argument is not a number.
         InvalidArgumentError: a number is out of range.
     """
 
@@ -120,28 +121,29 @@ class DynamicLossScale(LossScale):
 
     @property
     def initial_loss_scale(self) -> float:
-        """The scale at the beginning."""
+        """The initial scale."""
         return self._initial
 
     @property
     def increment_period(self) -> int:
-        """How many good steps in a row raise it."""
+        """Number of good steps in a row after which the scale is raised."""
         return self._period
 
     @property
     def multiplier(self) -> float:
-        """What it is multiplied or divided by."""
+        """Factor by which the scale is multiplied or divided."""
         return self._multiplier
 
     def __call__(self) -> Tensor:
-        """The scale as it is now."""
+        """Return the current scale."""
         return self._scale.value()
 
     def update(self, grads: Any) -> tuple[Operation, Tensor | bool]:
-        """A node that raises or lowers the scale, and whether all gradients are finite."""
+        """Return a node that raises or lowers the scale, and a flag that is true if all gradients are finite."""
         good = _all_finite(grads)
         graph = self._scale.graph
-        with graph.as_default(), graph.control_dependencies([good]):  # until then the scale is in use
+        # The check depends on the gradients, which used the old scale, so the scale changes only after it.
+        with graph.as_default(), graph.control_dependencies([good]):
             scale, steps = self._scale.read_value(), self._good_steps.read_value() + 1
             enough = make("GreaterEqual", steps, constant(self._period, dtypes.int64))
             raised = scale * self._multiplier
@@ -155,11 +157,11 @@ class DynamicLossScale(LossScale):
         return group(*changes, name="update_loss_scale"), good
 
     def variables(self) -> list[Variable]:
-        """The scale, and the number of good steps since it has changed."""
+        """Return the scale and the number of good steps since its last change."""
         return [self._scale, self._good_steps]
 
     def get_config(self) -> dict[str, Any]:
-        """The three numbers."""
+        """Return the three constructor arguments."""
         return {
             "initial_loss_scale": self._initial,
             "increment_period": self._period,
@@ -168,11 +170,11 @@ class DynamicLossScale(LossScale):
 
 
 def as_loss_scale(value: Any) -> LossScale:
-    """The scale that a user means: one, a number for a fixed one, or "dynamic".
+    """Convert an argument to a scale: a `LossScale`, a number for a fixed scale, or "dynamic".
 
     Raises:
-        DTypeError: it is nothing of the kind.
-        InvalidArgumentError: it is another word, or a number less than 1.
+        DTypeError: `value` is of another type.
+        InvalidArgumentError: `value` is another string, or a number less than 1.
     """
     if isinstance(value, LossScale):
         return value
@@ -194,5 +196,6 @@ def _at_least_one(value: Any, what: str) -> float:
 
 def _all_finite(grads: Any) -> Tensor:
     parts = [convert_to_tensor(part, name="gradient") for part in nest.flatten(grads) if part is not None]
-    each = [reduce_all(is_finite(part)) for part in parts if part.dtype.is_floating]  # not the indices of slices
+    # The indices of slices are integers and need no check.
+    each = [reduce_all(is_finite(part)) for part in parts if part.dtype.is_floating]
     return reduce_all(make("Pack", each), name="all_finite") if each else constant(True)

@@ -1,4 +1,4 @@
-"""An optimizer that scales the loss, and leaves out the steps in which the scale was too large."""
+"""An optimizer that scales the loss, and skips the steps in which the scale was too large."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ __all__ = ["MixedPrecisionLossScaleOptimizer"]
 
 
 class MixedPrecisionLossScaleOptimizer(WrappingOptimizer):
-    """Multiplies the loss by a scale before it is differentiated, and divides the gradients by it.
+    """An optimizer that multiplies the loss by a scale before differentiation and divides the gradients by it.
 
-    So the gradients are those of the loss, but what flows backwards in 16 bits stays within their range. With a dynamic
-    scale a step whose gradients are not finite changes nothing but the scale: no variable, no slot, no global step.
-    What is done to the gradients between `compute_gradients` and `apply_gradients`, such as clipping, sees them as
-    they are without a scale.
+    The gradients are those of the loss, but the values that flow backwards stay within the range of 16 bits. With a
+    dynamic scale, a step whose gradients are not finite changes only the scale: no variable, no slot, no global step.
+    Code between `compute_gradients` and `apply_gradients`, such as clipping, sees unscaled gradients.
 
     Args:
-        opt: What computes and applies gradients. It may be one that accumulates; a `SyncReplicasOptimizer` goes around
-            this one, and not inside.
-        loss_scale: A `LossScale`, a number for a fixed one, or "dynamic".
+        opt: Optimizer that computes and applies the gradients. It may accumulate gradients. A `SyncReplicasOptimizer`
+            must wrap this one, not the other way round.
+        loss_scale: A `LossScale`, a number for a fixed scale, or "dynamic".
 
     Raises:
-        DTypeError, InvalidArgumentError: one of them is something else.
+        DTypeError, InvalidArgumentError: an argument is invalid.
     """
 
     def __init__(self, opt: Optimizer, loss_scale: LossScaleLike) -> None:
@@ -48,9 +47,10 @@ class MixedPrecisionLossScaleOptimizer(WrappingOptimizer):
         colocate_gradients_with_ops: bool = False,
         grad_loss: TensorLike | None = None,
     ) -> list[tuple[Gradient | None, Variable]]:
-        """The gradients of the loss, computed from the scaled one: as `Optimizer.compute_gradients`."""
+        """Return the gradients of the loss, computed from the scaled loss. See `Optimizer.compute_gradients`."""
         given = loss() if callable(loss) else loss
-        scale = self._loss_scale()  # read once: others may change it meanwhile
+        # Read the scale once: a concurrent step may change it between scaling and unscaling.
+        scale = self._loss_scale()
         scaled = [_times(part, scale) for part in given] if isinstance(given, list | tuple) else _times(given, scale)
         pairs = self._opt.compute_gradients(
             scaled, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, grad_loss
@@ -65,8 +65,9 @@ class MixedPrecisionLossScaleOptimizer(WrappingOptimizer):
         global_step: Variable | None = None,
         name: str | None = None,
     ) -> Operation:
-        """A node that updates the variables, if all gradients are finite, and the scale: as
-        `Optimizer.apply_gradients`.
+        """Return a node that updates the scale, and the variables if all gradients are finite.
+
+        See `Optimizer.apply_gradients`.
         """
         pairs = list(grads_and_vars)
         change, good = self._loss_scale.update([gradient for gradient, _ in pairs])
@@ -78,7 +79,7 @@ class MixedPrecisionLossScaleOptimizer(WrappingOptimizer):
         return collect_step(applied, change, own=own)
 
     def variables(self) -> list[Variable]:
-        """Those of the optimizer inside, and of the scale."""
+        """Return the variables of the inner optimizer and of the scale."""
         return [*super().variables(), *self._loss_scale.variables()]
 
 

@@ -1,6 +1,6 @@
-"""Graphs with what belongs to a program that trains them: collections of variables and runners, a saver, signatures.
+"""Export of a graph together with its training objects: collections of variables and runners, a saver.
 
-They are `MetaGraphDef` messages, as TensorFlow publishes them, in files by themselves or beside a checkpoint (.meta).
+The result is a `MetaGraphDef` message in TensorFlow's format, in a file of its own or beside a checkpoint (.meta).
 """
 
 from __future__ import annotations
@@ -42,31 +42,33 @@ def export_meta_graph(
     strip_default_attrs: bool = False,
     save_debug_info: bool = False,
 ) -> Message:
-    """The graph with its collections as a `MetaGraphDef`, written to a file if one is named. Blocks on it.
+    """Return the graph and its collections as a `MetaGraphDef`. If `filename` is set, write it to that file; blocks.
 
-    Variables, queue runners, savers, nodes, tensors, texts and numbers are stored; a collection that has anything else,
-    or several kinds, is left out, which is logged. Ops that only aioflow has are put in terms of TensorFlow's where
-    that can be.
+    Variables, queue runners, savers, nodes, tensors, strings and numbers are stored. A collection that contains
+    anything else, or several kinds, is left out and logged. Ops that only aioflow has are expressed by TensorFlow's
+    where possible.
 
     Args:
         filename: A path, or the URL of a file in a store.
-        meta_info_def, saver_def: Messages that become parts of it.
-        graph_def: In the place of the graph's own definition.
-        collection_list: Names of the collections to store; all without it.
-        as_text: Write text that people can read.
-        graph: By default the default graph.
-        clear_devices: Forget which devices the nodes are put on.
-        clear_extraneous_savers: Leave out the savers of the collection but the one that is given.
-        strip_default_attrs: Leave out attributes that have their defaults, for programs that do not know them yet.
-        export_scope, save_debug_info: Part of the published signature; the first must be None.
+        meta_info_def: Message that becomes part of the result.
+        graph_def: Definition to store instead of the graph's own.
+        saver_def: Message that becomes part of the result.
+        collection_list: Names of the collections to store; None for all.
+        as_text: Write readable text instead of binary.
+        graph: The graph; None for the default graph.
+        export_scope: Part of the published signature; must be None.
+        clear_devices: Drop the devices of the nodes.
+        clear_extraneous_savers: Drop all savers of the collection except `saver_def`.
+        strip_default_attrs: Drop attributes with default values, for programs that do not know these attributes yet.
+        save_debug_info: Part of the published signature; ignored.
 
     Returns:
         The message.
 
     Raises:
-        UnimplementedError: a scope is given.
-        InvalidArgumentError: an attribute of a node has no plain form.
-        PermissionDeniedError, …: the system refuses; the error names the file.
+        UnimplementedError: `export_scope` is set.
+        InvalidArgumentError: an attribute of a node cannot be stored.
+        PermissionDeniedError, …: the operating system refuses; the error names the file.
     """
     if export_scope is not None:
         raise UnimplementedError("a part of a graph is not exported", expected="export_scope=None", actual=export_scope)
@@ -97,12 +99,12 @@ def export_meta_graph(
 
 
 def placed(nodes: Iterable[NodeDef], clear_devices: bool) -> list[NodeDef]:
-    """The nodes, without their devices if these are to be forgotten."""
+    """Return the nodes, without their devices if `clear_devices`."""
     return [replace(node, device="") if clear_devices and node.device else node for node in nodes]
 
 
 def _stripped(node: NodeDef) -> NodeDef:
-    """The node without the attributes that have their defaults."""
+    """Return the node without the attributes that have default values."""
     known = OPS.get(node.op).attrs if node.op in OPS else {}
     defaults = {key: _plain(attr.default) for key, attr in known.items() if attr.has_default}
     kept = {key: value for key, value in node.attrs.items() if key not in defaults or value != defaults[key]}

@@ -1,4 +1,4 @@
-"""Stored graphs with their collections on the way back into a graph: see `meta_graph`."""
+"""Import of stored graphs with their collections. See `meta_graph` for the export."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioflow.train.stored_collections import Collections
 
 __all__ = ["import_meta_graph", "read_meta_graph"]
 
-_SHARDED: Final = "MergeV2Checkpoints"  # the last step of a saver that writes in several places
+_SHARDED: Final = "MergeV2Checkpoints"  # op of the last step of a saver that writes several shards
 
 
 def import_meta_graph(
@@ -34,24 +34,24 @@ def import_meta_graph(
 ) -> Saver | None:
     """Add a stored graph, with its collections, to the default graph. Blocks on the file.
 
-    The data may come from anywhere: nothing in it is ever executed. Gradients flow through its branches and loops.
+    The data may come from any source: nothing in it is executed. Gradients flow through its branches and loops.
 
     Args:
-        meta_graph_or_file: A `MetaGraphDef`, or a file with one, as bytes or as text, that TensorFlow or aioflow wrote.
-        clear_devices: Forget which devices the nodes were put on.
+        meta_graph_or_file: A `MetaGraphDef`, or a binary or text file with one, written by TensorFlow or aioflow.
+        clear_devices: Drop the devices of the nodes.
         import_scope: Name scope of the new nodes.
-        input_map: As of `import_graph_def`.
+        input_map: As in `import_graph_def`.
 
     Returns:
-        A saver for the variables that the stored one has, by the same names; its nodes are new. None where none is
-        stored; where the graph has no variables either, too.
+        A saver for the variables of the stored saver, by the same names, with new nodes. If no saver is stored, a saver
+        of all variables, or None if the graph has no variables.
 
     Raises:
-        NotFoundError: there is no such file, or a collection names what the graph does not have.
-        DataLossError: it is damaged, or holds something else.
-        UnimplementedError: the graph has ops that are not here; it says all of them.
-        AlreadyExistsError: the graph has a node of that name.
-        InvalidArgumentError: a part of it is not valid; the error names it.
+        NotFoundError: there is no such file, or a collection refers to a node that the graph lacks.
+        DataLossError: the data is damaged, or holds something else.
+        UnimplementedError: the graph has ops that are not available here; the error lists all of them.
+        AlreadyExistsError: the default graph already has a node of that name.
+        InvalidArgumentError: a part of the data is invalid; the error names it.
     """
     meta = read_meta_graph(meta_graph_or_file)
     producer = meta.meta_info_def.stripped_op_list if meta.meta_info_def.HasField("stripped_op_list") else None
@@ -71,7 +71,7 @@ def import_meta_graph(
 
 
 def read_meta_graph(source: Any) -> Message:
-    """The message of a `MetaGraphDef` or of a file with one. Raises as `import_meta_graph`."""
+    """Return the message of a `MetaGraphDef` or of a file with one. Raises as `import_meta_graph` does."""
     if is_message(source, "MetaGraphDef"):
         return parse("MetaGraphDef", source.SerializeToString())
     if not isinstance(source, str | os.PathLike):
@@ -89,7 +89,7 @@ def read_meta_graph(source: Any) -> Message:
 
 
 def _written_at_once(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
-    """The nodes without the last steps of savers that write in several places, which the new saver does not need."""
+    """Return the nodes without the merge steps of sharded savers and their consumers; the new saver needs none."""
     gone = {node.name for node in nodes if node.op == _SHARDED}
     while True:
         more = {node.name for node in nodes if node.name in gone or any(ref.node in gone for ref in node.refs())}
@@ -99,7 +99,7 @@ def _written_at_once(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
 
 
 def _saver(meta: Message, collections: Collections) -> Saver | None:
-    """The saver of the whole. Those of the collection are made, too; where it is one of them, that is returned."""
+    """Return the saver of the whole graph. Also make the savers of the collection, and reuse one if it is the same."""
     made: dict[bytes, Saver] = {}
     stored = meta.collection_def.get(GraphKeys.SAVERS)
     for value in () if stored is None else stored.bytes_list.value:

@@ -1,6 +1,6 @@
-"""Mixed precision for a graph: products in 16 bits, variables of 32, and an optimizer that scales the loss.
+"""Mixed precision for a graph: products in 16 bits, variables in 32 bits, and an optimizer that scales the loss.
 
-The rewriting itself is a pass of the compiler (`compiler/optimize/mixed_precision.py`); here it is switched on for all
+A pass of the compiler (`compiler/optimize/mixed_precision.py`) does the rewrite; this module enables it for all
 sessions of a graph.
 """
 
@@ -22,21 +22,22 @@ __all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_grap
 def enable_mixed_precision_graph_rewrite(
     opt: Optimizer, loss_scale: LossScaleLike = "dynamic", dtype: DTypeLike = dtypes.float16
 ) -> MixedPrecisionLossScaleOptimizer:
-    """Have sessions compute the products of the default graph in 16 bits, and the optimizer scale its loss.
+    """Make sessions compute the products of the default graph in 16 bits, and return an optimizer with a loss scale.
 
-    It holds for every plan that is made from now on; `SessionConfig.optimizations` of a session goes before. Where the
-    processor has no instructions for the type, nothing is faster: products are computed in float32 and rounded.
+    The setting applies to every plan made from now on; a session's `SessionConfig.optimizations` takes precedence. If
+    the processor has no instructions for the dtype, nothing is faster: products are computed in float32 and rounded.
 
     Args:
-        loss_scale: As of `MixedPrecisionLossScaleOptimizer`. bfloat16 has the range of float32: 1 will do.
-        dtype: float16, or bfloat16.
+        opt: The optimizer to wrap.
+        loss_scale: As in `MixedPrecisionLossScaleOptimizer`. For bfloat16, which has the range of float32, 1 suffices.
+        dtype: float16 or bfloat16.
 
     Returns:
-        The optimizer to use in the place of `opt`.
+        The optimizer to use instead of `opt`.
 
     Raises:
-        DTypeError: `opt` is no optimizer.
-        InvalidArgumentError: it scales its loss already, or the dtype is another one.
+        DTypeError: `opt` is not an optimizer.
+        InvalidArgumentError: `opt` already scales its loss, or the dtype is another one.
     """
     check_kind(opt, Optimizer, "opt", "an Optimizer")
     if isinstance(opt, MixedPrecisionLossScaleOptimizer):
@@ -54,12 +55,12 @@ def enable_mixed_precision_graph_rewrite(
 
 
 def disable_mixed_precision_graph_rewrite() -> None:
-    """Have the products of the default graph in float32 again. Optimizers go on scaling their losses."""
+    """Make sessions compute the default graph's products in float32 again. Optimizers keep scaling their losses."""
     _switch({})
 
 
 def _switch(switches: dict[str, bool]) -> None:
     graph = default_graph()
-    graph.note_mutation()  # so that steps that have a plan get another one
+    graph.note_mutation()  # invalidates the plans of existing steps
     others = {name: on for name, on in graph.optimizations.items() if name not in MIXED_PRECISION.values()}
     graph.optimizations = {**others, **switches}

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum, and with Nesterov's."""
+"""Gradient descent with momentum, plain or Nesterov's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MomentumOptimizer"]
 
 
 class MomentumOptimizer(Optimizer):
-    """accumulation = momentum · accumulation + gradient; var -= learning_rate · accumulation.
+    """Momentum: accumulation = momentum · accumulation + gradient; var -= learning_rate · accumulation.
 
     Args:
         learning_rate, momentum: A number, a scalar tensor, or a callable that makes one.

@@ -25,11 +25,10 @@ __all__ = ["ExponentialMovingAverage", "assign_moving_average"]
 def assign_moving_average(
     variable: Variable, value: TensorLike, decay: TensorLike, zero_debias: bool = True, name: str | None = None
 ) -> Operation:
-    """variable -= (1 - decay) · (variable - value).
+    """Return a node that computes variable -= (1 - decay) · (variable - value).
 
-    Args:
-        zero_debias: Correct for a start at zero, with the biased average and a counter in variables of their own
-            (Kingma and Ba 2015, section 3).
+    With `zero_debias`, correct for a start at zero, with the biased average and a counter in separate variables (Kingma
+    and Ba 2015, section 3).
     """
     with name_scope(name, "AssignMovingAvg", [variable, value, decay]) as scope:
         given: Any = decay
@@ -49,8 +48,9 @@ def assign_moving_average(
 
 
 def _debiasing(variable: Variable) -> tuple[Variable, Variable]:
-    """The biased average and the counter that belong to a shadow variable, in a variable scope of its name."""
+    """Return the biased average and the counter of a shadow variable, in a variable scope of its name."""
     with variable_scope(variable.op.name) as scope:
+        # Without reuse, each call creates its own pair, whose names are numbered if taken.
         taken = [] if scope.reuse else [v.op.name for v in scope.global_variables()]
         made: list[Variable] = []
         for name, dims in (("biased", variable.dims), ("local_step", ())):
@@ -63,14 +63,14 @@ def _debiasing(variable: Variable) -> tuple[Variable, Variable]:
 
 
 class ExponentialMovingAverage:
-    """shadow -= (1 - decay) · (shadow - value), after each step.
+    """Exponential moving averages: shadow -= (1 - decay) · (shadow - value), after each step.
 
     Args:
         decay: A number or a scalar tensor, near 1.
-        num_updates: How many updates there have been; the decay is then at most (1 + n) / (10 + n), so that the first
+        num_updates: Number n of updates so far. The decay is then at most (1 + n) / (10 + n), so that the first
             averages move faster.
-        zero_debias: Correct the averages of tensors (not of variables, which start at their value) for the zero start.
-        name: Ending of the shadow variables' names.
+        zero_debias: Correct the averages of tensors for their start at zero; variables start at their own value.
+        name: Suffix of the shadow variables' names.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class ExponentialMovingAverage:
 
     @property
     def name(self) -> str:
-        """Ending of the shadow variables' names."""
+        """Suffix of the shadow variables' names."""
         return self._name
 
     def apply(self, var_list: Sequence[Variable | Tensor] | None = None) -> Operation:
-        """A node that moves the averages of these variables and tensors, by default of all trainable variables.
+        """Return a node that updates the averages of variables and tensors, by default of all trainable variables.
 
-        Shadow variables are made on the first call. Those of variables start at the initial value, others at 0.
+        The first call creates the shadow variables. Those of variables start at the initial value, others at 0.
 
         Raises:
-            DTypeError: one of them is not floating.
+            DTypeError: an item is not of a floating dtype.
         """
         items = default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES) if var_list is None else list(var_list)
         debiased = []
@@ -133,13 +133,13 @@ class ExponentialMovingAverage:
         return create_slot(item, item.initialized_value, self._name, item.dtype, item.dims)
 
     def average(self, var: Variable | Tensor) -> Variable | None:
-        """The shadow variable of `var`, or None."""
+        """Return the shadow variable of `var`, or None."""
         return self._averages.get(_key(var))
 
     def average_name(self, var: Variable | Tensor) -> str:
-        """The name of the shadow variable, for restoring it under another name.
+        """Return the name of the shadow variable, for restoring it under another name.
 
-        Where it is not made yet, it is the name that it gets in a variable scope of the name of the open name scope.
+        If it does not exist yet, this is the name it would get in a variable scope named after the open name scope.
         """
         found = self._averages.get(_key(var))
         if found is not None:
@@ -148,11 +148,10 @@ class ExponentialMovingAverage:
         return name
 
     def variables_to_restore(self, moving_avg_variables: Iterable[Variable] | None = None) -> dict[str, Variable]:
-        """What to give `Saver` so that the averages are loaded into the variables: names to variables.
+        """Return a dictionary of names to variables with which `Saver` loads the averages into the variables.
 
-        Args:
-            moving_avg_variables: Variables that have averages; by default the trainable ones and those of the
-                moving-average collection. The other global variables are restored under their own names.
+        `moving_avg_variables` are the variables that have averages; by default the trainable ones and those of the
+        moving-average collection. Other global variables are restored under their own names.
         """
         graph = default_graph()
         if moving_avg_variables is None:
@@ -169,7 +168,7 @@ class ExponentialMovingAverage:
 
 
 def _key(item: Any) -> Any:
-    """What stands for a variable or tensor as a dictionary key."""
+    """Return the dictionary key of a variable or tensor."""
     handle = getattr(item, "handle", item)
     if not hasattr(handle, "op"):
         raise InvalidArgumentError("not a variable or tensor", expected="a Variable or Tensor", actual=repr(item))

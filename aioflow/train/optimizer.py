@@ -1,6 +1,6 @@
-"""The base of all optimizers: gradients with respect to variables, slots beside them, and one update per variable.
+"""The base class of optimizers: gradients with respect to variables, slots, and one update per variable.
 
-An optimizer is a recipe for nodes. `minimize` differentiates the loss and adds, for each variable, one update that runs
+An optimizer only makes nodes. `minimize` differentiates the loss and adds one update per variable. The update runs
 under the variable's lock, so that concurrent steps apply whole updates one after the other.
 """
 
@@ -21,7 +21,7 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.core import group, tuple_
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices
-from aioflow.ops.variables import optimizer_updates as _updates  # noqa: F401  # of the ops that optimizers make
+from aioflow.ops.variables import optimizer_updates as _updates  # noqa: F401  # defines the ops that optimizers make
 from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.slots import create_slot, filled_slot
@@ -39,12 +39,12 @@ class Optimizer:
     """Base class of optimizers.
 
     A subclass makes its slots in `_create_slots`, converts its settings in `_prepare`, and adds the update of one
-    variable in `_resource_apply_dense` and `_resource_apply_sparse`; what comes after all updates is in `_finish`.
+    variable in `_resource_apply_dense` and `_resource_apply_sparse`. `_finish` adds what follows all updates.
 
     Attributes:
-        GATE_NONE, GATE_OP, GATE_GRAPH: Whether a gradient may be used as soon as it is computed, only with the other
+        GATE_NONE, GATE_OP, GATE_GRAPH: When a gradient may be used: as soon as it is computed, together with the other
             gradients of its node, or only when all gradients are computed.
-        may_skip: Whether a step may change no variable, and leave the global step as it is.
+        may_skip: Whether a step may leave all variables and the global step unchanged.
     """
 
     GATE_NONE = 0
@@ -62,7 +62,7 @@ class Optimizer:
         self._non_slots: dict[tuple[str, Any], Variable] = {}
 
     def get_name(self) -> str:
-        """Name of the optimizer, which its nodes and slots carry."""
+        """Return the optimizer's name, which its nodes and slots carry."""
         return self._name
 
     # -- the three calls --------------------------------------------------------------------------------------------
@@ -78,11 +78,13 @@ class Optimizer:
         name: str | None = None,
         grad_loss: TensorLike | None = None,
     ) -> Operation:
-        """A node that takes one step down the gradient of `loss`: `compute_gradients`, then `apply_gradients`.
+        """Return a node that takes one step down the gradient of `loss`.
+
+        This is `compute_gradients`, then `apply_gradients`.
 
         Raises:
-            InvalidArgumentError: there is no variable, or none that the loss depends on.
-            DTypeError: the loss or a variable is not floating.
+            InvalidArgumentError: there are no variables, or the loss depends on none of them.
+            DTypeError: the loss or a variable is not of a floating dtype.
         """
         pairs = self.compute_gradients(
             loss, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, grad_loss
@@ -104,13 +106,14 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: TensorLike | None = None,
     ) -> list[tuple[Gradient | None, Variable]]:
-        """The gradient of `loss` with respect to each variable, as pairs (gradient, variable); the gradient may be
-        None.
+        """Return the gradients of `loss` as (gradient, variable) pairs; a gradient may be None.
 
         Args:
             loss: A tensor, or a callable that makes one.
             var_list: Variables; by default all trainable ones.
             gate_gradients: GATE_NONE, GATE_OP or GATE_GRAPH.
+            aggregation_method: As in `gradients`.
+            colocate_gradients_with_ops: As in `gradients`.
             grad_loss: The gradient that flows into the loss; ones by default.
         """
         if gate_gradients not in (self.GATE_NONE, self.GATE_OP, self.GATE_GRAPH):
@@ -143,14 +146,13 @@ class Optimizer:
         global_step: Variable | None = None,
         name: str | None = None,
     ) -> Operation:
-        """A node that updates the variables by these gradients, and then adds 1 to `global_step`.
+        """Return a node that updates the variables with these gradients and then adds 1 to `global_step`.
 
-        Args:
-            grads_and_vars: Pairs as `compute_gradients` returns; those with the gradient None are left out.
+        `grads_and_vars` are pairs as returned by `compute_gradients`; pairs whose gradient is None are skipped.
 
         Raises:
-            InvalidArgumentError: there are no pairs, or none has a gradient.
-            DTypeError: one is not a variable, or does not have the gradient's dtype.
+            InvalidArgumentError: there are no pairs, or all gradients are None.
+            DTypeError: an item is not a variable, or its dtype differs from the gradient's.
         """
         pairs = [(as_gradient(g, v), v) for g, v in grads_and_vars]
         if not pairs:
@@ -198,15 +200,15 @@ class Optimizer:
     # -- slots ------------------------------------------------------------------------------------------------------
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The variable that the optimizer keeps under `name` for `var`, or None."""
+        """Return the variable that the optimizer keeps under `name` for `var`, or None."""
         return self._slots.get(name, {}).get(var.handle)
 
     def get_slot_names(self) -> list[str]:
-        """Names of the slots."""
+        """Return the names of the slots."""
         return sorted(self._slots)
 
     def variables(self) -> list[Variable]:
-        """All variables that the optimizer has made in the default graph, by name."""
+        """Return all variables that the optimizer has created in the default graph, sorted by name."""
         graph = default_graph()
         made = [v for held in self._slots.values() for v in held.values()] + list(self._non_slots.values())
         return sorted((v for v in made if v.graph is graph), key=lambda v: v.name)
@@ -237,7 +239,7 @@ class Optimizer:
     def _get_non_slot_variable(self, name: str, graph: Any = None) -> Variable | None:
         return self._non_slots.get((name, graph))
 
-    # -- what subclasses define -------------------------------------------------------------------------------------
+    # -- methods that subclasses define -----------------------------------------------------------------------------
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         """Make the slots of these variables."""
@@ -246,22 +248,22 @@ class Optimizer:
         """Convert the settings to tensors."""
 
     def _resource_apply_dense(self, grad: Tensor, handle: Any) -> Operation:
-        """The node that updates the variable `handle` by a dense gradient."""
+        """Return the node that updates the variable `handle` with a dense gradient."""
         raise UnimplementedError(f"{type(self).__name__} has no dense update", expected="_resource_apply_dense")
 
     def _resource_apply_sparse(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        """The node that updates rows of the variable `handle`; no index occurs twice."""
+        """Return the node that updates rows of the variable `handle`; indices are unique."""
         raise UnimplementedError(f"{type(self).__name__} has no sparse update", expected="_resource_apply_sparse")
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Any, indices: Tensor) -> Operation:
-        """The same where indices may repeat: by default their rows are summed first."""
+        """Return the same node for indices that may repeat. By default rows of equal indices are summed first."""
         unique = make_list("Unique", indices)
         count = make("Shape", unique[0])[0]
         summed = make("UnsortedSegmentSum", grad, unique[1], count)
         return self._resource_apply_sparse(summed, handle, unique[0])
 
     def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
-        """The node that is done when all updates are."""
+        """Return the node that is done when all updates are done."""
         return group(*update_ops, name=name_scope)
 
     @staticmethod
@@ -270,10 +272,10 @@ class Optimizer:
 
 
 def setting(param: Setting, name: str) -> Tensor:
-    """A setting of an optimizer (a number, a tensor, a variable or a callable that makes one) as a tensor.
+    """Convert a setting (a number, a tensor, a variable, or a callable that makes one) to a tensor.
 
     Raises:
-        DTypeError: it is not a number.
+        DTypeError: the setting is not a number.
     """
     value = param() if callable(param) else param
     tensor = convert_to_tensor(value, name=name)
@@ -283,14 +285,14 @@ def setting(param: Setting, name: str) -> Tensor:
 
 
 def cast_to(tensor: Tensor, dtype: DType) -> Tensor:
-    """The tensor in another dtype; itself where it has that already."""
+    """Return the tensor cast to `dtype`, or the tensor itself if it already has that dtype."""
     if tensor.dtype is dtype:
         return tensor
     return make("Cast", tensor, DstT=dtype)
 
 
 def require(condition: bool, name: str, expected: str, actual: Any) -> None:
-    """Raise InvalidArgumentError unless a setting is in range."""
+    """Raise InvalidArgumentError unless `condition` holds, that is, unless a setting is in range."""
     if not condition:
         raise InvalidArgumentError(f"{name} is out of range", expected=expected, actual=actual)
 
@@ -325,7 +327,7 @@ def _check_dtypes(items: Iterable[Any], what: str) -> None:
 
 
 def as_gradient(gradient: Any, variable: Any) -> Gradient | None:
-    """What a user gives as the gradient of a variable, as a tensor or IndexedSlices of its dtype. Raises DTypeError."""
+    """Convert a user's gradient of a variable to a tensor or IndexedSlices of its dtype. Raise DTypeError."""
     if not hasattr(variable, "handle"):
         raise DTypeError("only variables can be updated", expected="a Variable", actual=repr(variable))
     if gradient is None:

@@ -1,4 +1,4 @@
-"""`QueueRunner`: tasks that keep a queue filled by running its enqueue nodes again and again."""
+"""`QueueRunner`: tasks that keep a queue filled by running its enqueue nodes repeatedly."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["QueueRunner", "add_queue_runner", "start_queue_runners"]
 
 
 class QueueRunner:
-    """Fills a queue: one task per enqueue node, all in the task group of a `Coordinator`.
+    """A filler of a queue: one task per enqueue node, all in the task group of a `Coordinator`.
 
-    When the input of all enqueue nodes has ended the queue is closed; when the coordinator stops, it is closed and
-    waiting enqueues are cancelled.
+    When the input of all enqueue nodes has ended, the queue is closed. When the coordinator stops, the queue is closed
+    and pending enqueues are cancelled.
 
     Args:
         queue: The queue.
-        enqueue_ops: Nodes that put elements in; one may occur several times.
-        close_op, cancel_op: Nodes that close it, softly and at once; made here where they are not given.
+        enqueue_ops: Nodes that enqueue elements; a node may occur several times.
+        close_op, cancel_op: Nodes that close the queue, gracefully and at once; created if not given.
         queue_closed_exception_types: Exceptions of an enqueue node that mean that its input has ended; by default
             `OutOfRangeError`.
-        queue_runner_def, import_scope: Not supported: runners are not stored with graphs.
+        queue_runner_def, import_scope: Not supported; `import_meta_graph` creates the runners of a stored graph.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class QueueRunner:
 
     @property
     def queue(self) -> QueueBase:
-        """The queue that is filled."""
+        """The queue to fill."""
         return self._queue
 
     @property
     def enqueue_ops(self) -> list[Operation]:
-        """The nodes that fill it."""
+        """The nodes that fill the queue."""
         return list(self._enqueue_ops)
 
     @property
@@ -87,7 +87,7 @@ class QueueRunner:
 
     @property
     def exceptions_raised(self) -> list[BaseException]:
-        """What enqueue nodes have raised, other than that their input has ended."""
+        """Errors of enqueue nodes, other than the end of their input."""
         return list(self._exceptions)
 
     @property
@@ -102,12 +102,12 @@ class QueueRunner:
 
         Args:
             sess: The session that runs the nodes.
-            coord: The owner of the tasks; the `Coordinator` of the block around without it.
+            coord: The owner of the tasks; by default the `Coordinator` of the enclosing block.
             daemon: Ignored: tasks end with their coordinator.
-            start: Must be True: a task starts when it is made.
+            start: Must be True: a task starts when it is created.
 
         Returns:
-            The tasks; none if those of an earlier call still fill the queue in this session.
+            The tasks; an empty list if the tasks of an earlier call still fill the queue in this session.
 
         Raises:
             InvalidArgumentError: there is no coordinator, or `start` is False.
@@ -140,29 +140,29 @@ class QueueRunner:
                 self._exceptions.append(error)
             raise
         if left.count_down() and not coord.should_stop():
-            with suppress(OpError):  # closed by somebody else
+            with suppress(OpError):  # already closed elsewhere
                 await session.run(self._close_op)
 
     async def _close_on_stop(self, session: Any, coord: Coordinator) -> None:
         await coord.wait_for_stop()
-        with suppress(OpError):  # the session, or the queue, has been closed meanwhile
+        with suppress(OpError):  # the session or the queue has been closed meanwhile
             await session.run(self._cancel_op)
 
 
 class _Countdown:
-    """How many enqueue tasks of one session still go on."""
+    """Number of enqueue tasks of one session that are still running."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
     def count_down(self) -> bool:
-        """One has ended; whether it was the last."""
+        """Record that a task has ended. Return whether it was the last."""
         self._count -= 1
         return self._count == 0
 
 
 def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
-    """Add a runner to a collection of the default graph, for `start_queue_runners`."""
+    """Add a runner to a collection of the default graph, from which `start_queue_runners` starts it."""
     default_graph().add_to_collection(collection, qr)
 
 
@@ -175,12 +175,14 @@ def start_queue_runners(
 ) -> list[asyncio.Task[None]]:
     """Start all queue runners of the session's graph as tasks of `coord`, and return the tasks.
 
-    A monitored session has started them itself: no task is started, and none returned.
+    A monitored session starts the runners itself, so for one this returns an empty list.
 
     Args:
-        sess: The session; the default one without it.
-        coord: A `Coordinator`, inside its `async with` block; that of the block around without it.
-        daemon, start: As in `QueueRunner.create_threads`.
+        sess: The session; by default the default session.
+        coord: A `Coordinator`, inside its `async with` block; by default that of the enclosing block.
+        daemon: As in `QueueRunner.create_threads`.
+        start: As in `QueueRunner.create_threads`.
+        collection: Key of the collection of runners.
 
     Raises:
         FailedPreconditionError: there is no session.

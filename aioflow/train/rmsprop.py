@@ -16,7 +16,7 @@ class RMSPropOptimizer(Optimizer):
     """RMSProp (Hinton's lecture 6e): divide the gradient by a running average of its size.
 
     mean_square += (1-decay)·(g² - mean_square); mom = momentum·mom + learning_rate·g/√(mean_square + epsilon);
-    var -= mom. Centered, the square of the running mean of g is taken off mean_square (Graves 2013).
+    var -= mom. With `centered`, the square of the running mean of g is subtracted from mean_square (Graves 2013).
 
     Args:
         learning_rate, decay, momentum, epsilon: A number, a scalar tensor, or a callable that makes one.

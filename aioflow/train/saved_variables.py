@@ -1,5 +1,6 @@
-"""What a `Saver` saves, and under which names: variables, parts of variables as parts of one tensor, and tables as two
-tensors.
+"""The tensors that a `Saver` saves, and their names.
+
+A variable is one tensor, the parts of a partitioned variable are parts of one tensor, and a table is two tensors.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ __all__ = ["Saved", "check_saved", "saved_variables"]
 
 
 class Saved(NamedTuple):
-    """A tensor that is saved.
+    """A tensor in a checkpoint and the variable that holds it.
 
     Attributes:
-        name: Of the tensor in the checkpoint.
+        name: Name of the tensor in the checkpoint.
         variable: The variable; or the keys, or values, of a table (`SavedColumn`).
-        part: Which part of that tensor the variable is, or None for all of it.
+        part: The part of the tensor that the variable holds; None for all of it.
     """
 
     name: str
@@ -36,25 +37,27 @@ class Saved(NamedTuple):
 
     @property
     def spec(self) -> str:
-        """The part as the ops that save and restore take it."""
+        """The part, in the form that the save and restore ops accept."""
         return "" if self.part is None else self.part.spec
 
     @property
     def shape(self) -> TensorShape:
-        """Of the tensor in the checkpoint."""
+        """Shape of the tensor in the checkpoint."""
         return self.variable.shape if self.part is None else TensorShape(self.part.full_shape)
 
 
 def saved_variables(var_list: Sequence[Any] | Mapping[str, Any] | None) -> list[Saved]:
-    """What is saved of the variables and tables, by name; by default of all global variables of the graph, and of the
-    mutable tables that have not been made with `checkpoint=False`.
+    """Return the tensors to save for variables and tables, sorted by name.
 
-    In a list, a variable that is part of a larger one is saved as such, under the name of that. In a dictionary, so are
-    the parts of a PartitionedVariable, or of a list, under the key; a variable alone is saved whole.
+    The default is all global variables of the graph, and the mutable tables not created with `checkpoint=False`.
+
+    In a list, a variable that is part of a larger one is saved as that part, under the name of the whole. In a
+    dictionary, the parts of a PartitionedVariable or of a list are saved likewise, under the key; a single variable is
+    saved whole.
 
     Raises:
         InvalidArgumentError: two have the same name.
-        DTypeError: one is not a variable, or not a part of one.
+        DTypeError: an item is not a variable, or not a part of one.
     """
     if var_list is None:
         graph = default_graph()
@@ -122,7 +125,7 @@ def _check_names(found: Sequence[Saved]) -> None:
 
 
 def _variable(value: Any) -> Any:
-    if isinstance(value, Tensor):  # as a program finds it by the variable's name
+    if isinstance(value, Tensor):  # the handle, as found by the variable's name
         found = value.graph.variable_of(value)
         value = value if found is None else found
     if not hasattr(value, "handle"):
@@ -135,10 +138,15 @@ def _variable(value: Any) -> Any:
 
 
 def check_saved(path: str, saved: Sequence[Saved], reshape: bool) -> None:
-    """Compare what a checkpoint holds with what is to be restored. Blocks on the file.
+    """Check that a checkpoint has the names, dtypes and shapes to be restored. Blocks on the file.
+
+    Args:
+        path: Prefix of the checkpoint.
+        saved: The tensors to restore.
+        reshape: Accept another shape with the same number of elements.
 
     Raises:
-        NotFoundError: a variable is not in it.
+        NotFoundError: the checkpoint lacks a variable.
         InvalidArgumentError: a shape differs.
         DTypeError: a dtype differs.
     """

@@ -1,7 +1,7 @@
-"""`Saver`: writes variables to checkpoints and reads them back, by Save and Restore nodes in the graph.
+"""`Saver`: writes variables to checkpoints and reads them back, through Save and Restore nodes in the graph.
 
-A checkpoint holds snapshots: training goes on while it is written, in a thread. Where the moment of the snapshot
-matters, taking and writing are two acts (`Saver.snapshot`), each a step of its own.
+A checkpoint holds snapshots, so training continues while a thread writes it. Where the moment of the snapshot matters,
+taking and writing it are separate steps (`Saver.snapshot`).
 """
 
 from __future__ import annotations
@@ -52,12 +52,19 @@ Saveable: TypeAlias = Variable | PartitionedVariable | MutableHashTable
 StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None
 
 _HOUR: Final = 3600.0
-_GRAPH: Final = "meta"  # what the name of the graph's file ends with
+_GRAPH: Final = "meta"  # suffix of the graph's file
 
 
 class _Place(NamedTuple):
-    """Where a checkpoint goes, whether the state file, and which, is to name it, and what the graph beside it is
-    called, if there is to be one; and whether that is without the attributes that have their defaults.
+    """The files of one checkpoint.
+
+    Attributes:
+        prefix: Prefix of the checkpoint.
+        latest_filename: Name of the state file; None for the default.
+        write_state: Whether the state file lists the checkpoint.
+        graph_suffix: Suffix of the graph's file.
+        write_graph: Whether to write the graph's file.
+        strip_default_attrs: Whether to leave out attributes with default values from it.
     """
 
     prefix: str
@@ -69,17 +76,17 @@ class _Place(NamedTuple):
 
     @property
     def graph(self) -> str:
-        """The file of the graph."""
+        """Path of the graph's file."""
         return f"{self.prefix}.{self.graph_suffix}"
 
 
 class _Kept(NamedTuple):
-    """What a saver keeps.
+    """The checkpoints that a saver keeps.
 
     Attributes:
-        checkpoints: Prefixes, and when each was written, oldest first.
-        until: Where the oldest was written after this time, it is kept for good when its turn comes.
-        doomed: Prefixes that are no longer kept, and not deleted yet.
+        checkpoints: Prefixes and times of writing, oldest first.
+        until: A displaced checkpoint that was written after this time is kept permanently.
+        doomed: Prefixes that are no longer kept but not deleted yet.
     """
 
     checkpoints: list[tuple[str, float]]
@@ -87,7 +94,7 @@ class _Kept(NamedTuple):
     doomed: list[str]
 
     def adding(self, prefix: str, now: float, most: int, seconds: float) -> _Kept:
-        """Return what is kept with a new checkpoint: at most so many, and one for every so many seconds."""
+        """Return the state after a new checkpoint: at most `most` recent ones, plus one per `seconds` permanently."""
         if not most:
             return self
         kept = [*(entry for entry in self.checkpoints if entry[0] != prefix), (prefix, now)]
@@ -101,36 +108,34 @@ class _Kept(NamedTuple):
 
 
 class Saver:
-    """Saves and restores variables, and the entries of mutable tables.
+    """A writer and reader of checkpoints of variables and mutable tables.
 
     Args:
         var_list: Variables and tables, as a list (saved under their names) or as a dict from names to them; by default
             all global variables of the graph, and its mutable tables. The parts of a partitioned variable are saved as
-            one tensor under the name of the whole, and restored into however many parts there are then; in a dict, a
-            PartitionedVariable or a list of parts is.
-        reshape: Restore into variables of a different shape with as many elements.
-        max_to_keep: How many of the newest checkpoints to keep; 0 or None keeps all.
-        keep_checkpoint_every_n_hours: In addition, keep one for every so many hours.
+            one tensor under the name of the whole, and can be restored into another number of parts. In a dict, this
+            applies to a PartitionedVariable and to a list of parts.
+        reshape: Restore into variables of a different shape with the same number of elements.
+        max_to_keep: Number of the newest checkpoints to keep; 0 or None keeps all.
+        keep_checkpoint_every_n_hours: Interval at which one more checkpoint is kept permanently.
         name: Prefix of the nodes' names.
-        restore_sequentially: Assign one variable after the other.
-        defer_build: Make the nodes at the first `build`, `save` or `restore`.
-        allow_empty: Accept a graph without variables; saving and restoring do nothing then.
+        restore_sequentially: Assign the variables one after the other.
+        defer_build: Create the nodes at the first `build`, `save` or `restore`.
+        allow_empty: Accept a graph without variables; saving and restoring then do nothing.
         pad_step_number: Write the step with eight digits, so that names sort.
-        filename: Default of the file name's tensor.
-        write_version: 2 for checkpoints as TensorFlow writes them, in its version 2: it reads them, and they are read
-            here. By default checkpoints are `safetensors` files with a manifest, whose replacement leaves the old one
-            or the new one at any moment.
+        filename: Default value of the file name tensor.
+        write_version: 2 for checkpoints in TensorFlow's version 2, which TensorFlow and aioflow read. By default
+            checkpoints are `safetensors` files with a manifest, which is replaced atomically.
         saver_def, builder, sharded, save_relative_paths: Part of the published signature. There is one file with
             values; paths in the state file are relative to it.
-        incremental: Write checkpoints in blocks (128 KiB of a value's bytes), and of those only the ones that have
-            changed since the last checkpoint that is kept; the others are read from its files, which stay as long as
-            a checkpoint refers to them. For large embeddings with sparse updates. Such checkpoints are read by aioflow
-            alone.
-        clock: Seconds since 1970.
+        incremental: Write checkpoints in blocks of 128 KiB, and only those blocks that have changed since the last
+            checkpoint that is kept. The other blocks are read from its files, which remain while a checkpoint refers to
+            them. Suited to large embeddings with sparse updates. Only aioflow reads such checkpoints.
+        clock: Function that returns the seconds since 1970.
 
     Raises:
         InvalidArgumentError: there are no variables, or two have the same name.
-        UnimplementedError: another version than 2 is to be written.
+        UnimplementedError: `write_version` is neither None nor 2.
     """
 
     def __init__(
@@ -171,7 +176,7 @@ class Saver:
         self._keep_seconds = keep_checkpoint_every_n_hours * _HOUR
         self._clock = clock or time.time
         self._form = _form(write_version, incremental)
-        self._base = ""  # what the next checkpoint may refer to
+        self._base = ""  # the checkpoint that the next incremental one may refer to
         self._turn = asyncio.Lock()
         self._name = name or "save"
         self._sequential = restore_sequentially
@@ -185,7 +190,7 @@ class Saver:
             self.build()
 
     def build(self) -> None:
-        """Make the nodes, where they have not been made."""
+        """Create the nodes, unless they exist."""
         if self._nodes is not None or self._is_empty:
             return
         variables = saved_variables(self._var_list)
@@ -204,10 +209,10 @@ class Saver:
         self.build()
         return self._nodes
 
-    # -- as TensorFlow publishes it ---------------------------------------------------------------------------------
+    # -- TensorFlow's published form --------------------------------------------------------------------------------
 
     def as_saver_def(self) -> Message:
-        """The `SaverDef` message: the nodes to feed and run. None where there is nothing to save."""
+        """Return the `SaverDef` message, which names the nodes to feed and run, or None if there is nothing to save."""
         nodes = self._built()
         if nodes is None:
             return None
@@ -222,19 +227,19 @@ class Saver:
         return made
 
     def to_proto(self, export_scope: None = None) -> Message:
-        """The `SaverDef` message."""
+        """Return the `SaverDef` message."""
         return self.as_saver_def()
 
     @staticmethod
     def from_proto(saver_def: Message, import_scope: str | None = None) -> Saver:
-        """A saver for what a stored one saves; its nodes are new.
+        """Return a saver for the variables of a stored saver; its nodes are new.
 
         Args:
-            saver_def: Its message.
-            import_scope: What the names in the message are prefixed with in the graph.
+            saver_def: Message of the stored saver.
+            import_scope: Name scope into which the stored graph was imported.
 
         Raises:
-            NotFoundError: the graph has no such node.
+            NotFoundError: the graph lacks the message's restore node.
         """
         scope = f"{import_scope.removesuffix('/')}/" if import_scope else ""
         variables = restored_variables(default_graph().get_operation_by_name(scope + saver_def.restore_op_name))
@@ -252,7 +257,7 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
     ) -> Message:
-        """The graph with this saver as a `MetaGraphDef`: see `train.export_meta_graph`."""
+        """Return the graph with this saver as a `MetaGraphDef`. See `train.export_meta_graph`."""
         nodes = self._built()
         return export_meta_graph(
             filename,
@@ -280,28 +285,30 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
     ) -> str | None:
-        """Write a checkpoint, delete those that are no longer kept, and record what the directory holds.
+        """Write a checkpoint, delete checkpoints that are no longer kept, and update the state file.
 
-        It is complete, and the state file names it, when this returns; a crash before that leaves the earlier ones. A
-        save that fails or is cancelled leaves no file of the checkpoint, unless the state file names it by then. In a
-        folder of this machine, the next save of the same run removes what killed processes have left. The saves of a
-        saver are written one after the other.
+        On return the checkpoint is complete and the state file names it. A crash before that leaves the earlier ones
+        intact. A save that fails or is cancelled leaves no file of the checkpoint, unless the state file already names
+        it. In a local folder, the next save of the same run removes files left by killed processes. Saves of one saver
+        are written one after the other.
 
-        All values are read by one step, when the turn comes. They are of one moment if no step that changes variables
-        is running then: to begin a save beside the training at a known step, take a `snapshot`.
+        One step reads all values, when it is the save's turn. The values are consistent if no step that changes
+        variables runs at that time. To save at a known step while training continues, take a `snapshot`.
 
         Args:
-            save_path: Prefix of the files' names, directory included; or a URL that `fsspec` knows.
-            global_step: A number, a variable or a tensor; joins the prefix as "-number".
+            sess: The session that holds the variables.
+            save_path: Prefix of the files, including the directory; or a URL that `fsspec` knows.
+            global_step: A number, a variable or a tensor, appended to the prefix as "-number".
             latest_filename: Name of the state file; "checkpoint" by default.
-            meta_graph_suffix: Of the name of the graph's file.
-            write_meta_graph: Write the graph too, beside the checkpoint, for `train.import_meta_graph`. It goes when
-                the checkpoint does. A graph that has no published form is left out, with a warning in the log.
-            strip_default_attrs: Leave attributes that have their defaults out of it, for programs with older ops.
+            meta_graph_suffix: Suffix of the graph's file.
+            write_meta_graph: Write the graph beside the checkpoint, for `train.import_meta_graph`. It is deleted with
+                the checkpoint. A graph that has no published form is left out, with a warning in the log.
+            write_state: Whether the state file lists the checkpoint.
+            strip_default_attrs: Leave attributes with default values out of the graph, for programs with older ops.
             save_debug_info: Part of the published signature.
 
         Returns:
-            The prefix of the checkpoint; None where there is nothing to save.
+            The prefix of the checkpoint, or None if there is nothing to save.
 
         Raises:
             FailedPreconditionError: a variable has no value.
@@ -328,14 +335,14 @@ class Saver:
         *,
         write_meta_graph: bool = True,
     ) -> PendingCheckpoint | None:
-        """Take the values as they are now, in one step; `await taken.write()` writes them, whatever happens meanwhile.
+        """Take a snapshot of the current values in one step; `await taken.write()` writes it at any later time.
 
-        Where the caller's own steps are the only ones that change variables, and it has awaited them, the values are
-        those between two steps. Nothing is copied for it, so it takes no longer than a small step, except that values
-        are sent to the task that is to write them where that is another one. Memory is needed for what later steps
-        change before it is written. A worker keeps the last two snapshots of a saver that were not written.
+        If only the caller's own steps change variables, and it has awaited them, the snapshot lies exactly between two
+        steps. Nothing is copied, so this takes no longer than a small step, except that values are sent to the task
+        that writes them if that is another one. Memory is needed for values that later steps change before the snapshot
+        is written. A worker keeps the last two unwritten snapshots of a saver.
 
-        Args, Raises: as `save`; but what the file system refuses is raised by `write`.
+        Arguments and errors are those of `save`, but `write` raises the errors of the file system.
         """
         nodes = self._checked(sess, save_path, latest_filename)
         if nodes is None:
@@ -365,7 +372,7 @@ class Saver:
                 if nodes is not None and self._form is Form.BLOCKS:
                     feeds = {**feeds, nodes.base: self._base}
                 await sess.run(node, feeds)
-            except BaseException:
+            except BaseException:  # also a cancellation: no half-written checkpoint may remain
                 await in_thread(unlisted.abandon, critical=True)
                 raise
             await in_thread(self._finish, place, unlisted, critical=True)
@@ -380,7 +387,7 @@ class Saver:
         return f"{save_path}-{int(global_step):08d}" if self._pad else f"{save_path}-{int(global_step)}"
 
     def _finish(self, place: _Place, unlisted: UnlistedCheckpoint) -> None:
-        """List a checkpoint that is whole, or else remove it; delete those that are no longer kept. Blocks."""
+        """List a complete checkpoint, or remove it if that fails; delete checkpoints no longer kept. Blocks."""
         kept = self._kept.adding(place.prefix, self._clock(), self._max_to_keep, self._keep_seconds)
         try:
             if place.write_graph:
@@ -394,22 +401,22 @@ class Saver:
             raise
         with closing(unlisted):
             self._base, self._kept = place.prefix, kept
-            while kept.doomed:  # after the state, which must not name what is gone
+            while kept.doomed:  # after the state file is written, which must never name a deleted checkpoint
                 remove_checkpoint(kept.doomed[0], meta_graph_suffix=place.graph_suffix)
                 del kept.doomed[0]
 
     # -- restoring --------------------------------------------------------------------------------------------------
 
     async def restore(self, sess: aioflow.Session, save_path: str | Path) -> None:
-        """Give the variables the values of a checkpoint. Where this fails, no variable has changed.
+        """Assign the values of a checkpoint to the variables. If this fails, no variable has changed.
 
-        Args:
-            save_path: What `save` returned, the prefix of a checkpoint of TensorFlow's, or the full name of a
-                `.safetensors` file.
+        `save_path` is the result of `save`, the prefix of a TensorFlow checkpoint, or the full name of a `.safetensors`
+        file.
 
         Raises:
-            NotFoundError: no such checkpoint, or a variable is not in it; the error says which are.
-            InvalidArgumentError: a shape or a dtype differs.
+            NotFoundError: there is no such checkpoint, or it lacks variables; the error names them.
+            InvalidArgumentError: a shape differs.
+            DTypeError: a dtype differs.
             DataLossError: a file is truncated or altered; the error names it.
         """
         nodes = self._built()
@@ -419,11 +426,12 @@ class Saver:
             raise InvalidArgumentError("there is no checkpoint to restore", expected="a path", actual=save_path)
         _check_place(sess, save_path)
         path = str(save_path)
+        # Everything is checked before the first assignment, so that a failure leaves all variables unchanged.
         await in_thread(nodes.check, path, self._reshape, effects=False)
         await sess.run(nodes.restored, {nodes.filename: path})
         self._base = path
 
-    # -- what is kept -----------------------------------------------------------------------------------------------
+    # -- retention --------------------------------------------------------------------------------------------------
 
     @property
     def last_checkpoints(self) -> list[str]:
@@ -431,17 +439,17 @@ class Saver:
         return [path for path, _ in self._kept.checkpoints]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
-        """Say which checkpoints exist, oldest first; their age counts from now."""
+        """Set the list of existing checkpoints, oldest first, with the current time as their time of writing."""
         check_list(last_checkpoints, "the checkpoints")
         self.set_last_checkpoints_with_time([(path, self._clock()) for path in last_checkpoints])
 
     def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
-        """Say which checkpoints exist, oldest first, and when each was written."""
+        """Set the list of existing checkpoints, oldest first, with their times of writing."""
         kept = [(str(path), float(written)) for path, written in last_checkpoints_with_time]
         self._kept = self._kept._replace(checkpoints=kept)
 
     def recover_last_checkpoints(self, checkpoint_paths: Sequence[str] | CheckpointState) -> None:
-        """Take up the checkpoints of an earlier run; those that do not exist are left out."""
+        """Set the list of checkpoints from an earlier run; missing checkpoints are left out."""
         if isinstance(checkpoint_paths, CheckpointState):
             checkpoint_paths = checkpoint_paths.all_model_checkpoint_paths
         existing = [str(path) for path in checkpoint_paths if checkpoint_exists(str(path))]
@@ -474,10 +482,10 @@ def _check_place(session: Any, path: Any) -> None:
 
 
 class PendingCheckpoint:
-    """A snapshot that is to be written.
+    """A snapshot to be written.
 
     Attributes:
-        prefix: Of the checkpoint to be.
+        prefix: Prefix of the future checkpoint.
     """
 
     def __init__(self, prefix: str, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -485,10 +493,10 @@ class PendingCheckpoint:
         self._write = write
 
     async def write(self) -> str:
-        """Write it, once, and do all that `Saver.save` does then; returns the prefix.
+        """Write the snapshot, once, finish as `Saver.save` does, and return the prefix.
 
         Raises:
-            AbortedError: it was written before, or later snapshots have taken its place.
+            AbortedError: the snapshot has been written before, or later snapshots have displaced it.
             PermissionDeniedError, ResourceExhaustedError, …: as `Saver.save`.
         """
         await self._write()

@@ -1,4 +1,4 @@
-"""What a saver's nodes restore, found in the graph that it is stored with."""
+"""Recovery of a stored saver's variables from its nodes in the imported graph."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _VARIABLES: Final = (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
 
 
 def restored_variables(restore: Operation) -> dict[str, Any]:
-    """What a node restores, by names, as a `Saver` takes it: variables, those of the graph's collections where it has
-    them, and tables.
+    """Return the variables and tables that a node restores, by name, in the form that `Saver` accepts.
+
+    Variables that are in a collection of the graph are returned as these objects; others are wrapped.
     """
     known = {v.handle: v for key in _VARIABLES for v in restore.graph.get_collection(key) if isinstance(v, Variable)}
     found: dict[str, Any] = {}
@@ -30,7 +31,7 @@ def restored_variables(restore: Operation) -> dict[str, Any]:
 
 
 def _restored_tables(restore: Operation) -> dict[str, ExportedTable]:
-    """The tables that a node restores, by their names in a checkpoint: what those of its keys begin with."""
+    """Return the tables that a node restores, by checkpoint name: the name of the keys without "-keys"."""
     found: dict[str, ExportedTable] = {}
     for op in _ancestors(restore):
         if op.type == "LookupTableImportV2":
@@ -42,8 +43,9 @@ def _restored_tables(restore: Operation) -> dict[str, ExportedTable]:
 
 
 def _restored_handles(restore: Operation) -> dict[str, list[Tensor]]:
-    """The handles of the variables that a node restores, by the names that their values have in a checkpoint. Several
-    of one name are parts.
+    """Return the handles of the variables that a node restores, by checkpoint name.
+
+    Several handles of one name are parts of one tensor.
     """
     found: dict[str, list[Tensor]] = {}
     for op in _ancestors(restore):

@@ -1,4 +1,4 @@
-"""The nodes of a saver in its graph: they save, restore, and hold a snapshot until it is written."""
+"""The nodes of a saver, which save, restore, and hold a snapshot until it is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.ops.apply import constant, make, make_list, make_op
 from aioflow.ops.core import group, identity, no_op, placeholder, placeholder_with_default
-from aioflow.ops.io import checkpoints as _checkpoints  # noqa: F401  # of the ops that are made here
+from aioflow.ops.io import checkpoints as _checkpoints  # noqa: F401  # defines the ops that are made here
 from aioflow.ops.lookup.mutable import SavedColumn
 from aioflow.train.saved_variables import Saved, check_saved
 
@@ -18,7 +18,7 @@ __all__ = ["Form", "SaverNodes"]
 
 
 class Form(Enum):
-    """How a checkpoint is written: in one file, in blocks, or as TensorFlow does."""
+    """The format of a checkpoint: one file, blocks, or TensorFlow's bundle."""
 
     FILE = "file"
     BLOCKS = "blocks"
@@ -29,9 +29,9 @@ class SaverNodes:
     """The nodes of one saver.
 
     Attributes:
-        filename, base, key: Are fed: the checkpoint, the one that it may refer to, the name of a snapshot.
-        saved, restored: Write the checkpoint, read it back.
-        hold, written: Take a snapshot, write it.
+        filename, base, key: Tensors to feed: the checkpoint, the checkpoint it may refer to, the name of a snapshot.
+        saved, restored: Nodes that write the checkpoint, and read it back.
+        hold, written: Nodes that take a snapshot, and write it.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class SaverNodes:
         columns: dict[Any, list[Tensor]] = {}
         for (_, variable, part), value in zip(self.variables, values, strict=True):
             if isinstance(variable, SavedColumn):
-                columns.setdefault(variable.table, []).append(value)  # the keys come first, as their names do
+                # The keys of a table come before its values, because the tensors are sorted by name.
+                columns.setdefault(variable.table, []).append(value)
                 continue
             if reshape and part is None:
                 value = make("Reshape", value, [d if d is not None else -1 for d in variable.dims])
@@ -89,12 +90,12 @@ class SaverNodes:
         return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
 
     def check(self, path: str, reshape: bool) -> None:
-        """Compare what the checkpoint holds with the variables, before any of them changes. Blocks on the file."""
+        """Compare the checkpoint with the variables before any of them changes. Blocks on the file."""
         check_saved(path, self.variables, reshape)
 
 
 def _snapshots(variables: Sequence[Saved]) -> list[Tensor]:
-    """The values of one moment each; keys and values of a table are of the same."""
+    """Return a snapshot of each variable. Keys and values of a table come from the same moment."""
     exported: dict[Any, list[Tensor]] = {}
     found = []
     for variable in (saved.variable for saved in variables):

@@ -1,7 +1,7 @@
-"""Variables that belong to other variables: an optimizer's moments, a moving average.
+"""Slots: variables that belong to other variables, such as an optimizer's moments or a moving average.
 
-They are shared variables named `owner/Name` in the variable scope that is open, as in TensorFlow: a training step that
-is built in a scope has its slots under the name of that.
+They are shared variables named `owner/Name` in the open variable scope, as in TensorFlow. Slots of a training step
+that is built in a scope therefore carry the name of that scope.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ __all__ = ["create_slot", "filled_slot"]
 def create_slot(
     primary: Any, initial_value: Any, name: str, dtype: DType | None = None, shape: Dims = None
 ) -> Variable:
-    """A variable `primary/name` (made unique) beside `primary`, a variable or tensor, that is not trained.
+    """Create a non-trainable variable `primary/name` (made unique) beside `primary`, a variable or tensor.
 
     Args:
+        primary: The owner.
         initial_value: A tensor, or a callable that makes one, of `dtype`.
-        shape: Static shape, where that of the initial value is not known.
+        name: Name of the slot.
+        dtype: Dtype of the slot; by default that of the initial value.
+        shape: Static shape, if that of the initial value is unknown.
 
     Raises:
-        InvalidArgumentError: in a variable scope that only finds variables, there is none with that name.
+        InvalidArgumentError: the variable scope only reuses variables, and has none of that name.
     """
     graph = primary.graph
 
@@ -46,7 +49,7 @@ def create_slot(
         variable_scope(None, f"{primary.op.name}/{name}") as scope,
         graph.colocate_with(primary.op),
     ):
-        scope.set_partitioner(None)  # a slot is whole: what it belongs to may be a part itself
+        scope.set_partitioner(None)  # a slot is never partitioned: its owner may itself be a part
         element = initial_value.dtype if dtype is None else dtype
         slot = get_variable("", dtype=element, initializer=initial, trainable=False, validate_shape=known)
     _join_slices(slot, primary)
@@ -54,7 +57,7 @@ def create_slot(
 
 
 def _join_slices(slot: Variable, primary: Any) -> None:
-    """Save the slot of a part as a part: `v/Momentum` is one tensor in a checkpoint, however `v` is cut."""
+    """Save the slot of a part as a part: `v/Momentum` is one tensor in a checkpoint, however `v` is partitioned."""
     info = primary._get_save_slice_info() if isinstance(primary, Variable) else None
     if info is not None and slot.dims == primary.dims:
         scope, _, own = slot.op.name.rpartition(f"{primary.op.name}/")
@@ -63,7 +66,7 @@ def _join_slices(slot: Variable, primary: Any) -> None:
 
 
 def filled_slot(primary: Any, value: float, name: str, dtype: DType | None = None) -> Variable:
-    """A slot of the shape of `primary`, with every element `value`."""
+    """Create a slot of the shape of `primary`, with every element equal to `value`."""
     element = primary.dtype if dtype is None else dtype
     dims: Dims = primary.shape.raw
 

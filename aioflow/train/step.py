@@ -1,4 +1,4 @@
-"""The global step: the variable that counts how many updates a model has had."""
+"""The global step: the variable that counts the updates of a model."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ __all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_o
 
 
 async def global_step(sess: aioflow.Session, global_step_tensor: Variable | Tensor) -> int:
-    """The value of the global step in `sess`."""
+    """Return the value of the global step in `sess`."""
     return int(await sess.run(global_step_tensor))
 
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
-    """The graph's global step: the one in its collection, or the node "global_step:0"; None where there is none.
+    """Return the graph's global step, or None if it has none.
+
+    It is the one in the graph's collection, or else the global variable named "global_step".
 
     Raises:
-        InvalidArgumentError: the collection has several.
+        InvalidArgumentError: the collection has several entries.
         DTypeError: it is not an integer, or not a scalar.
     """
     owner = default_graph() if graph is None else graph
@@ -41,10 +43,10 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
 
 
 def create_global_step(graph: Graph | None = None) -> Variable:
-    """A new global step: an int64 variable "global_step" (in the open variable scope) that starts at 0.
+    """Create the global step: an int64 variable "global_step" (in the open variable scope) that starts at 0.
 
     Raises:
-        AlreadyExistsError: the graph has one.
+        AlreadyExistsError: the graph already has a global step.
     """
     owner = default_graph() if graph is None else graph
     if get_global_step(owner) is not None:
@@ -55,7 +57,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
-    """The graph's global step, made where there is none."""
+    """Return the graph's global step; create it if it is missing."""
     found = get_global_step(graph)
     return create_global_step(graph) if found is None else found
 

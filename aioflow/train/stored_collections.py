@@ -1,4 +1,4 @@
-"""The collections of a graph as they are stored with it: `CollectionDef` messages."""
+"""Storage of a graph's collections as `CollectionDef` messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioflow.train.queue_runner import QueueRunner
 __all__ = ["Collections", "written_collections", "written_contexts"]
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
-_OWN: Final = "__"  # how the names of those begin that are of use to the library alone
+_OWN: Final = "__"  # prefix of the collections that are internal to the library
 _NONE: Final = "what has no form there"
 _OF_VARIABLES: Final = frozenset(
     {
@@ -34,7 +34,7 @@ _OF_VARIABLES: Final = frozenset(
         GraphKeys.BIASES,
     }
 )
-# What is of no use without the Python objects that it was made of, or is made with the saver of the whole.
+# Collections handled separately: branches and loops, and savers, which the import of a meta graph creates.
 _LEFT: Final = frozenset({*CONTEXTS, GraphKeys.SAVERS})
 _CLASSES: Final[Mapping[int, Any]] = {
     vars(kind)["code"]: kind for kind in vars(errors).values() if isinstance(kind, type) and "code" in vars(kind)
@@ -42,11 +42,16 @@ _CLASSES: Final[Mapping[int, Any]] = {
 
 
 def written_collections(graph: Graph, names: Iterable[Any], nodes: set[str], into: Message) -> None:
-    """Give the map of CollectionDef messages what has a form there: variables, runners, savers, nodes, texts, numbers.
-    A collection with anything else, or of several kinds, is left out, and that is logged.
+    """Write collections into a map of CollectionDef messages.
+
+    Variables, runners, savers, nodes, strings and numbers can be stored. A collection with anything else, or of several
+    kinds, is left out and logged.
 
     Args:
-        nodes: Those that are stored; what names others is left out.
+        graph: The graph.
+        names: Keys of the collections.
+        nodes: Names of the stored nodes; references to others are left out.
+        into: The map.
     """
     for name in sorted(name for name in names if isinstance(name, str) and not name.startswith(_OWN)):
         items = [_form(item, nodes) for item in graph.get_collection(name)]
@@ -58,11 +63,13 @@ def written_collections(graph: Graph, names: Iterable[Any], nodes: set[str], int
 
 
 def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str], into: Message) -> None:
-    """Give the map the branches and loops of the graph, in the collections where TensorFlow looks for them.
+    """Write the branches and loops of the graph into the map, in the collections where TensorFlow looks for them.
 
     Args:
-        names: Of the collections that are wanted; None for all.
-        nodes: Those that are stored.
+        graph: The graph.
+        names: Keys of the requested collections; None for all.
+        nodes: Names of the stored nodes.
+        into: The map.
     """
     for name, defs in context_defs(graph.get_operations(), nodes).items():
         if names is None or name in names:
@@ -70,13 +77,13 @@ def written_contexts(graph: Graph, names: Iterable[Any] | None, nodes: set[str],
 
 
 def _form(item: Any, nodes: set[str]) -> tuple[str, Any]:
-    """Which kind of list it goes in, and as what; "" for what there is nothing of in the stored nodes."""
+    """Return the list kind and the stored value of an item; "" for an item without a counterpart in the nodes."""
     if isinstance(item, Variable):
         return "bytes_list", to_bytes(item.to_proto())
     if isinstance(item, QueueRunner):
         return "bytes_list", to_bytes(_runner_def(item))
     if isinstance(item, MutableHashTable):
-        return "", None  # what restores it tells of it
+        return "", None  # the restore nodes identify the table
     if hasattr(item, "as_saver_def"):
         stored = item.as_saver_def()
         return ("bytes_list", to_bytes(stored)) if stored is not None else ("", None)
@@ -101,10 +108,11 @@ def _runner_def(runner: QueueRunner) -> Message:
 
 
 class Collections:
-    """Collections on their way into a graph.
+    """Import of stored collections into a graph.
 
     Args:
-        scope: What stands before the stored names: "" or a name that ends with "/".
+        graph: The graph.
+        scope: Prefix of the stored names: "" or a name that ends with "/".
     """
 
     def __init__(self, graph: Graph, scope: str) -> None:
@@ -113,11 +121,11 @@ class Collections:
         self._variables: dict[str, Variable] = {}
 
     def add(self, stored: Mapping[str, Message]) -> None:
-        """Give the graph what the messages hold.
+        """Add the contents of the messages to the graph.
 
         Raises:
-            NotFoundError: one names what the graph does not have.
-            DataLossError: one is damaged.
+            NotFoundError: a message refers to a node that the graph lacks.
+            DataLossError: a message is damaged.
         """
         conds, loops = (
             [parse(kind, value) for value in (stored[name].bytes_list.value if name in stored else ())]
@@ -145,7 +153,7 @@ class Collections:
         return self._runner(parse("QueueRunnerDef", value)) if name == GraphKeys.QUEUE_RUNNERS else value
 
     def _variable(self, stored: Message) -> Variable:
-        """The variable: one object, however many collections it is in."""
+        """Return the variable: one object, however many collections contain it."""
         name = stored.variable_name
         if name not in self._variables:
             with self.graph.as_default():

@@ -1,8 +1,8 @@
-"""How the gradients of several replicas come together at a variable: the first that come, or in the order of workers.
+"""Collection of the gradients of several replicas: the first to arrive, or all in worker order.
 
-A sum of floats depends on its order. Where the first m of n count, the order is that in which they come. Where every
-worker counts each step, each has an accumulator of its own, which takes one gradient a step, and these are added up in
-the order of workers: the same gradients then give the same bits, whoever was first.
+A sum of floats depends on its order. If the first m of n gradients count, they are added in order of arrival. If every
+worker counts in each step, each has an accumulator of its own, which takes one gradient per step. These are added in
+worker order, so equal gradients give bit-identical results, whatever the order of arrival.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Accumulator = ConditionalAccumulator | SparseConditionalAccumulator
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The nodes that bring the gradients of a variable together.
+    """The nodes that collect the gradients of a variable.
 
     Attributes:
-        given: This replica's gradient is in.
-        taken: The mean of all.
-        accumulators: Where they are until then.
+        given: Node that is done when this replica's gradient has been added.
+        taken: Mean of the gradients.
+        accumulators: Accumulators that hold the gradients until then.
     """
 
     given: Operation
@@ -40,18 +40,22 @@ class Gathered:
 
 
 def gather_the_first(gradient: Gradient, variable: Variable, local_step: Tensor, count: int) -> Gathered:
-    """The mean of the first `count` gradients of a step; of a row, that of those among them which have it."""
+    """Collect the mean of the first `count` gradients of a step.
+
+    The mean of a sparse row is over those gradients that contain the row.
+    """
     accumulator = _accumulator(gradient, variable, "", "MEAN")
     return Gathered(_give(accumulator, gradient, local_step), _take(accumulator, variable, count), [accumulator])
 
 
 class RollCall:
-    """Numbered workers say that their gradients are in, and the chief takes none before all have said so.
+    """A check that all indexed workers have added their gradients before the chief takes any.
 
-    A chief that dies while it waits for the slowest has then taken nothing from the others.
+    A chief that dies while it waits for the slowest worker has then taken nothing from the others.
 
     Args:
-        worker, workers: The number of this one, and how many there are.
+        worker: Index of this worker.
+        workers: Number of workers.
     """
 
     def __init__(self, worker: int, workers: int) -> None:
@@ -62,12 +66,12 @@ class RollCall:
         self._all_in = self.accumulator.take_grad(workers)
 
     def answer(self, given: Sequence[Operation], local_step: Tensor) -> Operation:
-        """Say so, after these nodes."""
+        """Report, after the nodes `given`, that this worker's gradients have been added."""
         with self._all_in.graph.control_dependencies(given):
             return self.accumulator.apply_grad(1, local_step)
 
     def gather(self, gradient: Gradient, variable: Variable, local_step: Tensor) -> Gathered:
-        """The mean over all workers, added up from worker 0 on."""
+        """Collect the mean over all workers, added up in worker order."""
         accumulators = [_accumulator(gradient, variable, f"_{index}", "FIRST") for index in range(self.workers)]
         given = _give(accumulators[self.worker], gradient, local_step)
         with variable.graph.control_dependencies([self._all_in]):

@@ -1,4 +1,4 @@
-"""What a replica of synchronous training does in each new session, as a hook."""
+"""A hook that prepares each new session of a replica in synchronous training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioflow.train.queue_runner import QueueRunner
 
 __all__ = ["Preparation", "SyncReplicasHook"]
 
-_PATIENCE: Final = 2.0  # seconds; who is silent for longer is dead to his peers, too
+_PATIENCE: Final = 2.0  # seconds; the other tasks, too, treat a peer as dead after this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Preparation:
     """The nodes that prepare a session.
 
     Attributes:
-        missing: The names of variables without a value.
-        initialize: Comes first.
-        tokens, runner: The first tokens, and what hands out those of each step; for the chief alone.
-        leave: What a replica other than the chief leaves to the others at the end of its training.
-        replicas: How many live; for the chief of elastic training.
-        shared: The jobs whose tasks hold variables, and are no replicas.
+        missing: Names of variables without a value.
+        initialize: Op that runs first.
+        tokens, runner: First tokens, and the runner that hands out those of each step; only for the chief.
+        replicas: Number of live replicas; only for the chief of elastic training.
+        shared: Jobs whose tasks hold variables and are not replicas.
+        leave: Op that returns a token to the other replicas at the end of training; not for the chief.
     """
 
     missing: Tensor
@@ -45,11 +45,12 @@ class Preparation:
 
 
 class SyncReplicasHook(SessionRunHook):
-    """What `SyncReplicasOptimizer.make_session_run_hook` gives.
+    """The hook that `SyncReplicasOptimizer.make_session_run_hook` returns.
 
     Args:
-        prepare: Makes the nodes, once the training step has been built.
-        health: Says of each replica how it is, for elastic training; that of the session by default.
+        prepare: Function that makes the nodes, called once the training step has been built.
+        health: Async function that returns the state of each replica, for elastic training; by default that of the
+            session.
     """
 
     def __init__(self, prepare: Callable[[], Preparation], health: Health | None = None) -> None:
@@ -58,7 +59,7 @@ class SyncReplicasHook(SessionRunHook):
         self._preparation: Preparation | None = None
 
     def begin(self) -> None:
-        """Make what is missing in the graph.
+        """Add the missing nodes to the graph.
 
         Raises:
             InvalidArgumentError: `apply_gradients` has not been called.
@@ -67,10 +68,10 @@ class SyncReplicasHook(SessionRunHook):
             self._preparation = self._prepare()
 
     async def after_create_session(self, session: aioflow.Session, coord: Coordinator | None) -> None:
-        """Prepare the session; the chief's runner, and what watches the replicas, become tasks of `coord`.
+        """Prepare the session. The chief's runner and the polling of replicas become tasks of `coord`.
 
         Raises:
-            FailedPreconditionError: `begin` has not been called, or there are variables without a value.
+            FailedPreconditionError: `begin` has not been called, or variables have no value.
         """
         nodes = self._preparation
         if nodes is None:
@@ -95,13 +96,13 @@ class SyncReplicasHook(SessionRunHook):
             owner.start(watch.run(owner), attendant=True)
 
     async def end(self, session: aioflow.Session) -> None:
-        """Leave a token to the others, which they need to see that the training has ended.
+        """Leave a token to the other replicas, which need it to see that the training has ended.
 
-        A replica that is quick may have made the last updates alone: then one that was late in the meantime waits for a
-        token that is never handed out, since an update takes gradients of others.
+        A fast replica may make the last updates alone. A slow replica then waits for a token that is never handed out,
+        because no update takes its gradients.
         """
         if self._preparation is not None and self._preparation.leave is not None:
-            with suppress(OpError):  # the chief has ended before, and has closed the queue
+            with suppress(OpError):  # the chief may have ended before and closed the queue
                 await session.run(self._preparation.leave, options=RunOptions(timeout=_PATIENCE))
 
     def _watch(self, nodes: Preparation, session: aioflow.Session) -> Watch | None:

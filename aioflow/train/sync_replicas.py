@@ -1,8 +1,9 @@
 """Synchronous training between replicas (OSDI'16, 4.4): all gradients of a step are averaged before they are applied.
 
-Each replica adds its gradients to accumulators on the parameter servers, with the step for which it has computed them,
-and waits for a token. The chief takes what is enough, updates the variables, and hands out tokens that carry the new
-step. With more replicas than gradients a step needs, the others are backup workers: what they bring late is stale.
+Each replica adds its gradients to accumulators on the parameter servers, tagged with the step they were computed for,
+and waits for a token. The chief takes the number needed, updates the variables, and hands out tokens that carry the
+new step. If there are more replicas than a step needs gradients, the rest are backup workers: late gradients are stale
+and are dropped.
 """
 
 from __future__ import annotations
@@ -34,31 +35,32 @@ __all__ = ["SyncReplicasOptimizer"]
 
 
 class SyncReplicasOptimizer(WrappingOptimizer):
-    """Averages the gradients of several replicas, and has another optimizer apply them in one go.
+    """An optimizer that averages the gradients of several replicas and has another optimizer apply the mean.
 
-    Each replica builds the same graph, with its variables on parameter servers, and runs what `apply_gradients` gives.
-    The chief runs the queue runner besides; `make_session_run_hook` does all that is to be done in a new session.
+    Each replica builds the same graph, with its variables on parameter servers, and runs the result of
+    `apply_gradients`. The chief also runs the queue runner. The hook of `make_session_run_hook` prepares each new
+    session.
 
     Args:
-        opt: What computes and applies gradients.
-        replicas_to_aggregate: How many gradients a step needs: the first that come count.
-        total_num_replicas: How many replicas there are; as many by default. Of more, the others are backup workers;
-            fewer compute several gradients a step.
-        variable_averages, variables_to_average: Moving averages to keep after each step, and of which variables.
-        worker_index: The number of this replica, from 0 on. Then each replica gives one gradient a step, and they are
-            added up in the order of these numbers: the same gradients give the same bits. Without it the order is that
-            in which they come. All replicas have a number, or none has.
-        elastic: A step needs no more gradients than there are replicas that live, but at least one: where one has gone
-            the others go on, and one that comes is taken in. The hook of the chief, which has to live itself, sees to
-            it. Each replica gives one gradient a step, and has no number.
+        opt: Optimizer that computes and applies the gradients.
+        replicas_to_aggregate: Number of gradients per step; the first to arrive count.
+        total_num_replicas: Number of replicas, by default `replicas_to_aggregate`. If it is larger, the others are
+            backup workers; if smaller, replicas compute several gradients per step.
+        variable_averages, variables_to_average: Moving averages to update after each step, and their variables.
+        worker_index: Index of this replica, from 0. Each replica then contributes one gradient per step, and the sum is
+            made in index order, so equal gradients give bit-identical results. Without it, they are added in order of
+            arrival. Either all replicas have an index or no replica does.
+        elastic: Let a step need no more gradients than there are live replicas, but at least one. If a replica goes,
+            the others continue; a new replica is included. The chief's hook does this, so the chief itself must live.
+            Each replica contributes one gradient per step and has no index.
 
     Attributes (after `apply_gradients`):
-        chief_init_op, local_step_init_op: What the chief, or another replica, runs first in a session. The chief's goes
-            on from the present global step, also where that has been restored from an earlier one.
-        ready_for_local_init_op: The names of the variables that must have a value before.
+        chief_init_op, local_step_init_op: Ops that the chief, or another replica, runs first in a session. The chief's
+            continues from the current global step, also after a restore to an earlier one.
+        ready_for_local_init_op: Names of the variables that must have a value before.
 
     Raises:
-        DTypeError, InvalidArgumentError: the numbers do not fit together.
+        DTypeError, InvalidArgumentError: the numbers are invalid or inconsistent.
     """
 
     def __init__(
@@ -101,11 +103,12 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         global_step: Variable | None = None,
         name: str | None = None,
     ) -> Operation:
-        """A node that hands this replica's gradients in, and waits until the variables have been updated.
+        """Return a node that submits this replica's gradients and waits until the variables have been updated.
 
         Args:
-            grads_and_vars: Pairs as `compute_gradients` gives them.
-            global_step: Counts the updates. It tells which gradients are stale.
+            grads_and_vars: Pairs as returned by `compute_gradients`.
+            global_step: Variable that counts the updates. It determines which gradients are stale.
+            name: Ignored.
 
         Raises:
             InvalidArgumentError: there are no pairs, or no global step.
@@ -126,7 +129,8 @@ class SyncReplicasOptimizer(WrappingOptimizer):
             given = [found.given for found in gathered if found]
             accumulators = [accumulator for found in gathered if found for accumulator in found.accumulators]
             with graph.device(global_step.device), graph.name_scope(None):
-                # All are taken before any is applied: where the wait for one is ended, no update is left half-done.
+                # All gradients are taken before any is applied: if a pending take is cancelled, no update is left
+                # half-done.
                 means = iter(tuple_([found.taken for found in gathered if found]))
                 averaged = [(next(means) if found else None, v) for found, (_, v) in zip(gathered, pairs, strict=True)]
                 update = self._opt.apply_gradients(averaged, global_step)
@@ -142,7 +146,8 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         return train
 
     def _make_local_step(self, graph: Graph, global_step: Variable) -> Variable:
-        with graph.colocate_with(no_op()):  # on this worker, whatever the device function does with variables
+        # On this worker, whatever the device function does with variables: the no-op carries the current device.
+        with graph.colocate_with(no_op()):
             return Variable(
                 0,
                 trainable=False,
@@ -186,11 +191,11 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         )
 
     def _make_runner(self, update: Operation, accumulators: Sequence[Accumulator]) -> QueueRunner:
-        """The chief's loop: gradients are taken and applied, and then each replica gets the token of the next step."""
+        """Build the chief's loop: take gradients, apply them, then hand out the tokens of the next step."""
         graph = update.graph
         with graph.control_dependencies([update]):
             next_step = self._step().read_value()
-            # What was taken may have changed nothing: then gradients of the same step are wanted once more.
+            # The optimizer may skip the update: then the accumulators must accept gradients of the same step again.
             again = cast_to(next_step, dtypes.int64)
             ready = _beside(accumulators, lambda accumulator: accumulator.go_back(again)) if self._opt.may_skip else []
         with graph.control_dependencies([update, *ready]):
@@ -213,10 +218,10 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         reset = [] if self._living is None else [self._living.reset]
         self.chief_init_op = group(self.local_step_init_op, *restarts, *opened, *reset)
 
-    # -- what the chief does ------------------------------------------------------------------------------------------
+    # -- tasks of the chief -------------------------------------------------------------------------------------------
 
     def get_chief_queue_runner(self) -> QueueRunner:
-        """The runner for the chief: it updates the variables and hands out tokens. When it stops, so do all replicas.
+        """Return the chief's runner, which updates the variables and hands out tokens. If it stops, so do all replicas.
 
         Raises:
             InvalidArgumentError: `apply_gradients` has not been called.
@@ -226,18 +231,20 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         return self._runner
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> Operation:
-        """The node with which the chief hands out the first tokens, before any update.
+        """Return the node with which the chief hands out the first tokens, before any update.
+
+        Each token lets a replica compute another gradient before the first update. If there are fewer replicas than a
+        step needs gradients, at least the difference must be handed out.
 
         Args:
-            num_tokens: How many; -1 for `replicas_to_aggregate`. Each lets a replica compute another gradient before
-                the first update; where there are fewer replicas than a step needs gradients, it takes as many tokens as
-                are missing. Of elastic training -1 is one for each that lives. Where workers have numbers, -1 is one
-                for each but the chief: whoever waits for a token of an earlier chief computes its gradient again. Of
-                others it does not count, as the second of a step.
+            num_tokens: Number of tokens, or -1 for the default: `replicas_to_aggregate`; in elastic training, one per
+                live replica; with worker indices, one per replica except the chief. In that case a worker that still
+                waits for a token of an earlier chief computes its gradient again; the gradient of another worker is the
+                second of its step and does not count.
 
         Raises:
-            InvalidArgumentError: they are too few, `apply_gradients` has not been called, or workers have numbers and
-                some would get more than others.
+            InvalidArgumentError: there are too few tokens, they cannot be split evenly among indexed workers, or
+                `apply_gradients` has not been called.
         """
         step = self._step()
         queues, count = self._queues, num_tokens
@@ -259,21 +266,21 @@ class SyncReplicasOptimizer(WrappingOptimizer):
     def make_session_run_hook(
         self, is_chief: bool, num_tokens: int = -1, *, health: Health | None = None
     ) -> SyncReplicasHook:
-        """A hook that prepares each new session: the local step, and for the chief the accumulators, tokens and runner.
+        """Return a hook that prepares each new session: local step, and for the chief accumulators, tokens and runner.
 
         Args:
-            is_chief: Whether this replica is the one that applies the gradients.
+            is_chief: Whether this replica applies the gradients.
             num_tokens: See `get_init_tokens_op`.
-            health: Of elastic training, an async function that says of each replica how it is, as `Session.health`
-                does; asked every second. By default a replica is a task of a job that holds no variables, and it lives
-                while its server answers.
+            health: For elastic training, an async function that returns the state of each replica, as `Session.health`
+                does; called every second. By default the replicas are the tasks of jobs that hold no variables, and a
+                replica is alive while its server answers.
         """
         return SyncReplicasHook(lambda: self._preparation(is_chief, num_tokens), health)
 
     def _preparation(self, is_chief: bool, num_tokens: int) -> Preparation:
         if not is_chief:
             step = self._step()
-            # With numbers, each worker has tokens of its own.
+            # Indexed workers have a queue each, so no other worker could use the token.
             leave = _enqueue(self._queues, step.read_value(), 1) if self._worker is None else None
             return Preparation(self.ready_for_local_init_op, self.local_step_init_op, leave=leave)
         runner, tokens = self.get_chief_queue_runner(), self.get_init_tokens_op(num_tokens)
@@ -320,14 +327,14 @@ def _check_elastic(index: int | None, needed: int, total: int) -> None:
 
 
 def _enqueue(queues: Sequence[FIFOQueue], step: Tensor, count: int | Tensor) -> Operation:
-    """Tokens of that step, the same number in each queue; so many in all."""
+    """Enqueue `count` tokens of that step in all, the same number in each queue."""
     each = make("ExpandDims", count, 0) if isinstance(count, Tensor) else [count // len(queues)]
     tokens = make("Fill", each, step)
     return group(*[queue.enqueue_many([tokens]) for queue in queues])
 
 
 def _beside(accumulators: Sequence[Accumulator], make_node: Callable[[Accumulator], Operation]) -> list[Operation]:
-    """A node for each accumulator, on its device."""
+    """Return a node for each accumulator, on its device."""
     made = []
     for accumulator in accumulators:
         with accumulator.accumulator_ref.graph.device(accumulator.accumulator_ref.device):
@@ -336,7 +343,7 @@ def _beside(accumulators: Sequence[Accumulator], make_node: Callable[[Accumulato
 
 
 def _reopened(queue: FIFOQueue) -> Tensor:
-    """A queue that the last chief has closed is dropped: the next step finds a new one in its place."""
+    """Drop the queue if an earlier chief has closed it, so that the next step finds a new one under its name."""
 
     def drop() -> Tensor:
         with queue.queue_ref.graph.control_dependencies([make_op("DestroyResourceOp", queue.queue_ref)]):

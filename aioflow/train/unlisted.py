@@ -1,8 +1,8 @@
-"""Checkpoints that no state file names: not yet, because they are being written, or no longer, until they are deleted.
+"""Checkpoints that no state file names: those being written, and those about to be deleted.
 
-No retention ever looks at them. So a file beside the checkpoint marks it for that time. The file is locked for as long
-as its process lives (`formats/temporary_files.py`): the next save of the same run removes checkpoints whose marks have
-no living process. In a store there are no locks, and nothing is marked.
+Retention never sees them, so a file beside the checkpoint marks it in the meantime. The file is locked while its
+process lives (`formats/temporary_files.py`). The next save of the same run removes checkpoints whose marks have no
+living process. Stores have no locks, so nothing is marked there.
 
 Everything here blocks.
 """
@@ -31,13 +31,13 @@ _MARK: Final = ".unlisted"
 
 
 class UnlistedCheckpoint:
-    """A checkpoint between the beginning of its save and the state file that names it.
+    """A checkpoint between the start of its save and the state file that names it.
 
     Args:
-        prefix: Its prefix.
-        latest_filename: The state file that is to name it.
-        graph_suffix: Suffix of the file of the graph beside it.
-        is_listed: Whether a state file is to name it.
+        prefix: Prefix of the checkpoint.
+        latest_filename: Name of the state file.
+        graph_suffix: Suffix of the graph's file.
+        is_listed: Whether the state file will name the checkpoint.
     """
 
     def __init__(self, prefix: str, latest_filename: str | None, graph_suffix: str, is_listed: bool) -> None:
@@ -45,56 +45,57 @@ class UnlistedCheckpoint:
         self._latest_filename = latest_filename
         self._graph_suffix = graph_suffix
         self._is_listed = is_listed
-        self._is_new = False  # one that is replaced was there before, and may be in use
+        self._is_new = False  # a checkpoint that is replaced existed before and may be in use
         self._marks = ExitStack()
 
     def begin(self, kept: Collection[str]) -> None:
-        """Remove what killed processes have left of this run, and mark the checkpoint, which is about to be written.
+        """Remove what killed processes of this run have left, and mark the checkpoint that is about to be written.
 
-        Args:
-            kept: Prefixes that stay in any case, beside those that the state file names.
+        `kept` are prefixes that are never removed, in addition to those that the state file names.
         """
-        with suppress(OSError, ValueError, OpError):  # what is wrong with the place is reported by the writer
+        with suppress(OSError, ValueError, OpError):  # the writer reports problems with the folder
             if is_url(self._prefix):
                 self._is_new = not checkpoint_exists(self._prefix)
                 return
             path = local_path(self._prefix)
             path.parent.mkdir(parents=True, exist_ok=True)
-            with locked_folder(path.parent):  # so that whoever removes checkpoints sees the mark, or has ended before
-                with suppress(OSError, OpError):  # it is only for tidiness
+            # Under the lock, a process that removes checkpoints either sees the mark or has already ended.
+            with locked_folder(path.parent):
+                with suppress(OSError, OpError):  # cleaning up is optional
                     self._remove_left(path, kept)
                 self._is_new = not checkpoint_exists(self._prefix)
                 self._mark(self._prefix, can_be_removed=self._is_new and self._is_listed)
 
     def mark(self, doomed: Iterable[str]) -> None:
-        """Mark checkpoints that the state file is about to name no longer, until they have been deleted."""
-        with suppress(OSError, ValueError, OpError):  # the disk may be full, and they are about to go
+        """Mark checkpoints that the state file is about to drop, until they have been deleted."""
+        with suppress(OSError, ValueError, OpError):  # the disk may be full, and these are about to be deleted
             for prefix in doomed:
                 if not is_url(prefix):
                     self._mark(prefix, can_be_removed=True)
 
     def abandon(self) -> None:
-        """Remove the checkpoint, whose save has failed or was cancelled, unless it was there before."""
-        with suppress(OSError, ValueError, OpError), self._marks, ExitStack() as stack:  # the cause is on its way
+        """Remove the checkpoint, whose save has failed or was cancelled, unless it existed before."""
+        # The caller is about to raise the cause: an error of the removal must not hide it.
+        with suppress(OSError, ValueError, OpError), self._marks, ExitStack() as stack:
             if not self._is_new:
                 return
             if not is_url(self._prefix):
                 path = local_path(self._prefix)
                 stack.enter_context(locked_folder(path.parent))
-                self.close()  # the others that are found are of other saves
+                self.close()  # marks found from here on belong to other saves
                 if any(prefix == path.name for _, prefix in _marks(path)):
                     return
             if not _listed(self._prefix, [self._latest_filename], []):
                 remove_checkpoint(self._prefix, meta_graph_suffix=self._graph_suffix)
 
     def close(self) -> None:
-        """Remove the marks: the state file names the checkpoint now, and what was doomed is gone."""
+        """Remove the marks: the state file names the checkpoint, and doomed checkpoints have been deleted."""
         self._marks.close()
 
     def _mark(self, prefix: str, can_be_removed: bool) -> None:
         path = local_path(prefix)
         mark = self._marks.enter_context(temporary_file(path.with_name(path.name + _MARK)))
-        if can_be_removed:  # a mark without contents only tells others that the checkpoint is being written
+        if can_be_removed:  # an empty mark only tells others that the checkpoint is being written
             content = json.dumps([self._latest_filename, self._graph_suffix])
             os.write(mark.file.fileno(), content.encode())
 
@@ -106,7 +107,7 @@ class UnlistedCheckpoint:
             if prefix in living:
                 continue
             unlisted = str(path.with_name(prefix))
-            with suppress(ValueError):  # it is empty, or the disk was full
+            with suppress(ValueError):  # the mark is empty, also if the disk was full
                 state, graph_suffix = json.loads(mark.read_bytes())
                 if not _listed(unlisted, [state, self._latest_filename], kept):
                     remove_checkpoint(unlisted, meta_graph_suffix=graph_suffix)
@@ -114,13 +115,13 @@ class UnlistedCheckpoint:
 
 
 def _marks(path: Path) -> list[tuple[Path, str]]:
-    """The marks of a run, each with the name of its checkpoint."""
+    """Return the marks of a run, each with the name of its checkpoint."""
     mark = re.compile(rf"\.({family_of(path.name)}){re.escape(_MARK)}\.[0-9a-f]{{12}}\.tmp")
     return [(path.with_name(name), match[1]) for name in os.listdir(path.parent) if (match := mark.fullmatch(name))]
 
 
 def _listed(prefix: str, states: Iterable[str | None], kept: Collection[str]) -> bool:
-    """Whether a checkpoint is among those that are kept, or a state file of its folder names it."""
+    """Return whether a checkpoint is in `kept`, or a state file of its folder names it."""
     names = set(kept)
     for latest_filename in dict.fromkeys(states):
         state = get_checkpoint_state(folder_of(prefix), latest_filename)

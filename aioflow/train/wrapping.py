@@ -1,4 +1,4 @@
-"""Optimizers around another one: what they have in common is that the one inside has the slots."""
+"""Base class and helpers of optimizers that wrap another one, which owns the slots."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ __all__ = ["WrappingOptimizer", "collect_step", "only_if", "with_values"]
 
 
 class WrappingOptimizer(Optimizer):
-    """Base class of optimizers that have another one, `opt`, compute and apply the gradients.
+    """Base class of optimizers that delegate to another one, `opt`, to compute and apply the gradients.
 
     Args:
-        name: What its nodes are called; as those of `opt` by default.
+        opt: The inner optimizer.
+        use_locking: As in `Optimizer`.
+        name: Name of the nodes; by default that of `opt`.
 
     Raises:
         DTypeError: `opt` is not an optimizer.
@@ -34,34 +36,34 @@ class WrappingOptimizer(Optimizer):
         self.may_skip = opt.may_skip
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient | None, Variable]]:
-        """What the optimizer inside computes."""
+        """Return the gradients that the inner optimizer computes."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
-        """The variable that the optimizer inside keeps under `name` for `var`, or None."""
+        """Return the variable that the inner optimizer keeps under `name` for `var`, or None."""
         return self._opt.get_slot(var, name)
 
     def get_slot_names(self) -> list[str]:
-        """Names of its slots."""
+        """Return the slot names of the inner optimizer."""
         return self._opt.get_slot_names()
 
     def variables(self) -> list[Variable]:
-        """Its variables in the default graph, by name."""
+        """Return the inner optimizer's variables in the default graph, sorted by name."""
         return self._opt.variables()
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         self._opt._create_slots(var_list)
 
     def _own(self, name: str | None) -> str:
-        """What the node is called that applies gradients."""
+        """Return the name of the node that applies gradients."""
         return self.get_name() if name is None else name
 
     def _apply_inside(self, grads_and_vars: GradientsAndVariables, global_step: Any, own: str) -> Operation:
-        """What the optimizer inside makes of gradients, beside the node of that name."""
+        """Apply gradients with the inner optimizer, under a name derived from `own`."""
         return self._opt.apply_gradients(grads_and_vars, global_step, f"{own}-wrapped")
 
     def _prepare_branch(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
-        """Make the slots here, where they get the names that they have without a branch."""
+        """Create the slots outside of the branch, so that they get the same names as without it."""
         updated = [v for gradient, v in grads_and_vars if gradient is not None and hasattr(v, "handle")]
         if updated:
             graph: Graph = updated[0].graph
@@ -70,13 +72,14 @@ class WrappingOptimizer(Optimizer):
 
 
 def with_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradient:
-    """The gradient with other values, of the same rows if it has only some."""
+    """Return the gradient with changed values; a sparse gradient keeps its rows."""
     return gradient.with_values(change(gradient.values)) if isinstance(gradient, IndexedSlices) else change(gradient)
 
 
 def only_if(condition: Tensor, apply: Callable[[], Operation]) -> Operation:
-    """What `apply` makes, in a branch. It cannot be run by itself, so the collection of training steps has nothing of
-    it.
+    """Return a node that runs the result of `apply` if `condition` holds.
+
+    The node inside the branch cannot be run on its own, so it is removed from the collection of training steps.
     """
     collected = condition.graph.get_collection_ref(GraphKeys.TRAIN_OP)
     before = list(collected)
@@ -86,7 +89,7 @@ def only_if(condition: Tensor, apply: Callable[[], Operation]) -> Operation:
 
 
 def collect_step(*parts: Operation, own: str) -> Operation:
-    """All of these as one node of that name, in the collection of training steps."""
+    """Group the nodes into one named `own`, and add it to the collection of training steps."""
     step = group(*parts, name=own)
     step.graph.add_to_collection(GraphKeys.TRAIN_OP, step)
     return step

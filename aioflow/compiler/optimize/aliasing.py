@@ -1,8 +1,8 @@
-"""Which values must not come to share memory: a product of a matrix with its own transpose is computed by another
-routine of BLAS (syrk) than one of two equal matrices (gemm), and rounds otherwise.
+"""Analysis of values that must not come to share memory.
 
-So a rewrite that makes one value of two asks here first. The *roots* of a value are the nodes whose buffer it may be a
-view of, as `runtime/liveness.py` has it.
+BLAS computes the product of a matrix with its own transpose by another routine (syrk) than the product of two equal
+matrices (gemm), with different rounding. So a rewrite that merges two values checks this analysis first. The *roots* of
+a value are the nodes whose buffer it may be a view of, as in `runtime/liveness.py`.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from aioflow.work.letting_go import let_go
 
 __all__ = ["Aliasing"]
 
-_MANY: Final = 64  # roots: a chain of hundreds of branches that hand on what they get is not followed to its start
+_MANY: Final = 64  # roots: a chain of hundreds of branches that pass values on is not followed to its start
 _NONE: Final[frozenset[str]] = frozenset()
 
 
 class Aliasing:
-    """The roots of the values of a graph, and which of them a product reads side by side."""
+    """The roots of the values of a graph, and the pairs of roots that a product reads as its operands."""
 
     def __init__(self, graph: ClientGraph) -> None:
         self._fresh: dict[str, bool] = {}
         self._roots: dict[str, frozenset[str]] = {}
         self._apart: dict[str, set[str]] = {}
-        self._joined: dict[str, frozenset[str]] = {}  # roots that are those of other values by now
+        self._joined: dict[str, frozenset[str]] = {}  # roots that have been replaced by those of other values
         for node in graph.nodes.values():
             self._roots[node.name] = self._find_roots(node)
             if traits_of(node.op).multiplies and not graph.spec(node.inputs[0]).dtype.is_integer:
                 self._keep_apart(node)
 
     def let_go(self) -> None:
-        """Forget all, some at a time."""
+        """Release all data in batches, so that other threads can run."""
         let_go(self._roots, self._apart, self._joined)
 
     def may_join(self, name: str, other: str) -> bool:
-        """Whether the value of a node may be that of another one."""
+        """Return whether the value of a node may be replaced by that of another one."""
         mine, theirs = self._current(name), self._current(other)
         partners = self._resolved(p for root in mine for p in self._apart.get(root, ()))
         return partners.isdisjoint(theirs - mine)
 
     def join(self, name: str, other: str) -> None:
-        """The value of a node is that of another one from now on."""
+        """Record that the value of a node is replaced by that of another one."""
         mine, theirs = self._current(name), self._current(other)
         for root in mine - theirs:
             self._joined[root] = theirs
@@ -56,7 +56,7 @@ class Aliasing:
     def _find_roots(self, node: Node) -> frozenset[str]:
         if not node.inputs or self._is_fresh(node.op):
             return frozenset((node.name,))
-        # Around a loop, a value is not known yet where it enters the next iteration.
+        # In a loop, the values from NextIteration are not known yet.
         found = _NONE.union(*(self._roots.get(edge.node, _NONE) for edge in node.inputs))
         return found if 0 < len(found) <= _MANY else frozenset((node.name,))
 

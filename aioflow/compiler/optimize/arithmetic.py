@@ -1,13 +1,17 @@
-"""Arithmetic simplification: algebra that holds for the numbers a machine computes with, to the last bit (LLVM's
-"InstCombine" and grappler's arithmetic optimizer have such rules; here are those that need no "fast math").
+"""Arithmetic simplification by algebra that holds to the last bit for machine numbers.
 
-So x + 0.0, which makes -0.0 into 0.0, stays, while x - 0.0 goes; not (a < b) is a >= b for integers only, because of
-NaN; and a division by a power of two becomes a multiplication, which rounds the same quotient. (A signalling NaN may
-stay one where the operation would have made it quiet.) The 16-bit floats and complex numbers are left alone: their
-kernels compute in other types.
+LLVM's "InstCombine" and grappler's arithmetic optimizer have such rules; this module has those that need no "fast
+math". For example:
 
-The laws of an op stand on its definition (`Laws`); what holds for one op alone is a function of a node, in a table by
-op. x * x is not made a Square: on the CPU it is the same loop.
+- x + 0.0 stays, because it turns -0.0 into 0.0; x - 0.0 is removed.
+- not (a < b) becomes a >= b for integers only, because of NaN.
+- A division by a power of two becomes a multiplication, which rounds the same quotient.
+
+A signaling NaN may stay one where the operation would have made it quiet. The 16-bit floats and complex numbers are
+left alone, because their kernels compute in other types.
+
+The laws of an op are in its definition (`Laws`). A rule for a single op is a function of a node, in a table by op.
+x * x is not made a Square: on the CPU it is the same loop.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ _MANTISSA: Final = {dtypes.float32: 24, dtypes.float64: 53}  # bits
 
 
 def arithmetic(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph without operations that change nothing, and with cheaper ones for some that do."""
+    """Return the graph without operations that change nothing, and with some others replaced by cheaper ones."""
     return sweep(graph, _simplified)
 
 
@@ -69,7 +73,7 @@ def _is_exact(dtype: DType) -> bool:
 
 
 def _without_neutral(node: Node, rewriting: Rewriting, law: Neutral) -> Node | None:
-    """x * 1, x / 1, x - 0, x + 0 for integers, x and True, …: x."""
+    """Return x for x * 1, x / 1, x - 0, x + 0 for integers, x and True, …."""
     dtype = node.outputs[0].dtype
     neutral = law.floating if dtype.is_floating else law.whole
     if neutral is None or not _is_exact(dtype):
@@ -84,8 +88,9 @@ def _without_neutral(node: Node, rewriting: Rewriting, law: Neutral) -> Node | N
 
 
 def _is_all(constant: Array, value: Any, dtype: DType) -> bool:
-    """Whether all elements are `value`, and zeros of its sign."""
+    """Return whether all elements are `value`, zeros with the same sign."""
     if dtype.is_unsigned and value == -1:
+        # For unsigned integers -1 stands for all bits set.
         value = dtype.max
     if not constant.size or constant.reshape(-1)[0] != value or not (constant == value).all():
         return False
@@ -93,7 +98,7 @@ def _is_all(constant: Array, value: Any, dtype: DType) -> bool:
 
 
 def _keeps_shape(dims: Dims, other: tuple[int, ...]) -> bool:
-    """Whether what is broadcast with a tensor of shape `other` keeps its shape."""
+    """Return whether a value of shape `dims` keeps its shape when it is broadcast with a tensor of shape `other`."""
     if not other:
         return True
     if dims is None or len(dims) < len(other):
@@ -109,7 +114,7 @@ def _inner(node: Node, rewriting: Rewriting) -> Node:
 
 
 def _undone(node: Node, rewriting: Rewriting) -> Node | None:
-    """- -x, not not x: x."""
+    """Return x for - -x and not not x."""
     inner = _inner(node, rewriting)
     if inner.op != node.op or not _is_exact(node.outputs[0].dtype):
         return None
@@ -117,14 +122,15 @@ def _undone(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _done_already(node: Node, rewriting: Rewriting) -> Node | None:
-    """|(|x|)|, floor(floor(x)): the inner one."""
+    """Return the inner node for |(|x|)| and floor(floor(x))."""
     same = _inner(node, rewriting).op == node.op and _is_exact(node.outputs[0].dtype)
     return rewriting.copied(node, node.inputs[0], keeps_order=True) if same else None
 
 
 def _without_sign(node: Node, rewriting: Rewriting) -> Node | None:
-    """|-x| and, for integers, (-x)²: |x| and x². The square of a NaN has the NaN's sign."""
+    """Return |x| for |-x|, and x² for (-x)² with integers."""
     inner, dtype = _inner(node, rewriting), node.outputs[0].dtype
+    # The square of a NaN has the NaN's sign, so floats keep the negation.
     signed = dtype.is_integer and not dtype.is_unsigned
     if inner.op not in ("Neg", "Abs") or not (signed or (node.op == "Abs" and dtype in _WIDE)):
         return None
@@ -133,16 +139,17 @@ def _without_sign(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _with_itself(node: Node, rewriting: Rewriting) -> Node | None:
-    """max(x, x), x and x: x."""
+    """Return x for max(x, x) and x and x."""
     first, second = node.inputs
     same = first == second and _is_exact(node.outputs[0].dtype)
     return rewriting.copied(node, first, keeps_order=True) if same else None
 
 
 def _negation(node: Node, rewriting: Rewriting) -> Node | None:
-    """not (a < b): a >= b. Floats have no such order: NaN is neither less nor not less."""
+    """Return a >= b for not (a < b)."""
     inner = _inner(node, rewriting)
     laws = traits_of(inner.op).laws
+    # Floats have no total order: NaN is neither less nor not less.
     if not laws.opposite or not (laws.total or rewriting.spec(inner.inputs[0]).dtype.is_integer):
         return None
     return rewriting.remade(node, laws.opposite, inner.inputs, **inner.attrs)
@@ -152,13 +159,14 @@ def _negation(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _division(node: Node, rewriting: Rewriting) -> Node | None:
-    """x / 2ⁿ: x * 2⁻ⁿ. Both round the same real number, if 2⁻ⁿ is a normal number itself."""
+    """Return x * 2⁻ⁿ for x / 2ⁿ. Both round the same real number, if 2⁻ⁿ is a normal number itself."""
     dtype, divisor = node.outputs[0].dtype, rewriting.constant(node.inputs[1])
     if divisor is None or not divisor.size or dtype not in _WIDE:
         return None
     with np.errstate(all="ignore"):
         reciprocal = np.asarray(dtype.np_dtype.type(1) / divisor)
         usable = np.isfinite(reciprocal) & (np.abs(reciprocal) >= np.finfo(dtype.np_dtype).tiny)
+    # A mantissa of 0.5 identifies a power of two.
     if not usable.all() or not (np.abs(np.frexp(divisor)[0]) == 0.5).all():
         return None
     control = rewriting.node(node.inputs[1]).control
@@ -167,8 +175,10 @@ def _division(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _choice(node: Node, rewriting: Rewriting) -> Node | None:
-    """A choice that a constant makes: what is chosen. What is not chosen is still waited for if it has effects, and may
-    turn out not to fit where its shape is not known.
+    """Return the chosen value of a choice by a constant.
+
+    Not simplified if a shape is unknown, because the value that is not chosen may turn out not to fit. Effects of that
+    value still happen.
     """
     condition = rewriting.constant(node.inputs[0])
     if condition is None or not condition.size or condition.min() != condition.max():
@@ -181,7 +191,7 @@ def _choice(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _cast(node: Node, rewriting: Rewriting) -> Node | None:
-    """A cast to the same dtype: nothing. A cast of one that loses nothing: a cast of what that one casts."""
+    """Simplify a cast to the same dtype, or a cast of a lossless cast."""
     source, target = node.attrs["SrcT"], node.attrs["DstT"]
     if source is target:
         return rewriting.copied(node, node.inputs[0], keeps_order=True)
@@ -191,7 +201,7 @@ def _cast(node: Node, rewriting: Rewriting) -> Node | None:
     first = inner.attrs["SrcT"]
     if first is target:
         return rewriting.copied(node, inner.inputs[0], keeps_order=True)
-    # What a float outside the range of an integer becomes depends on the float's type.
+    # The result for a float outside the range of an integer depends on the float's type.
     same = not target.is_integer or not source.is_floating or _loses_nothing(first, target)
     plain = same and _is_exact(target) and not node.attrs.get("Truncate")
     if not plain or not rewriting.facts.is_compact(inner.inputs[0]):
@@ -200,7 +210,7 @@ def _cast(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _loses_nothing(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`."""
+    """Return whether every value of `source` is one of `target`."""
     if source.is_bool or source is target:
         return source is target or target.is_integer or target in _WIDE
     if source.is_integer and target.is_integer:
@@ -215,7 +225,7 @@ def _sum_of_one(node: Node, rewriting: Rewriting) -> Node | None:
     return rewriting.copied(node, node.inputs[0], keeps_order=True) if alone else None
 
 
-# What holds for one op alone; what its algebra says comes first.
+# Rules for single ops. The laws of the op are tried first.
 _RULES: Final[Mapping[str, Rule]] = {
     "Abs": _without_sign,
     "AddN": _sum_of_one,

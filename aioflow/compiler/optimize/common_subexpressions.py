@@ -1,8 +1,8 @@
-"""Common subexpression elimination, after Click ("Global code motion, global value numbering", PLDI 1995; whitepaper
-5.1): nodes that do the same with the same inputs become one.
+"""Common subexpression elimination: nodes that do the same with the same inputs become one.
 
-One sweep in topological order is enough for chains, since the inputs of a node are those of what is kept by then. What
-a node waits for is part of what it does: that is what keeps the nodes of two branches, or of two iterations, apart.
+After Click, "Global code motion, global value numbering" (PLDI 1995); whitepaper 5.1. One sweep in topological order
+suffices for chains, since the inputs of a node are already those of the kept nodes. Control inputs are part of the
+comparison, which keeps the nodes of two branches or of two iterations apart.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from aioflow.work.letting_go import let_go
 
 __all__ = ["common_subexpressions"]
 
-_SAMPLE: Final = 64  # elements of a constant that its hash looks at
-_WITHOUT_EFFECT: Final = frozenset({"_gradient_op_type"})  # attributes that matter only while a graph is built
+_SAMPLE: Final = 64  # elements of a constant that enter its hash
+_WITHOUT_EFFECT: Final = frozenset({"_gradient_op_type"})  # attributes that matter only during graph construction
 _Key: TypeAlias = tuple[Hashable, ...]
 
 
 def common_subexpressions(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with each value computed once; of equal nodes the first stays."""
+    """Return the graph with each value computed once; of equal nodes the first stays."""
     rewriting = Rewriting(graph)
     kept: dict[_Key, Node] = {}
     for origin in graph.nodes.values():
@@ -44,7 +44,7 @@ def common_subexpressions(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph
 
 
 def _key(node: Node, rewriting: Rewriting) -> _Key | None:
-    """What two nodes have in common if they do the same; None where that cannot be compared."""
+    """Return a key that is equal for nodes that do the same, or None if the node cannot be compared."""
     attrs = tuple((n, _frozen(v)) for n, v in sorted(node.attrs.items()) if n not in _WITHOUT_EFFECT)
     control = frozenset(node.control)
     key = (node.op, _inputs(node, rewriting), control, node.device, node.outputs, attrs)
@@ -56,15 +56,16 @@ def _key(node: Node, rewriting: Rewriting) -> _Key | None:
 
 
 def _inputs(node: Node, rewriting: Rewriting) -> tuple[Edge, ...]:
-    """The inputs, in one order where it does not matter. For floats it does: of two NaNs, the first one's bits win."""
+    """Return the inputs, sorted where their order does not matter."""
     if not OPS.get(node.op).commutative:
         return node.inputs
+    # The order matters for floats: of two NaNs, the bits of the first are the result.
     dtype = rewriting.spec(node.inputs[0]).dtype
     return tuple(sorted(node.inputs)) if dtype.is_integer or dtype.is_bool else node.inputs
 
 
 def _frozen(value: Any) -> Hashable:
-    """An attribute as part of a key: equal if it has the same bits (0.0 and -0.0 compare equal, but are not)."""
+    """Return an attribute as part of a key: equal if it has the same bits (0.0 and -0.0 compare equal, but differ)."""
     if isinstance(value, np.ndarray):
         return _Bits(value)
     if isinstance(value, float):
@@ -76,7 +77,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 class _Bits:
-    """An array that is equal to another one of the same bits and layout. Its hash looks at a few elements."""
+    """An array that is equal to another one of the same bits and layout. Its hash covers only a few elements."""
 
     __slots__ = ("_array", "_hash")
 
@@ -100,6 +101,7 @@ class _Bits:
 
 
 def _sample(array: Array) -> Hashable:
+    # Flattening would copy another layout, so such an array has only dtype and shape in its hash.
     flat = array.reshape(-1) if array.flags.c_contiguous else array.reshape(-1)[:0]
     few = flat[:: flat.size // _SAMPLE + 1]
     return tuple(few.tolist()) if array.dtype.hasobject else zlib.crc32(few.tobytes())

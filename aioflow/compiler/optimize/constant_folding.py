@@ -1,8 +1,8 @@
-"""Constant folding: a node whose inputs are all constants is computed once, when the step is compiled (whitepaper 5.1
-does so as part of its common subexpressions; the bounds are those of TensorFlow's grappler).
+"""Constant folding: a node whose inputs are all constants is computed once, when the step is compiled.
 
-The constant waits for what the node and its inputs waited for: inside a branch or a loop that is the pivot, without
-which it would be alive more often.
+Whitepaper 5.1 has it as part of common subexpression elimination; the limits are those of TensorFlow's grappler. The
+constant has the control inputs of the node and its inputs. Inside a branch or a loop these include the pivot, without
+which the constant would be alive too often.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from aioflow.graph.shapes import num_elements
 
 __all__ = ["MAX_BYTES", "constant_folding", "folding_but_widened"]
 
-MAX_BYTES: Final = 10 * 2**20  # of what one node gives
-_ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not be much larger than what it is computed from:
-_GROWTH: Final = 8  # times, as where bytes become floats
+MAX_BYTES: Final = 10 * 2**20  # of the outputs of one node
+_ALLOWANCE: Final = 100 * 2**10  # bytes; a larger result may not exceed its inputs by more than _GROWTH
+_GROWTH: Final = 8  # factor, as where bytes become floats
 
 
 def folding_but_widened(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with what follows from constants as constants, but for small integers as larger numbers: an engine may
-    compute with quantized weights as they are.
+    """Return the graph with constants folded, except casts of small integers to larger numbers.
+
+    An engine may compute with quantized weights directly.
     """
     return constant_folding(graph, evaluate, keeps=_is_widened)
 
@@ -45,12 +46,14 @@ def constant_folding(
     max_bytes: int = MAX_BYTES,
     keeps: Callable[[Node, Sequence[Array]], bool] = lambda node, inputs: False,
 ) -> ClientGraph:
-    """The graph with what follows from constants as constants.
+    """Return the graph with constants folded.
 
     Args:
-        evaluate: Computes a node; None where it may not, or where the node fails: then it is left to fail in the step.
-        max_bytes: The most that the outputs of one node may take.
-        keeps: Whether a node with these inputs stays as it is.
+        graph: The graph.
+        evaluate: Computes a node; returns None if the node may not be computed now or fails, so that it fails in the
+            step.
+        max_bytes: Maximum size of the outputs of one node.
+        keeps: Returns whether a node with these inputs stays as it is.
     """
 
     def rule(node: Node, rewriting: Rewriting) -> Node | None:
@@ -86,7 +89,8 @@ def _size(values: Sequence[Any]) -> int:
 
 
 def _fit(node: Node, results: Sequence[Any]) -> bool:
-    """Whether the results are what the node declares, and finite: the step's own check must find those that are not."""
+    """Return whether the results match the node's declaration and are finite."""
+    # A result that is not finite is left to the step, whose own check must find it.
     specs = node.outputs
     return len(results) == len(specs) and all(
         isinstance(r, np.ndarray) and r.dtype == s.dtype.np_dtype and _is_finite(r, s.dtype)

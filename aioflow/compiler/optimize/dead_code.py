@@ -1,11 +1,11 @@
-"""Dead code elimination: what neither a fetch nor a target needs goes (whitepaper 4.2 prunes the user's graph in the
-same way; this does it again after rewrites have left nodes without readers).
+"""Dead code elimination: nodes that neither a fetch nor a target needs are removed.
 
-A node with effects stays where something waits for it, and only there, as in the graph that the user gave: the passes
-keep the control edges that lead to it.
+Whitepaper 4.2 prunes the user's graph in the same way. This pass prunes again after rewrites have left nodes without
+readers. A node with effects stays only if another node waits for it, as in the user's graph: the passes keep the
+control edges that lead to it.
 
-A target that does nothing but wait, as what a training step's updates are grouped in, goes as well, and what it waits
-for are targets instead. A step ends when all its nodes have run: nobody need be told of them by way of another device.
+A target that only waits, like the group of a training step's updates, is also removed, and the nodes that it waits for
+become targets. A step ends when all its nodes have run, so no other device has to be notified of their end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["dead_code"]
 
 
 def dead_code(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph without the nodes that nothing needs. Feeds stay: they are numbered."""
+    """Return the graph without unneeded nodes. Feeds stay, because they are numbered."""
     waiting = [n.name for n in graph.nodes.values() if n.op in (ARG, RETVAL)]
     targets = _acting(graph)
     waiting += targets
@@ -37,7 +37,7 @@ def dead_code(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
 
 def _acting(graph: ClientGraph) -> tuple[str, ...]:
-    """The targets, with those that only wait replaced by what they wait for."""
+    """Return the targets, with those that only wait replaced by the nodes that they wait for."""
     found: dict[str, None] = {}
     seen: set[str] = set()
     waiting = list(reversed(graph.targets))

@@ -1,4 +1,4 @@
-"""What a pass is given to compute a node with. The compiler runs no kernels: whoever calls it brings this along."""
+"""The function by which a pass computes a node. The compiler runs no kernels; its caller supplies this function."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from aioflow.compiler.ir import ClientGraph, Node
 
 __all__ = ["Evaluate"]
 
-# Computes a node from the values of its inputs, as its device would; None where it cannot be computed now.
+# Computes a node from the values of its inputs, as its device would; None if it cannot be computed now.
 Evaluate: TypeAlias = Callable[[Node, ClientGraph, Sequence[Any]], Sequence[Any] | None]

@@ -1,8 +1,7 @@
-"""What an optimization must know of a node before it may leave it out: has it effects, what does it wait for, and how
-does its value lie in memory.
+"""Facts that an optimization needs before it may drop a node: effects, waits, and memory layout.
 
-The last matters because "the same to the last bit" is about all that follows: kernels of sums and products choose their
-way by the layout of what they read, and add in another order on another one.
+The layout matters because results must stay equal to the last bit. Kernels of sums and products choose their method by
+the layout of their inputs, and add in another order for another layout.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ __all__ = ["Facts", "is_elementwise", "is_pure_op", "may_overwrite", "reads_roun
 T = TypeVar("T")
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
-_MANY: Final = 4  # anchors of one node; beyond it, the node itself is waited for
+_MANY: Final = 4  # anchors of one node; with more, the node itself is the anchor
 
 
 def is_pure_op(op: str) -> bool:
-    """Whether nodes of an op may be merged, folded, or left out if nobody reads them: they compute and do no more."""
+    """Return whether nodes of an op only compute, so that they may be merged, folded, or dropped if unread."""
     if op not in OPS:
         return False
     definition = OPS.get(op)
@@ -39,7 +38,7 @@ def is_pure_op(op: str) -> bool:
 
 
 def reads_rounded_by_constants(node: Node) -> Edge | None:
-    """The input of the node that must not become a constant, if there is one: the result would be rounded otherwise."""
+    """Return the input that must not become a constant, because the result would be rounded differently, or None."""
     name = traits_of(node.op).rounded_by
     if not name or not (node.outputs[0].dtype.is_floating or node.outputs[0].dtype.is_complex):
         return None
@@ -49,23 +48,23 @@ def reads_rounded_by_constants(node: Node) -> Edge | None:
 
 
 def is_elementwise(op: str) -> bool:
-    """Whether all kernels of the CPU compute an output from the inputs at its index, and may write over one of them."""
+    """Return whether all CPU kernels compute an output from the inputs at its index, and may write over an input."""
     kernels = [k for k in KERNELS.for_op(op) if k.device_type in (ANY_DEVICE, HOST)]
     return bool(kernels) and all(k.takes_out for k in kernels)
 
 
 def may_overwrite(op: str) -> bool:
-    """Whether the kernels that the CPU prefers, its own before portable ones, may write over an input."""
+    """Return whether the kernels that the CPU prefers (its own before portable ones) may write over an input."""
     kernels = KERNELS.for_op(op)
     preferred = [k for k in kernels if k.device_type == HOST] or [k for k in kernels if k.device_type == ANY_DEVICE]
     return bool(preferred) and all(k.takes_out for k in preferred)
 
 
 class Facts:
-    """What is known of the nodes of a graph, worked out when it is asked for.
+    """Facts about the nodes of a graph, computed on demand.
 
     Args:
-        nodes: They may become more meanwhile, but none may change once it was asked about.
+        nodes: The nodes. Nodes may be added, but a node must not change after the first query about it.
     """
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
@@ -77,17 +76,17 @@ class Facts:
         self._compact: dict[str, bool] = {}
 
     def is_pure(self, op: str) -> bool:
-        """As `is_pure_op`."""
+        """Return `is_pure_op` of an op, cached."""
         if op not in self._pure:
             self._pure[op] = is_pure_op(op)
         return self._pure[op]
 
     def anchors(self, name: str) -> tuple[str, ...]:
-        """Nodes such that to wait for them is to wait for this one, but for the time and the errors of pure nodes.
+        """Return nodes to wait for instead of this one, with the same effect except for time and errors of pure nodes.
 
-        They are alive where it is, they come before it, and all the effects that come before it come before them. So
-        they are what a node that no longer reads it still has to wait for; none at all, if it depends on nothing but
-        feeds and constants.
+        They are alive if this node is, they come before it, and all the effects that come before it come before them. A
+        node that no longer reads this node must still wait for them. Empty if this node depends only on feeds and
+        constants.
         """
         return self._settled(self._anchors, name, self._find_anchors)
 
@@ -98,7 +97,7 @@ class Facts:
             return (node.name,)
         found: dict[str, None] = {}
         for edge in node.inputs:
-            if self._nodes[edge.node].op == "Switch":  # no control edge can tell its sides apart
+            if self._nodes[edge.node].op == "Switch":  # a control edge cannot distinguish its sides
                 return (node.name,)
             found.update(dict.fromkeys(self._anchors[edge.node]))
         for name in node.control:
@@ -106,9 +105,9 @@ class Facts:
         return tuple(found) if len(found) <= _MANY else (node.name,)
 
     def is_row_major(self, edge: Edge) -> bool:
-        """Whether a value certainly lies in row-major order without gaps, as a copy of it would.
+        """Return whether a value certainly is in row-major order without gaps, as a copy of it would be.
 
-        A feed and the value of a variable may lie otherwise.
+        A feed and the value of a variable may have another layout.
         """
         if self._nodes[edge.node].outputs[edge.port].dims == ():
             return True
@@ -121,16 +120,16 @@ class Facts:
         if traits.row_major:
             return True
         if traits.memory is Memory.PASSED and self.is_pure(node.op):
-            return all(self._lies_so(edge) for edge in node.inputs)  # what is known of a node is so of all its outputs
+            return all(self._lies_so(edge) for edge in node.inputs)  # a fact about a node holds for all its outputs
         if traits.memory is Memory.SAME_ORDER and self.is_pure(node.op):
             return self._lies_so(node.inputs[traits.shares])
         keeps = self.is_pure(node.op) and (traits.keeps_row_major or self._is_elementwise(node.op))
         return keeps and all(self._lies_so(edge) for edge in node.inputs)
 
     def is_compact(self, edge: Edge) -> bool:
-        """Whether a value certainly lies without gaps and runs forward along each axis, in whatever order of axes.
+        """Return whether a value certainly has no gaps and positive strides, in any order of axes.
 
-        An elementwise function of it alone lies in memory just as it does.
+        An elementwise function of this value alone has the same layout.
         """
         return self.is_row_major(edge) or self._settled(self._compact, edge.node, self._find_compact)
 
@@ -148,7 +147,7 @@ class Facts:
         return self._elementwise[op]
 
     def _settled(self, known: dict[str, T], name: str, find: Callable[[Node], T]) -> T:
-        """`find` of a node, after that of all that it depends on; it looks no further than at what is not pure."""
+        """Return `find` of a node, after that of all nodes that it depends on, up to nodes that are not pure."""
         stack = [] if name in known else [name]
         while stack:
             node = self._nodes[stack[-1]]

@@ -1,16 +1,17 @@
-"""Fold batch normalisation of a convolution into its filter and a bias, for inference (Jacob et al., "Quantization and
-Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, 3.2; Grappler's and XLA's
-equivalents).
+"""Folding of batch normalization into the preceding convolution's filter and a bias, for inference.
 
-With fixed statistics y = (conv(x, w) - mean) * slope + offset with slope = scale / sqrt(variance + epsilon), which is
-conv(x, w * slope) + (offset - mean * slope): the whole image is read and written once less. The sums are rounded in
-another order, so the result is not the same to the last bit: relative to the largest element of the output, errors of
-1e-7 to 1e-6 in float32.
+Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
+2018, 3.2. Grappler and XLA have equivalents.
 
-A normalization that no such convolution stands before becomes x * slope + (offset - mean * slope), where channels come
-last: two nodes that are fused with what else is elementwise around them.
+With fixed statistics, y = (conv(x, w) - mean) * slope + offset, where slope = scale / sqrt(variance + epsilon). This
+equals conv(x, w * slope) + (offset - mean * slope), which reads and writes the whole image one time less. The sums are
+rounded in another order, so the result is not bit-identical: in float32 the error is 1e-7 to 1e-6 of the largest
+element of the output.
 
-What is constant is computed here; with variables the few nodes on the filter are left for each step.
+A normalization without such a convolution becomes x * slope + (offset - mean * slope) if channels come last. Later
+passes fuse these two nodes with the elementwise nodes around them.
+
+Constant factors are computed here. If they depend on variables, a few nodes on the filter stay in the step.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ _CONVOLUTIONS: Final = frozenset({"Conv2D", "DepthwiseConv2dNative"})
 
 
 def fold_batch_norm(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph in which such pairs are a convolution and a BiasAdd, and other normalisations a product and a sum. The
-    last node has the name of the normalisation.
+    """Return the graph with foldable normalizations rewritten.
+
+    A convolution and its normalization become a convolution and a BiasAdd; other normalizations become a product and a
+    sum. The last node has the name of the normalization.
     """
     norms = [node for node in graph.nodes.values() if node.op in _NORMS and not node.attrs["is_training"]]
     if not norms:
@@ -59,7 +62,7 @@ def fold_batch_norm(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 def _pairs(
     graph: ClientGraph, norms: Iterable[Node], consumers: Mapping[str, list[Node]]
 ) -> Iterator[tuple[str, Node]]:
-    """The name of each normalisation that can be folded, with the convolution before it."""
+    """Yield the name of each normalization that can be folded, and the convolution before it."""
     named = named_elsewhere(graph)
     for norm in norms:
         source = norm.inputs[0]
@@ -70,7 +73,7 @@ def _pairs(
 
 
 def _alike(graph: ClientGraph, convolution: Node, norm: Node, readers: list[Node]) -> bool:
-    """Whether the two run at one place and time, with as many channels, and only the normalised image is read."""
+    """Return whether the pair agrees in device, control and channels, and only the normalized image is read."""
     shape = graph.spec(convolution.inputs[1]).dims
     if not _is_plain(graph, norm, readers) or shape is None or len(shape) != 4 or None in shape:
         return False
@@ -84,7 +87,7 @@ def _alike(graph: ClientGraph, convolution: Node, norm: Node, readers: list[Node
 
 
 def _is_affine(graph: ClientGraph, norm: Node, readers: list[Node]) -> bool:
-    """Whether the channels come last, and there are as many as numbers for them."""
+    """Return whether channels come last and every parameter has one number per channel."""
     dims = graph.spec(norm.inputs[0]).dims
     if not _is_plain(graph, norm, readers) or norm.attrs["data_format"] != "NHWC" or dims is None or len(dims) != 4:
         return False
@@ -92,19 +95,19 @@ def _is_affine(graph: ClientGraph, norm: Node, readers: list[Node]) -> bool:
 
 
 def _is_plain(graph: ClientGraph, norm: Node, readers: list[Node]) -> bool:
-    """Whether all is float32, and only the normalised image is read."""
+    """Return whether all inputs are float32 and only the normalized image is read."""
     floats = all(graph.spec(edge).dtype is dtypes.float32 for edge in norm.inputs)
     return floats and all(edge.port == 0 for reader in readers for edge in reader.inputs if edge.node == norm.name)
 
 
 def _channels(convolution: Node, shape: Dims) -> Dims:
-    """The shape of one number per output channel, for a filter of that shape."""
+    """Return the shape of a tensor with one number per output channel, for a filter of shape `shape`."""
     *_, inputs, outputs = (size or 0 for size in shape or ())
     return (inputs * outputs,) if convolution.op == "DepthwiseConv2dNative" else (outputs,)
 
 
 class _Folding:
-    """Adds the nodes that take the place of each pair."""
+    """Adds the nodes that replace each pair."""
 
     def __init__(self, graph: ClientGraph, evaluate: Evaluate, made: dict[str, Node]) -> None:
         self._graph = graph
@@ -112,12 +115,12 @@ class _Folding:
         self._made = made
 
     def fold(self, convolution: Node, norm: Node) -> None:
-        """Add a convolution with the scaled filter, and the bias under the name of the normalisation."""
+        """Add a convolution with the scaled filter, and the bias under the name of the normalization."""
         kernel = convolution.inputs[1]
         shape = self._graph.spec(kernel).dims
         slope, bias = self._line(norm, _channels(convolution, shape))
         factors = slope
-        if convolution.op == "DepthwiseConv2dNative":  # its filter is [height, width, channels, multiplier]
+        if convolution.op == "DepthwiseConv2dNative":  # the filter is [height, width, channels, multiplier]
             rows = self._constant_beside(norm, slope, "shape", np.array((shape or ())[2:], np.int32))
             factors = self._add(norm, "Reshape", (slope, rows), (shape or ())[2:], Tshape=dtypes.int32)
         scaled = self._add(norm, "Mul", (kernel, factors), shape)
@@ -127,7 +130,7 @@ class _Folding:
         self._made[norm.name] = replace(norm, op="BiasAdd", inputs=edges, attrs=attrs, outputs=norm.outputs[:1])
 
     def fold_alone(self, norm: Node) -> None:
-        """Add the product with the slope, and the sum under the name of the normalisation."""
+        """Add the product with the slope, and the sum under the name of the normalization."""
         dims = self._graph.spec(norm.inputs[0]).dims
         slope, bias = self._line(norm, (dims or ())[-1:])
         sloped = self._add(norm, "Mul", (norm.inputs[0], slope), norm.outputs[0].dims)
@@ -135,7 +138,7 @@ class _Folding:
         self._made[norm.name] = replace(norm, op="AddV2", inputs=(sloped, bias), attrs=attrs, outputs=norm.outputs[:1])
 
     def _line(self, norm: Node, channels: Dims) -> tuple[Edge, Edge]:
-        """The slope and the bias, one of each for a channel."""
+        """Return the slope and the bias, each with one number per channel."""
         _, scale, offset, mean, variance = norm.inputs
         epsilon = self._constant_beside(norm, variance, "epsilon", np.float32(norm.attrs["epsilon"]))
         steadied = self._add(norm, "AddV2", (variance, epsilon), channels)
@@ -143,7 +146,7 @@ class _Folding:
         return slope, self._add(norm, "Sub", (offset, self._add(norm, "Mul", (mean, slope), channels)), channels)
 
     def _add(self, norm: Node, op: str, inputs: tuple[Edge, ...], dims: Dims, **attrs: Any) -> Edge:
-        """A node beside `norm`, or the constant that it would be."""
+        """Add a node beside `norm`, or the constant that it evaluates to, and return its output."""
         name = self._free(f"{norm.name}/{op}")
         attrs = {"T": dtypes.float32, **attrs, **_placed(norm)}
         specs = (OutputSpec(dtypes.float32, dims),)
@@ -153,14 +156,17 @@ class _Folding:
             graph = replace(self._graph, nodes=self._made)
             values = self._evaluate(node, graph, [source.attrs["value"] for source in sources])
             if values is not None:
+                # The constant waits for everything that the node and its inputs waited for: they may be alive only in
+                # one branch.
                 waits = dict.fromkeys(c for one in (node, *sources) for c in one.control)
                 return self._constant(norm, name, np.asarray(values[0]), tuple(waits))
         self._made[name] = node
         return Edge(name, 0)
 
     def _constant_beside(self, norm: Node, value: Edge, what: str, constant: Any) -> Edge:
-        """A constant that is alive in the branch and loop where `value` is."""
+        """Add a constant that is alive in the same branch and loop iteration as `value`."""
         source = self._made[value.node]
+        # A Const without control inputs is alive everywhere; waiting for the source makes it dead where the source is.
         control = source.control if source.op == "Const" else (source.name,)
         return self._constant(norm, self._free(f"{norm.name}/{what}"), np.asarray(constant), control)
 
@@ -172,7 +178,7 @@ class _Folding:
         return Edge(name, 0)
 
     def _free(self, name: str) -> str:
-        """A name that no node has."""
+        """Return `name`, numbered if a node already has it."""
         found, number = name, 0
         while found in self._made or found in self._graph.nodes:
             number += 1

@@ -1,9 +1,10 @@
-"""Fuse a matrix product or convolution with the bias, the activation, or both, that follow it, which are then applied
-in the product's own buffer while it is in cache (Grappler's remapper: `_FusedMatMul`, `_FusedConv2D`). Between bias and
-activation a convolution may be added to another array: that of a residual network.
+"""Fusion of a matrix product or convolution with the bias and activation that follow it.
 
-What lies between must be read by the next of them alone, and must not be fetched, waited for or placed with: then
-nobody can tell that it is gone. The fused node has the name of the last one.
+Bias and activation are applied in the product's own buffer while it is in cache (Grappler's remapper: `_FusedMatMul`,
+`_FusedConv2D`). Between bias and activation a convolution may be added to another array: that of a residual network.
+
+Every intermediate result must be read by the next fused node alone, and must not be fetched, waited for or colocated
+with, so that its removal is not observable. The fused node has the name of the last one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import aioflow.ops.fused  # noqa: F401  # defines what kernels.fused registers kernels of
+import aioflow.ops.fused  # noqa: F401  # defines the ops of kernels.fused
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere, origins
@@ -30,16 +31,16 @@ _SUMS: Final = frozenset({"Add", "AddV2"})
 _ADDITIONS: Final = _SUMS | {"BiasAdd", "BiasAddV1"}
 _ADDED_TO: Final = _FUSED.keys() - {"MatMul"}
 _ACTIVATIONS: Final = frozenset({"Relu", "Relu6", "Tanh", "Sigmoid", "Elu"})
-_SWISH: Final = ("Sigmoid", "Mul")  # x * sigmoid(x): what is read twice, and what reads both
+_SWISH: Final = ("Sigmoid", "Mul")  # x * sigmoid(x): the sigmoid reads x alone, the product reads both
 _DTYPES: Final = frozenset({"float32", "float64"})
-# Attributes of products that no kernel looks at.
+# Attributes of products that no kernel reads.
 _HINTS: Final = frozenset({"use_cudnn_on_gpu", "grad_a", "grad_b"})
-# Attributes that are no part of what a node computes.
+# Attributes that do not affect what a node computes.
 _ASIDE: Final = frozenset({"_class", "_output_shapes", "_gradient_op_type"})
 
 
 def fuse_bias(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with products, biases and activations fused."""
+    """Return the graph with products, biases and activations fused."""
     if not any(node.op in _FUSED for node in graph.nodes.values()):
         return graph
     pattern = _Pattern(graph)
@@ -50,7 +51,7 @@ def fuse_bias(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
 
 class _Pattern:
-    """What follows a product in a graph."""
+    """Finds the nodes that follow a product in a graph and can be fused with it."""
 
     def __init__(self, graph: ClientGraph) -> None:
         self._graph = graph
@@ -59,8 +60,9 @@ class _Pattern:
         self._place = {name: at for at, name in enumerate(graph.nodes)}
 
     def after(self, product: Node) -> list[Node]:
-        """The product, a bias, a sum behind that and an activation, those that are there; empty for a node that is not
-        a product. An activation is one node, or the two of `x * sigmoid(x)`.
+        """Return the product followed by those of bias, residual sum and activation that can be fused with it.
+
+        The result is empty if `product` is not a product. An activation is one node, or the two of `x * sigmoid(x)`.
         """
         if product.op not in _FUSED or not self._is_plain(product):
             return []
@@ -82,16 +84,15 @@ class _Pattern:
         return channels_last and product.outputs[0].dtype.name in _DTYPES and own <= set(known)
 
     def _next(self, node: Node) -> Node | None:
-        """The one node that reads this one, if the two may become one."""
+        """Return the only reader of a node, if the two can be fused."""
         readers = self._readers(node)
         return readers[0] if len(readers) == 1 else None
 
     def _residual(self, product: Node, node: Node) -> Sequence[Node]:
-        """The addition of an array of the same shape to a convolution, if that array is there before; or nothing.
+        """Return the addition of an earlier array of the same shape to a convolution's result, or nothing.
 
-        No cycle can come of it: all that reads the product does so through the addition, which reads the array. The one
-        node comes when the addition did, and what it reads was there as long. Of two convolutions that are added to one
-        another it is the later that takes the sum, so that the other need not wait with its image.
+        This cannot create a cycle: all readers of the product read it through the addition, which reads the array. The
+        array must come before the convolution in the order of the graph.
         """
         total = self._next(node)
         if (
@@ -105,11 +106,13 @@ class _Pattern:
         dims = node.outputs[0].dims
         if len(others) != 1 or dims is None or self._graph.spec(others[0]).dims != dims:
             return ()
-        other = self._graph.nodes[others[0].node]  # on another device the product would wait for the sending
+        # If two convolutions are added, the later one absorbs the sum, so that the earlier one does not have to keep
+        # its image waiting. On another device the product would have to wait for the transfer.
+        other = self._graph.nodes[others[0].node]
         return (total,) if other.device == node.device and self._place[other.name] < self._place[node.name] else ()
 
     def _swish(self, x: Node) -> Sequence[Node]:
-        """The sigmoid and the product of `x * sigmoid(x)`, which alone read x; or nothing."""
+        """Return the sigmoid and the product of `x * sigmoid(x)` if no other node reads x; or nothing."""
         readers = self._readers(x)
         if sorted(reader.op for reader in readers) != sorted(_SWISH):
             return ()
@@ -119,13 +122,13 @@ class _Pattern:
         return (sigmoid, last)
 
     def _readers(self, node: Node) -> Sequence[Node]:
-        """All that read a node, if it may become one with them: nobody else can tell whether it is there."""
+        """Return all readers of a node if it can be fused with them without an observable change; or nothing."""
         readers = self._consumers[node.name]
         return readers if node.name not in self._named and all(_alike(node, each) for each in readers) else ()
 
 
 def _alike(node: Node, reader: Node) -> bool:
-    """Whether two nodes run at one place, and wait for the same."""
+    """Return whether two nodes have the same device, control inputs and colocation."""
     return (
         reader.device == node.device
         and reader.control == node.control
@@ -140,7 +143,7 @@ def _has_defaults(graph: ClientGraph, node: Node) -> bool:
 
 
 def _bias_operand(graph: ClientGraph, product: Node, node: Node) -> Edge | None:
-    """The bias that an addition adds to the product: one number per channel; None where it is something else."""
+    """Return the bias, one number per channel, that is added to the product; None if anything else is added."""
     if not _has_defaults(graph, node):
         return None
     at = node.inputs.index(Edge(product.name, 0))
@@ -161,6 +164,7 @@ def _fused(graph: ClientGraph, steps: Sequence[Node]) -> Node:
     reads = [node.inputs for node in steps[1:]]
     if bias is not None:
         reads[0] = (Edge(product.name, 0), bias)
+    # Operands are numbered: 0 is the product, then the additional inputs, then the results of the fused steps.
     args = dict.fromkeys(edge for edges in reads for edge in edges if edge not in results)
     values = {edge: len(args) + at if at else 0 for edge, at in results.items()}
     values |= {edge: 1 + at for at, edge in enumerate(args)}

@@ -1,10 +1,12 @@
-"""Fuse connected elementwise nodes into one `_ElementwiseChain`, which is evaluated block by block so that what is
-between them stays in cache (loop fusion; as in Grappler's remapper and XLA's fusion of elementwise ops).
+"""Fusion of connected elementwise nodes into one `_ElementwiseChain`.
 
-A chain grows from a node towards its inputs: a node joins the chain of its readers if they are all in that one chain
-and nobody else can tell whether it ran. So a chain has one exit, and every path out of a member leads through it: no
-cycle can come of it, and the chain is alive exactly when that last node would have been. Only ops that fail on nothing
-but shapes are members. What is known to be small is left alone: a strand is as good there.
+The chain is evaluated block by block, so that intermediate results stay in cache (loop fusion, as in Grappler's
+remapper and in XLA).
+
+A chain grows from a node towards its inputs: a node joins if all its readers are in that one chain and its execution is
+not observable otherwise. So a chain has one exit and every path out of a member leads through it: fusion cannot create
+a cycle, and the chain is alive exactly when its last node would be. Only ops that fail on nothing but shapes become
+members. Nodes with small results are left alone, because a strand is as fast there.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import aioflow.ops.fused  # noqa: F401  # defines what kernels.fused registers kernels of
+import aioflow.ops.fused  # noqa: F401  # defines the ops of kernels.fused
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.graph.dtypes import DType
@@ -27,19 +29,20 @@ from aioflow.work.letting_go import let_go
 __all__ = ["fuse_elementwise", "named_elsewhere", "origins"]
 
 _CHAIN: Final = "_ElementwiseChain"
-# Bytes of the result, below which a chain takes as long as its members in a strand, or longer: of what backends have to
-# call a library for, and of what becomes machine code on the host.
+# Results of fewer bytes are not fused: there a chain takes as long as its members in a strand, or longer. The first
+# limit holds for ops for which backends call a library, the second for ops that are compiled to machine code on the
+# host.
 _SMALL: Final = 128 * 1024
 _SMALL_IN_CODE: Final = 16 * 1024
 _LONGEST: Final = 256  # members
-_MOST_INPUTS: Final = 8  # a chain holds on to all of its inputs until it is done
+_MOST_INPUTS: Final = 8  # a chain keeps all of its inputs alive until it is done
 
-# Attributes that are no part of what a node computes.
+# Attributes that do not affect what a node computes.
 _ASIDE: Final = frozenset({"_class", "_output_shapes", "_gradient_op_type"})
 
 
 def fuse_elementwise(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with its chains of elementwise nodes fused. A chain has the name of its last node."""
+    """Return the graph with chains of elementwise nodes fused. A chain has the name of its last node."""
     chains = list(_chains(graph))
     if not chains:
         return graph
@@ -54,7 +57,7 @@ def fuse_elementwise(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
 
 class _Growing:
-    """A chain that grows towards its inputs: its members, the last one first, and what they read from outside."""
+    """A chain that grows towards its inputs: its members, last one first, and the values it reads from outside."""
 
     def __init__(self, last: Node) -> None:
         self.last = last
@@ -62,7 +65,10 @@ class _Growing:
         self.reads = set(last.inputs)
 
     def takes(self, graph: ClientGraph, node: Node) -> bool:
-        """Add a node that only members read, if it would run on the same device and waits for the same."""
+        """Add a node if it has the same device and control inputs, and return whether it was added.
+
+        All readers of the node must be members already.
+        """
         last = self.last
         reads = self.reads - {Edge(node.name, 0)} | set(node.inputs)
         fits = (
@@ -80,13 +86,14 @@ class _Growing:
 
 
 def _chains(graph: ClientGraph) -> Iterator[list[Node]]:
-    """The members of each chain in order, the one that everybody else reads last."""
+    """Return the members of each chain in topological order."""
     consumers = graph.consumers()
     named = named_elsewhere(graph)
     chain_of: dict[str, _Growing] = {}
     for node in reversed(list(graph.nodes.values())):
         if not _may_be_member(graph, node):
             continue
+        # Readers outside of any chain count as one more chain, None, so the node does not join.
         chains = {id(chain): chain for chain in (chain_of.get(r.name) for r in consumers[node.name])}
         chain = chains.popitem()[1] if len(chains) == 1 else None
         if chain is None or node.name in named or not chain.takes(graph, node):
@@ -97,7 +104,7 @@ def _chains(graph: ClientGraph) -> Iterator[list[Node]]:
 
 
 def named_elsewhere(graph: ClientGraph) -> set[str]:
-    """The nodes that others name otherwise than by reading them: to wait for them, or to be placed with them."""
+    """Return the names of nodes that are targets, control inputs, or anchors of colocation."""
     found = set(graph.targets)
     for node in graph.nodes.values():
         found.update(node.control)
@@ -115,7 +122,7 @@ def _may_be_member(graph: ClientGraph, node: Node) -> bool:
     if attrs != implied_attrs(node.op, [graph.spec(edge).dtype for edge in node.inputs], node.outputs[0].dtype):
         return False
     dims = node.outputs[0].dims
-    if node.op == "Select":  # a condition of another rank selects rows
+    if node.op == "Select":  # a condition of lower rank selects whole rows
         return dims is not None and all(_fit(graph.spec(edge).dims, dims) for edge in node.inputs)
     return all(_broadcasts_simply(graph.spec(edge).dims, dims) for edge in node.inputs)
 
@@ -125,6 +132,7 @@ def _is_small(graph: ClientGraph, node: Node) -> bool:
     count = num_elements(spec.dims)
     if count is None:
         return False
+
     size = count * max(e.size for e in _dtypes(graph, node))
     return size < (_SMALL if size < _SMALL_IN_CODE or not _has_code(node) else _SMALL_IN_CODE)
 
@@ -141,14 +149,14 @@ def _dtypes(graph: ClientGraph, node: Node) -> Iterator[DType]:
 
 
 def _fit(one: Dims, other: Dims) -> bool:
-    """Whether values of these static shapes may well have one shape."""
+    """Return whether values of these static shapes may have the same shape at run time."""
     if one is None or other is None:
         return one is other
     return len(one) == len(other) and all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
 
 
 def _broadcasts_simply(operand: Dims, result: Dims) -> bool:
-    """Whether blocks along the first axes can read the operand: a scalar, all of it, or all of the last axes."""
+    """Return whether blocks along the first axes can read the operand: a scalar, all of it, or all of its last axes."""
     if operand == () or operand is None or result is None:
         return operand == () or operand is result
     rest = operand
@@ -176,7 +184,7 @@ def _fused(graph: ClientGraph, chain: list[Node]) -> Node:
 
 
 def origins(nodes: Sequence[Node]) -> dict[str, Any]:
-    """The attributes by which a fused op knows the names and lines of the user's nodes."""
+    """Return the attributes that map a fused op to the names and source lines of the user's nodes."""
     return {
         "nodes": tuple(node.name for node in nodes),
         "sources": tuple("" if node.source is None else str(node.source) for node in nodes),

@@ -1,13 +1,19 @@
-"""Products of float32 in 16 bits, and what stands between them (Micikevicius et al., "Mixed Precision Training", ICLR
-2018; TensorFlow's auto_mixed_precision). Variables, and what updates them, stay float32.
+"""Conversion of float32 products, and of the nodes between them, to 16 bits.
 
-What may be in 16 bits says the trait `in_16_bits`. What GAINS is converted. What FOLLOWS is converted where it reads
-something that is, where all else that it reads could as well be (constants, feeds, variables, scalars, masks), and
-where somebody wants the result in 16 bits: a value that is read in float32 alone would only lose digits. What gives no
-floats, such as a comparison or a shape, reads what there is. Each value is cast at most once each way, and never there
-and back: a variable is cast once a step, however many products read it, and outside of the loop in which they are.
+Source: Micikevicius et al., "Mixed Precision Training", ICLR 2018; TensorFlow's auto_mixed_precision. Variables and
+their updates stay float32.
 
-Not exact, by its purpose: off unless asked for.
+The trait `in_16_bits` decides which ops may be converted:
+
+- GAINS: always converted.
+- FOLLOWS: converted if an input is in 16 bits, all other inputs could be (constants, feeds, variables, scalars, masks),
+  and a reader wants the result in 16 bits. A value that is only read in float32 would just lose digits.
+- Ops without floating-point results, such as comparisons or shapes, read whichever dtype exists.
+
+Each value is cast at most once each way, and never back and forth. A variable is cast once a step, however many
+products read it, and outside of the loop that contains them.
+
+The results change by design, so the pass is off by default.
 """
 
 from __future__ import annotations
@@ -33,16 +39,16 @@ from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
 __all__ = ["in_bfloat16", "in_float16"]
 
 _WIDE: Final = dtypes.float32
-_RELATIVE: Final = 2.0**-8  # by how much a number within range is rounded, at most
+_RELATIVE: Final = 2.0**-8  # the largest relative rounding error of a number within range
 
 
 def in_bfloat16(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with its products in bfloat16."""
+    """Return the graph with its products in bfloat16."""
     return _in_16_bits(graph, dtypes.bfloat16, evaluate)
 
 
 def in_float16(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with its products in float16, whose range asks for a scaled loss."""
+    """Return the graph with its products in float16, whose range requires a scaled loss."""
     return _in_16_bits(graph, dtypes.float16, evaluate)
 
 
@@ -53,18 +59,20 @@ def _in_16_bits(graph: ClientGraph, narrow: DType, evaluate: Evaluate) -> Client
     rewriting = _Rewriting(graph, narrow)
     for node in graph.nodes.values():
         rewriting.add(node, chosen.get(node.name))
-    return dead_code(replace(graph, nodes=rewriting.nodes), evaluate)  # constants that nobody reads in float32 any more
+    # The float32 originals of converted constants may have lost their last reader.
+    return dead_code(replace(graph, nodes=rewriting.nodes), evaluate)
 
 
-# -- which nodes ------------------------------------------------------------------------------------------------------
+# -- selection of nodes ------------------------------------------------------------------------------------------------
 
 
 class _Change:
-    """How a node is converted.
+    """The conversion of one node.
 
     Attributes:
-        attrs: Its attributes then.
-        inputs, outputs: The positions of what is in 16 bits.
+        attrs: The attributes of the converted node.
+        inputs: The positions of the inputs in 16 bits.
+        outputs: The positions of the outputs in 16 bits.
     """
 
     __slots__ = ("attrs", "inputs", "outputs")
@@ -76,10 +84,10 @@ class _Change:
 
 
 def _candidates(graph: ClientGraph, narrow: DType) -> dict[str, _Change]:
-    """What could be in 16 bits, if somebody wants it."""
+    """Return every conversion that is possible, whether or not a reader wants its result in 16 bits."""
     found: dict[str, _Change] = {}
     made: set[Edge] = set()  # values in 16 bits
-    neutral: set[str] = set()  # nodes whose results could as well be
+    neutral: set[str] = set()  # unconverted nodes whose results could be in 16 bits
     for name, node in graph.nodes.items():
         half = _half(node)
         change = None
@@ -113,7 +121,7 @@ def _following(graph: ClientGraph, node: Node, narrow: DType, made: set[Edge], n
 
 
 def _is_neutral(graph: ClientGraph, node: Node, half: Half, neutral: set[str]) -> bool:
-    """Whether its results could be in 16 bits if somebody reads them so, though nothing in it is."""
+    """Return whether the results of an unconverted node could be in 16 bits for a reader that wants them so."""
     traits = traits_of(node.op)
     if traits.is_resident or traits.effect is Effect.READS or all(spec.dims == () for spec in node.outputs):
         return True
@@ -123,7 +131,7 @@ def _is_neutral(graph: ClientGraph, node: Node, half: Half, neutral: set[str]) -
 
 
 def _fits(graph: ClientGraph, edge: Edge, narrow: DType, neutral: set[str]) -> bool:
-    """Whether a value could be in 16 bits: of a constant, whether it is within their range."""
+    """Return whether a value can be in 16 bits. A constant must be within their range."""
     if edge.node not in neutral:
         return False
     source = graph.nodes[edge.node]
@@ -136,7 +144,7 @@ def _fits(graph: ClientGraph, edge: Edge, narrow: DType, neutral: set[str]) -> b
 
 
 def _change(node: Node, narrow: DType, places: Any) -> _Change | None:
-    """The node with these inputs in 16 bits, where they are float32; None where it cannot be."""
+    """Return the conversion of a node with these inputs in 16 bits where they are float32, or None if impossible."""
     definition = OPS.get(node.op)
     attrs: dict[str, Any] = dict(node.attrs)
     inputs = {*places}
@@ -158,7 +166,7 @@ def _change(node: Node, narrow: DType, places: Any) -> _Change | None:
 
 
 def _places(args: Any, attrs: Mapping[str, Any], numbers: range, narrow: DType, changed: set[str]) -> Iterator[int]:
-    """The positions whose dtype is that of a changed attribute, and 16 bits."""
+    """Yield the positions in 16 bits whose dtype is set by a changed attribute."""
     for arg, positions in per_argument(args, attrs, numbers):
         if arg.list_attr in changed:
             yield from (i for i, t in zip(positions, attrs[arg.list_attr], strict=True) if t is narrow)
@@ -167,7 +175,7 @@ def _places(args: Any, attrs: Mapping[str, Any], numbers: range, narrow: DType, 
 
 
 def _is_allowed(node: Node, attrs: Mapping[str, Any], changed: set[str]) -> bool:
-    """Whether the op allows it, and each kind of device that has a kernel for the node has one then, too."""
+    """Return whether the op accepts the attributes and every kind of device keeps a kernel for the node."""
     definition = OPS.get(node.op)
     try:
         for name in changed:
@@ -180,7 +188,11 @@ def _is_allowed(node: Node, attrs: Mapping[str, Any], changed: set[str]) -> bool
 
 
 def _wanted(graph: ClientGraph, candidates: Mapping[str, _Change]) -> dict[str, _Change]:
-    """All that gain, those whose results somebody reads in 16 bits, and what gives no floats and can read such."""
+    """Return the candidates to convert.
+
+    These are all that gain, those with a converted reader, and those without floating-point results whose converted
+    inputs allow it.
+    """
     read: set[str] = set()
     found: dict[str, _Change] = {}
     for node in reversed(list(graph.nodes.values())):
@@ -188,6 +200,8 @@ def _wanted(graph: ClientGraph, candidates: Mapping[str, _Change]) -> dict[str, 
         if change is not None and (node.name in read or _half(node) is Half.GAINS):
             found[node.name] = change
             read.update(node.inputs[i].node for i in change.inputs)
+    # Conversions without a 16-bit output, such as comparisons: at least one input must be converted, and no other may
+    # be a candidate that stays float32 and would have to be cast.
     for name, change in candidates.items():
         sources = {graph.nodes[name].inputs[i].node for i in change.inputs}
         others = sources - found.keys()
@@ -196,14 +210,14 @@ def _wanted(graph: ClientGraph, candidates: Mapping[str, _Change]) -> dict[str, 
     return found
 
 
-# -- and how ----------------------------------------------------------------------------------------------------------
+# -- rewriting ---------------------------------------------------------------------------------------------------------
 
 
 class _Rewriting:
-    """The graph in the making.
+    """The graph under construction.
 
     Attributes:
-        nodes: What there is of it so far.
+        nodes: The nodes added so far.
     """
 
     def __init__(self, graph: ClientGraph, narrow: DType) -> None:
@@ -214,7 +228,7 @@ class _Rewriting:
         self._known: dict[tuple[Edge, DType], Edge] = {}  # the same values in the other type
 
     def add(self, node: Node, change: _Change | None) -> None:
-        """Add a node, converted or not."""
+        """Add a node, and convert it if `change` is given."""
         if change is None:
             inputs = tuple(map(self._plain, node.inputs))
             self.nodes[node.name] = replace(node, inputs=inputs) if inputs != node.inputs else node
@@ -229,11 +243,11 @@ class _Rewriting:
         self._narrow.update(Edge(node.name, port) for port in change.outputs)
 
     def _plain(self, edge: Edge) -> Edge:
-        """The value as the user's graph has it."""
+        """Return the value with the dtype that it has in the user's graph."""
         return self._as(edge, _WIDE) if edge in self._narrow else edge
 
     def _as(self, edge: Edge, dtype: DType) -> Edge:
-        """The value in 16 bits, or in float32 again."""
+        """Return the value in 16 bits, or converted back to float32."""
         if (edge in self._narrow) == (dtype is self._dtype):
             return edge
         key = (edge, dtype)
@@ -249,11 +263,12 @@ class _Rewriting:
         if source.op == "Const":
             value: Array = source.attrs["value"].astype(dtype.np_dtype)
             made = replace(source, name=name, attrs={**source.attrs, "value": value, "dtype": dtype}, outputs=(spec,))
+        # A loop invariant is cast outside of the loop, so once instead of in every iteration.
         elif traits_of(source.op).role is Role.ENTER and source.attrs["is_constant"]:
             outside = self._as(source.inputs[0], dtype)
             made = replace(source, name=name, inputs=(outside,), attrs={**source.attrs, "T": dtype}, outputs=(spec,))
         elif source.op == "Cast" and source.attrs["SrcT"] is dtype:
-            return source.inputs[0]  # the user's own
+            return source.inputs[0]  # the user's own cast
         else:
             attrs = {"SrcT": source.outputs[edge.port].dtype, "DstT": dtype, "Truncate": False}
             made = Node(name, "Cast", (edge,), (), attrs, (spec,), source.device, source.source)
@@ -261,7 +276,7 @@ class _Rewriting:
         return Edge(name, 0)
 
     def _free(self, name: str) -> str:
-        """That name, or one like it that no node has."""
+        """Return `name`, numbered if a node already has it."""
         found, count = name, 0
         while found in self.nodes or found in self._graph.nodes:
             count += 1

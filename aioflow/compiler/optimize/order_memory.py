@@ -1,14 +1,15 @@
-"""A topological order in which less memory is alive at once. A strand runs its nodes in the graph's order, so that
-order decides when a value can be dropped.
+"""A topological order with a lower peak of live memory.
 
-Two heuristics are tried, and the better order is taken if it is better than the given one. One is list scheduling: of
-the nodes that could run, the one that frees most for what it allocates. The other goes from each result to what it
-needs, the most demanding operand first (R. Sethi and J. D. Ullman, "The Generation of Optimal Code for Arithmetic
-Expressions", J. ACM 17, 1970: what registers are there, bytes are here).
+A strand runs its nodes in the graph's order, so the order decides when a value can be dropped.
 
-The estimate: a value lives from its node to its last reader; an elementwise node writes over an operand that dies
-there; constants, feeds and variables are there anyhow. An open dimension is most often the batch: an order has to be no
-worse for every one of `_BATCHES`. Values of unknown rank count nothing.
+Two heuristics are tried, and the better order is used if it beats the given one. The first is list scheduling: of the
+nodes that are ready, run the one that frees most relative to what it allocates. The second goes from each result to its
+inputs, the most demanding operand first (R. Sethi and J. D. Ullman, "The Generation of Optimal Code for Arithmetic
+Expressions", J. ACM 17, 1970, with bytes in place of registers).
+
+The estimate: a value lives from its node to its last reader; an elementwise node overwrites an operand that dies there;
+constants, feeds and variables exist anyway. An unknown dimension is most often the batch, so an order must be no worse
+for every size in `_BATCHES`. Values of unknown rank count as nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from aioflow.graph.traits import Effect, Memory
 
 __all__ = ["order_memory", "peak_bytes"]
 
-_BATCHES: Final = (32, 1, 1024)  # orders are made for the first
+_BATCHES: Final = (32, 1, 1024)  # orders are optimized for the first
 
 
 def order_memory(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph in an order with a lower estimated peak, or as it is.
+    """Return the graph in an order with a lower estimated peak, or unchanged.
 
-    Graphs with branches or loops stay as they are: what runs there at once is not settled by the order.
+    Graphs with branches or loops stay unchanged: there the order does not determine what runs at the same time.
     """
     if any(traits_of(node.op).steers for node in graph.nodes.values()):
         return graph
@@ -50,7 +51,7 @@ def order_memory(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
 
 
 def peak_bytes(graph: ClientGraph, batch: int) -> int:
-    """The estimated peak of what the nodes' results take up, in the graph's order, `batch` for each open dimension."""
+    """Return the estimated peak of live memory in the graph's order, with `batch` for each unknown dimension."""
     return _Memory(graph, (batch,)).peak(graph.nodes)
 
 
@@ -59,11 +60,12 @@ def peak_bytes(graph: ClientGraph, batch: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class _Buffer:
-    """Memory that a node allocates, and the nodes that read it, be it by way of others that hand it on.
+    """Memory that a node allocates, and the nodes that read it, directly or through nodes that pass it on.
 
     Attributes:
-        sizes: In bytes, for each batch.
-        kept: It is fetched, and so alive to the end.
+        sizes: Size in bytes, for each batch.
+        readers: Names of the nodes that read it.
+        kept: True if it is fetched, and so alive to the end.
     """
 
     sizes: tuple[int, ...]
@@ -72,7 +74,7 @@ class _Buffer:
 
 
 class _Memory:
-    """The buffers of a graph: which node allocates and which reads them."""
+    """The buffers of a graph: the nodes that allocate them and the nodes that read them."""
 
     def __init__(self, graph: ClientGraph, batches: Sequence[int]) -> None:
         self.allocates: dict[str, list[_Buffer]] = {}
@@ -96,23 +98,23 @@ class _Memory:
                     self.allocates[name].append(buffer_of[edge])
 
     def peak(self, order: Iterable[str], which: int = 0) -> int:
-        """The most that is alive at once, for batch number `which`."""
+        """Return the most bytes that are alive at once, for batch number `which`."""
         state = _State(self, which)
         return max((state.run(name) for name in order), default=0)
 
     def leaves(self, node: Node) -> list[_Buffer]:
-        """What is alive on account of a node after it has run."""
+        """Return the buffers that a node keeps alive after it has run."""
         if traits_of(node.op).origin(0) is not None:
             return self.reads[node.name]
         return [buffer for buffer in self.allocates[node.name] if buffer.readers]
 
     def overwrites(self, name: str) -> bool:
-        """Whether the node's result may take over the memory of what dies there."""
+        """Return whether the node's result may reuse the memory of an operand that dies there."""
         return name in self._overwriting
 
 
 class _State:
-    """What is alive after some of the nodes have run."""
+    """The live memory after some of the nodes have run."""
 
     def __init__(self, memory: _Memory, which: int = 0) -> None:
         self._memory = memory
@@ -121,11 +123,11 @@ class _State:
         self.alive = 0
 
     def left(self, buffer: _Buffer) -> int:
-        """How many readers of a buffer have not run."""
+        """Return the number of a buffer's readers that have not run."""
         return self._left[id(buffer)]
 
     def change(self, name: str) -> tuple[int, int]:
-        """What a node would add while it runs, and what would remain of that afterwards."""
+        """Return the bytes that a node would add while it runs, and the net change after it has run."""
         which, left = self._which, self._left
         made = unread = freed = 0
         reuses = False
@@ -137,11 +139,12 @@ class _State:
             if left[id(buffer)] == 1 and not buffer.kept:
                 freed += buffer.sizes[which]
                 reuses |= buffer.sizes[which] == made
+        # An elementwise result that replaces an operand of the same size needs no additional memory.
         while_running = 0 if reuses and self._memory.overwrites(name) else made
         return while_running, made - freed - unread
 
     def run(self, name: str) -> int:
-        """Run a node, and return what was alive meanwhile."""
+        """Run a node, and return the bytes that are alive while it runs."""
         while_running, after = self.change(name)
         during = self.alive + while_running
         self.alive += after
@@ -167,8 +170,10 @@ def _sizes(node: Node, port: int, batches: Sequence[int]) -> tuple[int, ...]:
 
 
 def _before(graph: ClientGraph) -> dict[str, list[str]]:
-    """The nodes that must come before each node: what it reads and waits for, and, of the nodes with effects, those
-    before it on the same resource. Nodes whose effects are not on a resource keep their order among themselves.
+    """Return the nodes that must come before each node.
+
+    These are its inputs, its control inputs and, for a node with effects, the previous node with effects on the same
+    resource. Nodes whose effects are not on a resource keep their order among themselves.
     """
     last: dict[Edge | None, str] = {}
     handle: dict[Edge, Edge] = {}
@@ -178,6 +183,7 @@ def _before(graph: ClientGraph) -> dict[str, list[str]]:
         traits = traits_of(node.op)
         if traits.memory is Memory.PASSED:
             handle.update((edge, handle.get(read, read)) for edge, read in zip(_edges(node), node.inputs, strict=False))
+        # An op that only names a variable does not touch its value, so it needs no order.
         names_variable = traits.effect is Effect.KEEPS and traits.is_resident
         if traits.effect.is_stateful and not names_variable:
             resources = [e for e in node.inputs if graph.spec(e).dtype is dtypes.resource]
@@ -191,7 +197,7 @@ def _before(graph: ClientGraph) -> dict[str, list[str]]:
 
 
 def _greedy(graph: ClientGraph, before: Mapping[str, Sequence[str]], memory: _Memory) -> list[str]:
-    """List scheduling: of the nodes that could run the one after which least is alive, the earlier one if equal."""
+    """Return the order of list scheduling: run the ready node that leaves least alive, the earlier one on a tie."""
     position = {name: i for i, name in enumerate(graph.nodes)}
     after: dict[str, list[str]] = {name: [] for name in graph.nodes}
     for name, sources in before.items():
@@ -208,13 +214,16 @@ def _greedy(graph: ClientGraph, before: Mapping[str, Sequence[str]], memory: _Me
         if name in done:
             continue
         now = state.change(name)[1]
-        if now > cost:  # it was pushed before it was the last reader of something, or never: look at it again
+        # The entry is outdated: its cost was computed before other nodes ran. Queue it again with the current cost.
+        if now > cost:
             heapq.heappush(ready, (now, position[name], name))
             continue
         state.run(name)
         done.add(name)
         order.append(name)
         unlocked = [reader for reader in after[name] if _one_less(missing, reader)]
+        # A node becomes cheaper when it is the last reader of a buffer; push it again, since the heap cannot update
+        # entries.
         last_readers = (r for b in memory.reads[name] if state.left(b) == 1 for r in b.readers if r not in done)
         for other in (*unlocked, *(r for r in last_readers if missing[r] == 0)):
             heapq.heappush(ready, (state.change(other)[1], position[other], other))
@@ -227,7 +236,7 @@ def _one_less(missing: dict[str, int], name: str) -> bool:
 
 
 def _depth_first(graph: ClientGraph, before: Mapping[str, Sequence[str]], memory: _Memory) -> list[str]:
-    """From each result to what it needs, first what needs most memory beyond what it leaves behind."""
+    """Return the order from results to inputs, first the operand that needs most beyond what it keeps alive."""
     demand: dict[str, int] = {}
     left = {name: sum(b.sizes[0] for b in memory.leaves(graph.nodes[name])) for name in graph.nodes}
 

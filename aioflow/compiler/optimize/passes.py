@@ -1,4 +1,4 @@
-"""THE list of optimizations, in the order in which they run, each with its switch (`SessionConfig.optimizations`)."""
+"""The optimization passes in the order in which they run, each with its switch (`SessionConfig.optimizations`)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Pass:
     """One optimization.
 
     Attributes:
-        name: What it is switched by.
+        name: The name of its switch.
         run: Maps a graph to one with the same results.
-        exact: Whether results stay the same to the last bit. Passes that are not are off unless they are asked for.
-        fuses: Whether it makes nodes that no other engine computes: where parts are delegated, it runs behind that.
-        before: What runs before parts are delegated, where that is not `run`, which then runs behind that.
+        exact: True if results stay bit-identical. Other passes are off by default.
+        fuses: True if it makes nodes that no other engine computes. It then runs after parts are delegated.
+        before: The variant to run before parts are delegated, if not `run`, which then runs after that.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Pass:
     before: Callable[[ClientGraph, Evaluate], ClientGraph] | None = None
 
 
-# The pass for each type.
+# The pass for each dtype.
 MIXED_PRECISION: Final[Mapping[str, str]] = {
     "bfloat16": "auto_mixed_precision_bfloat16",
     "float16": "auto_mixed_precision",
 }
 
-# Each pass leaves the more to the next: shapes make constants, constants make neutral elements, simpler nodes are more
-# often equal. What has lost its readers goes before nodes with one reader are looked for.
+# Each pass helps the next: shapes make constants, constants make neutral elements, simpler nodes are more often equal.
+# Dead code is removed before the passes that look for nodes with a single reader.
 PASSES: Final[tuple[Pass, ...]] = (
     Pass("shapes", shapes),
     Pass("constant_folding", constant_folding, before=folding_but_widened),
@@ -76,9 +76,8 @@ PASSES: Final[tuple[Pass, ...]] = (
     Pass("fuse_elementwise", fuse_elementwise, fuses=True),
 )
 
-# What later stages do to the same end, which is switched like a pass: computing a cheap value again rather than sending
-# it, one message for several small values, asking late for large values of other devices, and the order of each
-# device's nodes.
+# Optimizations of later stages that are switched like passes: compute a cheap value again instead of sending it, send
+# several small values in one message, request large values of other devices late, and order each device's nodes.
 RECOMPUTE: Final = "recompute"
 PACK_SENDS: Final = "pack_sends"
 SCHEDULE_RECEIVES: Final = "schedule_receives"
@@ -87,7 +86,7 @@ _LATER: Final = (RECOMPUTE, PACK_SENDS, SCHEDULE_RECEIVES, ORDER_MEMORY)
 
 
 def chosen_passes(switches: bool | Mapping[str, bool]) -> tuple[Pass, ...]:
-    """The passes that the switches leave on, in order.
+    """Return the passes that the switches leave on, in order.
 
     Raises:
         InvalidArgumentError: a switch does not name an optimization.
@@ -96,14 +95,14 @@ def chosen_passes(switches: bool | Mapping[str, bool]) -> tuple[Pass, ...]:
 
 
 def around_delegation(passes: Iterable[Pass]) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]:
-    """Return what runs of these before parts are delegated, and what runs behind that."""
+    """Return the passes to run before parts are delegated, and the passes to run after that."""
     passes = tuple(passes)
     first = tuple(replace(each, run=each.before or each.run) for each in passes if not each.fuses)
     return first, tuple(each for each in passes if each.fuses or each.before is not None)
 
 
 def is_on(name: str, switches: bool | Mapping[str, bool], default: bool = True) -> bool:
-    """Whether an optimization is switched on.
+    """Return whether an optimization is switched on.
 
     Raises:
         InvalidArgumentError: a switch does not name an optimization.

@@ -1,9 +1,11 @@
-"""The one way in which optimizations change a graph: a sweep in topological order, where each node is seen once, with
-its inputs as they are by then, and may be changed, replaced by constants, or left out in favour of an earlier value.
+"""The framework in which optimizations change a graph: a sweep in topological order.
 
-What is left out, and what takes its place, must be alive in the same iterations and branches, and what has effects must
-still come before what waited for it. So a node may always be replaced by an `Identity` that waits for what the node
-waited for; that is left out in its turn only where nothing at all can be told from it.
+The sweep visits each node once, with its inputs already rewritten. A rule may change the node, replace it by constants,
+or leave it out in favor of an earlier value.
+
+A node and its replacement must be alive in the same iterations and branches, and effects must still come before the
+nodes that waited for them. So a node may always be replaced by an `Identity` with the node's control inputs. That
+`Identity` is left out only if its removal is not observable.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Rewriting:
     """A graph while it is being rewritten.
 
     Attributes:
-        nodes: What the sweep has made so far.
-        facts: What is known of them.
+        nodes: The nodes that the sweep has made so far.
+        facts: Properties of these nodes.
     """
 
     def __init__(self, graph: ClientGraph) -> None:
@@ -39,12 +41,12 @@ class Rewriting:
         self.facts = Facts(self.nodes)
         self._before = graph
         self._moved: dict[Edge, Edge] = {}
-        self._waits: dict[str, tuple[str, ...]] = {}  # what to wait for in the place of a node that was left out
+        self._waits: dict[str, tuple[str, ...]] = {}  # replacements for control inputs from nodes that were left out
         self._changed = False
         self._fetched: set[str] = set()
-        self._named: set[str] = set()  # others are colocated with them
+        self._named: set[str] = set()  # nodes that others are colocated with
         self._known_aliasing: Aliasing | None = None
-        self._held: set[str] = set()  # they must not become constants
+        self._held: set[str] = set()  # nodes that must not become constants
         for node in graph.nodes.values():
             self._note(node)
 
@@ -58,53 +60,63 @@ class Rewriting:
 
     @property
     def _aliasing(self) -> Aliasing:
+        # Computed on demand: most sweeps never ask whether buffers may be shared.
         if self._known_aliasing is None:
             self._known_aliasing = Aliasing(self._before)
         return self._known_aliasing
 
-    # -- what rules ask ----------------------------------------------------------------------------------------------
+    # -- queries of rules --------------------------------------------------------------------------------------------
 
     def node(self, edge: Edge) -> Node:
-        """The node that makes an output, as it is by now."""
+        """Return the node that makes an output, in its current form."""
         found = self.nodes.get(edge.node)
-        return self._before.nodes[edge.node] if found is None else found  # along the edge that closes a loop
+        # Along the edge that closes a loop, the source comes later in the sweep.
+        return self._before.nodes[edge.node] if found is None else found
 
     def spec(self, edge: Edge) -> OutputSpec:
-        """Dtype and static shape of an output."""
+        """Return dtype and static shape of an output."""
         return self.node(edge).outputs[edge.port]
 
     def constant(self, edge: Edge) -> Array | None:
-        """The value of an output, if it is that of a constant. Do not modify it."""
+        """Return the value of an output if it is a constant's. Do not modify it."""
         node = self.node(edge)
         value: Array | None = node.attrs["value"] if node.op == "Const" else None
         return value
 
     def may_be_constant(self, node: Node) -> bool:
-        """Whether readers of the node would compute the same to the last bit, if it was a constant."""
+        """Return whether readers would compute bit-identical results if the node were a constant."""
         return node.name not in self._held
 
     def anchors(self, edges: Iterable[Edge]) -> tuple[str, ...] | None:
-        """What to wait for in the place of reading these outputs; None where only reading does."""
+        """Return control inputs equivalent to reading these outputs, or None if only reading is equivalent."""
         found: dict[str, None] = {}
         for edge in edges:
-            if self.node(edge).op == "Switch":  # a control edge from it is alive on both sides
+            if self.node(edge).op == "Switch":  # a control edge from it would be alive on both sides
                 return None
             found.update(dict.fromkeys(self.facts.anchors(edge.node)))
         return tuple(found)
 
-    # -- what rules make ---------------------------------------------------------------------------------------------
+    # -- changes by rules --------------------------------------------------------------------------------------------
 
     def remade(self, node: Node, op: str, inputs: Sequence[Edge], **attrs: Any) -> Node | None:
-        """The node as one of another op or with other inputs, from its own inputs or theirs.
+        """Return the node with another op or other inputs, taken from its own inputs or from theirs.
 
-        It waits for what the inputs that it no longer reads waited for. None where no control edge can say that.
+        The new node waits for whatever the inputs that it no longer reads waited for. None if control edges cannot
+        express that.
+
+        Args:
+            node: The node to change.
+            op: The op of the new node.
+            inputs: The inputs of the new node.
+            attrs: The attributes of the new node, besides its colocation.
         """
         waits, left = list(node.control), []
         for edge in node.inputs:
             source = self.node(edge)
             if edge in inputs:
                 continue
-            if self.facts.is_pure(source.op) and any(e in inputs for e in source.inputs):  # between this and an input
+            # A pure node between this node and a new input is bypassed: keep its control inputs and its other reads.
+            if self.facts.is_pure(source.op) and any(e in inputs for e in source.inputs):
                 waits += source.control
                 left += [e for e in source.inputs if e not in inputs]
             else:
@@ -116,18 +128,21 @@ class Rewriting:
         return replace(node, op=op, inputs=tuple(inputs), control=control, attrs=_placed(node, attrs))
 
     def passed_on(self, node: Node, edge: Edge) -> Node | None:
-        """The node as one that only hands on `edge`, one of its inputs or of theirs; None where that cannot be.
+        """Return the node as an `Identity` of `edge`, one of its inputs or of theirs, or None if that is impossible.
 
-        For ops that give what they read as it lies. Where the op copies, use `copied`.
+        For ops that return their input with its layout in memory. If the op copies, use `copied`.
         """
         return self.remade(node, "Identity", (edge,), T=self.spec(edge).dtype)
 
     def copied(self, node: Node, edge: Edge, keeps_order: bool = False) -> Node | None:
-        """As `passed_on`, for an op that makes a new array: None also where that could lie in memory otherwise than
-        `edge`, or must not be the same memory.
+        """Return the same as `passed_on`, for an op that makes a new array.
+
+        None also if the new array could have another memory layout than `edge`, or must not share its memory.
 
         Args:
-            keeps_order: Whether the order of axes in memory is that of `edge` rather than row-major.
+            node: The node to replace.
+            edge: The value to pass on.
+            keeps_order: Whether the new array has the axis order of `edge` in memory rather than row-major order.
         """
         lies_so = self.facts.is_compact if keeps_order else self.facts.is_row_major
         if edge.node not in self.nodes or not lies_so(edge) or not self._aliasing.may_join(node.name, edge.node):
@@ -138,7 +153,7 @@ class Rewriting:
         return made
 
     def as_constant(self, node: Node, value: Array, control: Sequence[str]) -> Node | None:
-        """The node as a constant that waits for `control`; None where it must not be one."""
+        """Return the node as a constant with the control inputs `control`, or None if it must not be a constant."""
         if not self.may_be_constant(node):
             return None
         attrs = _placed(node, {"value": value, "dtype": node.outputs[0].dtype})
@@ -146,7 +161,7 @@ class Rewriting:
         return replace(node, op="Const", inputs=(), control=waits, attrs=attrs, outputs=node.outputs[:1])
 
     def beside(self, node: Node, name: str, value: Array, dtype: Any, control: Sequence[str]) -> Edge:
-        """A new constant for a node to read, under the node's name."""
+        """Add a constant for a node to read, named after the node, and return its output."""
         unique = self._free(f"{node.name}/{name}")
         self._changed = True
         outputs = (OutputSpec(dtype, value.shape),)
@@ -164,7 +179,7 @@ class Rewriting:
         attrs: Mapping[str, Any],
         spec: OutputSpec,
     ) -> None:
-        """Let those who come after read a new node instead of an output of `node`: it reads that, and `others`."""
+        """Add a node that reads an output of `node` and `others`; later nodes read it instead of that output."""
         unique = self._free(f"{node.name}/{name}")
         inputs = (Edge(node.name, port), *others)
         self._changed = True
@@ -172,13 +187,16 @@ class Rewriting:
         self._moved[Edge(node.name, port)] = Edge(unique, 0)
 
     def replace_outputs(self, node: Node, values: Sequence[Array], control: Sequence[str]) -> None:
-        """Make the outputs of a node from the second on constants of their own; the node itself becomes the first."""
+        """Replace the node's outputs from the second on by constants; the node itself becomes the first output."""
         for port, value in enumerate(values, 1):
             edge = self.beside(node, f"output_{port}", value, node.outputs[port].dtype, control)
             self._moved[Edge(node.name, port)] = edge
 
     def merge(self, node: Node, kept: Node) -> bool:
-        """Leave out a node that does the same as an earlier one, unless it is needed under its name."""
+        """Leave out a node that does the same as an earlier one, and return whether that was possible.
+
+        Nodes that others are colocated with stay.
+        """
         if node.name in self._named or not self._aliasing.may_join(node.name, kept.name):
             return False
         self._aliasing.join(node.name, kept.name)
@@ -196,7 +214,7 @@ class Rewriting:
     # -- the sweep ---------------------------------------------------------------------------------------------------
 
     def renamed(self, node: Node) -> Node:
-        """The node, reading and waiting for what there is by now."""
+        """Return the node with inputs and control inputs redirected to their replacements."""
         moved, waits = self._moved, self._waits
         if any(e in moved for e in node.inputs):
             node = replace(node, inputs=tuple(moved.get(e, e) for e in node.inputs))
@@ -205,7 +223,7 @@ class Rewriting:
         return node
 
     def put(self, node: Node, made: Node | None) -> None:
-        """Go on after a node that became `made`; None where it stays."""
+        """Record that the node became `made`; None if it is unchanged."""
         if made is not None and made.op == "Identity" and self._says_nothing(made):
             self._leave_out(made)
         elif made is None or _what(made) == _what(node):
@@ -215,7 +233,7 @@ class Rewriting:
             self.nodes[node.name] = made
 
     def finished(self) -> ClientGraph:
-        """The graph as it is now, at the end of the sweep."""
+        """Return the graph at the end of the sweep."""
         if self._known_aliasing is not None:
             self._known_aliasing.let_go()
             self._known_aliasing = None
@@ -234,13 +252,15 @@ class Rewriting:
         self._waits[identity.name] = () if self.node(edge).op == ARG else (edge.node,)
 
     def _says_nothing(self, identity: Node) -> bool:
-        """Whether nothing can be told from an Identity: neither to the user nor to what reads or waits for it."""
+        """Return whether an Identity can be removed unobserved by the user, its readers and its waiters."""
         (edge,) = identity.inputs
         source = self.node(edge)
         if traits_of(source.op).steers or source.name not in self.nodes or identity.name in self._named:
-            return False  # what is read past a Switch, an Enter or an Exit is another value
+            # Past a Switch, an Enter or an Exit the value is another one.
+            return False
         if source.op == ARG and identity.name in self._fetched:
-            return False  # a feed that is fetched is handed back as it is; the value of a node is the caller's own
+            # A fetched feed is returned as it is, while the value of a node belongs to the caller.
+            return False
         if source.op == "Const" and identity.name in self._held:
             return False
         spec = self.spec(edge)
@@ -249,7 +269,7 @@ class Rewriting:
         return not self._needed(identity.control, (edge,))
 
     def _needed(self, control: Iterable[str], edges: Iterable[Edge]) -> tuple[str, ...]:
-        """Those of `control` that one who reads `edges` does not wait for anyway."""
+        """Return the members of `control` that a reader of `edges` does not wait for already."""
         known: set[str] = set()
         for edge in edges:
             source = self.nodes.get(edge.node)
@@ -261,7 +281,7 @@ class Rewriting:
 
 
 def _what(node: Node) -> tuple[Any, ...]:
-    """What makes it another node; attributes follow."""
+    """Return the fields that tell whether a node has changed, without its attributes, which follow from them."""
     return node.op, node.inputs, node.control, node.outputs
 
 
@@ -269,9 +289,9 @@ Rule: TypeAlias = Callable[[Node, Rewriting], Node | None]
 
 
 def sweep(graph: ClientGraph, rule: Rule) -> ClientGraph:
-    """Give each node to `rule`, which returns what it becomes, or None where it stays.
+    """Rewrite each node by `rule`, which returns the new node, or None to keep it.
 
-    An `Identity` that is returned is left out where nothing can be told from it.
+    An `Identity` that the rule returns is left out if its removal is not observable.
     """
     rewriting = Rewriting(graph)
     for origin in batches(graph.nodes.values(), 64):
@@ -281,6 +301,6 @@ def sweep(graph: ClientGraph, rule: Rule) -> ClientGraph:
 
 
 def _placed(node: Node, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes for another op in the place of a node: colocation stays."""
+    """Return attributes for another op in the place of a node, with the node's colocation."""
     kept = {"_class": node.attrs["_class"]} if "_class" in node.attrs else {}
     return {**attrs, **kept}

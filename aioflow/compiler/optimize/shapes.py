@@ -1,9 +1,8 @@
-"""Shape-driven simplification: what static shapes settle needs no node (grappler's "shape materialization" and the
-simplifications of XLA's algebraic simplifier that need shapes alone).
+"""Shape-driven simplification, like grappler's "shape materialization" and the shape rules of XLA's simplifier.
 
-Shapes and sizes become constants; a node that would give its input as it is, since of that shape there is nothing to
-reshape, to tile, to cut off or to add up, goes. A sum of floats over an axis of size one stays: it makes -0.0 into 0.0.
-Where a copy is left out, the input lies in memory as the copy would: see `Rewriting.copied`.
+Shapes and sizes become constants. A node that would return its input unchanged is removed, because for that shape there
+is nothing to reshape, tile, slice or sum. A sum of floats over an axis of size one stays: it turns -0.0 into 0.0. If a
+copy is removed, the input must have the memory layout of the copy: see `Rewriting.copied`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["shapes"]
 
 
 def shapes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with what its static shapes settle."""
+    """Return the graph without the nodes that static shapes make unnecessary."""
     return sweep(graph, _simplified)
 
 
@@ -52,11 +51,11 @@ _VALUES: Final[Mapping[str, Callable[[Dims], int | tuple[int, ...] | None]]] = {
 
 
 def _known(node: Node, rewriting: Rewriting) -> Node | None:
-    """Shape, ShapeN, Size, Rank: constants that are made when their inputs would be, without reading them."""
+    """Replace Shape, ShapeN, Size or Rank by constants, alive in the same branch and iteration as the inputs."""
     found = [_VALUES[node.op](rewriting.spec(edge).dims) for edge in node.inputs]
     anchors = rewriting.anchors(node.inputs)
     if anchors is None or any(v is None or np.max(v, initial=0) > node.outputs[0].dtype.max for v in found):
-        return None  # what is too large for its dtype is refused by the run
+        return None  # a value too large for its dtype fails when the step runs
     values = [np.array(v, s.dtype.np_dtype) for v, s in zip(found, node.outputs, strict=True)]
     control = (*node.control, *anchors)
     made = rewriting.as_constant(node, values[0], control)
@@ -65,17 +64,20 @@ def _known(node: Node, rewriting: Rewriting) -> Node | None:
     return made
 
 
-# -- nothing to do ----------------------------------------------------------------------------------------------------
+# -- operations without effect -----------------------------------------------------------------------------------------
 
 
 def _unchanged_shape(node: Node, rewriting: Rewriting) -> bool:
-    """Whether the result certainly has the shape of the first input."""
+    """Return whether the result certainly has the shape of the first input."""
     dims = rewriting.spec(node.inputs[0]).dims
     return num_elements(dims) is not None and dims == node.outputs[0].dims
 
 
 def _reshaped(node: Node, rewriting: Rewriting) -> Node | None:
-    """Reshape, BroadcastTo: to the shape that there is. A shape that is computed may turn out not to fit."""
+    """Remove a Reshape or BroadcastTo to the shape of its input.
+
+    The shape must be constant: a computed one may not fit.
+    """
     shape = rewriting.constant(node.inputs[1])
     if shape is None or not _unchanged_shape(node, rewriting) or (node.op == "BroadcastTo" and (shape < 0).any()):
         return None
@@ -86,7 +88,7 @@ _INVERSE: Final[Mapping[str, str]] = {"ExpandDims": "Squeeze", "Squeeze": "Expan
 
 
 def _inserted_and_removed(node: Node, rewriting: Rewriting) -> Node | None:
-    """Squeeze of ExpandDims, or the other way round, back to the shape that there was."""
+    """Remove a Squeeze of an ExpandDims, or the reverse, that restores the original shape."""
     inner = rewriting.node(node.inputs[0])
     if inner.op != _INVERSE[node.op]:
         return None
@@ -97,19 +99,19 @@ def _inserted_and_removed(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _ensured(node: Node, rewriting: Rewriting) -> Node | None:
-    """EnsureShape and PlaceholderWithDefault of what has the shape."""
+    """Remove an EnsureShape or PlaceholderWithDefault of a value that is known to have the shape."""
     dims = rewriting.spec(node.inputs[0]).dims
     known = num_elements(dims) is not None and is_compatible(node.attrs["shape"], dims)
     return rewriting.passed_on(node, node.inputs[0]) if known else None
 
 
 def _tiled(node: Node, rewriting: Rewriting) -> Node | None:
-    """Tile by one each."""
+    """Remove a Tile by one along each axis."""
     return rewriting.copied(node, node.inputs[0]) if _unchanged_shape(node, rewriting) else None
 
 
 def _padded(node: Node, rewriting: Rewriting) -> Node | None:
-    """Pad, PadV2, MirrorPad by nothing."""
+    """Remove a Pad, PadV2 or MirrorPad by zero elements."""
     paddings = rewriting.constant(node.inputs[1])
     dims = rewriting.spec(node.inputs[0]).dims
     nothing = paddings is not None and dims is not None and paddings.shape == (len(dims), 2) and not paddings.any()
@@ -117,7 +119,7 @@ def _padded(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _sliced(node: Node, rewriting: Rewriting) -> Node | None:
-    """Slice from the beginning to the end."""
+    """Remove a Slice of the whole input."""
     begin, size = (rewriting.constant(edge) for edge in node.inputs[1:])
     dims = rewriting.spec(node.inputs[0]).dims
     if begin is None or size is None or dims is None or not begin.shape == size.shape == (len(dims),) or begin.any():
@@ -127,7 +129,7 @@ def _sliced(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _strided(node: Node, rewriting: Rewriting) -> Node | None:
-    """StridedSlice of everything, such as x[:, :]."""
+    """Remove a StridedSlice of the whole input, such as x[:, :]."""
     bounds = [rewriting.constant(edge) for edge in node.inputs[1:]]
     dims = rewriting.spec(node.inputs[0]).dims
     other = any(node.attrs[mask] for mask in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
@@ -147,7 +149,7 @@ def _takes_all(axis: int, item: tuple[int, int, int, int | None], masks: tuple[i
 
 
 def _split(node: Node, rewriting: Rewriting) -> Node | None:
-    """Split into one part."""
+    """Remove a Split into one part."""
     axis, dims = rewriting.constant(node.inputs[0]), rewriting.spec(node.inputs[1]).dims
     if axis is None or axis.size != 1 or dims is None:
         return None
@@ -156,14 +158,14 @@ def _split(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _transposed(node: Node, rewriting: Rewriting) -> Node | None:
-    """Transpose to the order that there is."""
+    """Remove a Transpose that keeps the order of axes."""
     order = rewriting.constant(node.inputs[1])
     dims = rewriting.spec(node.inputs[0]).dims
     same = order is not None and dims is not None and order.tolist() == list(range(len(dims)))
     return rewriting.passed_on(node, node.inputs[0]) if same else None
 
 
-# Reductions of one element to itself, all bits of it, for the dtypes of which that holds.
+# Return whether a reduction of one element returns all its bits unchanged, for the dtype of the value.
 _Holds: TypeAlias = Callable[[Edge, Rewriting], bool]
 
 
@@ -192,7 +194,7 @@ _REDUCTIONS: Final[Mapping[str, _Holds]] = {
 
 
 def _reduced(node: Node, rewriting: Rewriting) -> Node | None:
-    """A reduction over no axes, or over axes of size one that are kept."""
+    """Remove a reduction over no axes, or over axes of size one that are kept."""
     value, axes = node.inputs[0], rewriting.constant(node.inputs[1])
     dims = rewriting.spec(value).dims
     if axes is None or not _REDUCTIONS[node.op](value, rewriting) or not _is_of_one(axes, dims, node):

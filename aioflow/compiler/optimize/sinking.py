@@ -1,11 +1,12 @@
-"""Transposes move behind the elementwise nodes that read them, where that leaves no more of them: then those around a
-network's layers meet and cancel (the layout propagation of TensorFlow's layout optimizer and of cuDNN front ends).
+"""Sinking of transposes below the elementwise nodes that read them, if that does not increase their number.
 
-Elementwise nodes that read transposed values are *carried* in regions, each whole or not at all: what is carried reads
-what was not transposed yet, and whoever reads it from outside reads a transpose of it. A kernel goes through memory in
-the order in which it lies, so the transpose of what is made has the bytes and strides that there were: that holds
-where all operands lie in one order, which is what `Facts` tells. What adds up, copies into rows, or reads an axis is
-never passed.
+Transposes around the layers of a network then meet and cancel (the layout propagation of TensorFlow's layout optimizer
+and of cuDNN front ends).
+
+Elementwise nodes that read transposed values are *carried* in regions, each as a whole or not at all: a carried node
+reads the values before the transpose, and outside readers read a transpose of its result. A kernel iterates in memory
+order, so the transpose of the new result has the bytes and strides of the old one. That holds only if all operands have
+the same memory order, which `Facts` tells. Nodes that sum, copy into rows or read an axis are never carried.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TRANSPOSE: Final = "Transpose"
 
 
 def sunk(graph: ClientGraph) -> ClientGraph:
-    """The graph in which the regions where that pays read what was not transposed."""
+    """Return the graph with the profitable regions carried above their transposes."""
     if not any(node.op == TRANSPOSE for node in graph.nodes.values()):
         return graph
     regions = _Regions(graph)
@@ -39,7 +40,7 @@ def sunk(graph: ClientGraph) -> ClientGraph:
 
 
 def permutation(order: Array | None) -> Order | None:
-    """The order of axes that a constant gives, if it is one."""
+    """Return a constant as an order of axes, or None if it is not a permutation."""
     if order is None or sorted(order.reshape(-1).tolist()) != list(range(order.size)):
         return None
     return tuple(order.reshape(-1).tolist())
@@ -50,9 +51,9 @@ class _Turned:
     """A value that is the transpose of another one.
 
     Attributes:
-        order: Of the axes.
-        transpose: The first node that gave it this order.
-        ordered: What it is the transpose of lies in row-major order.
+        order: The order of the axes.
+        transpose: The first node with this order.
+        ordered: True if the value before the transpose is row-major.
     """
 
     order: Order
@@ -61,14 +62,14 @@ class _Turned:
 
 
 class _Regions:
-    """The elementwise nodes that could be carried, and which of them are one region."""
+    """The elementwise nodes that can be carried, grouped into regions."""
 
     def __init__(self, graph: ClientGraph) -> None:
-        self.turned: dict[str, _Turned] = {}  # by node: all outputs of one are turned alike
+        self.turned: dict[str, _Turned] = {}  # by node: all outputs of a node are transposed alike
         self._graph = graph
         self._nodes = graph.nodes
         self._facts = Facts(graph.nodes)
-        self._above: dict[str, str] = {}  # union-find, over transposes and those who may be carried
+        self._above: dict[str, str] = {}  # union-find over transposes and the nodes that can be carried
         self._orders: dict[str, Order] = {}
         for node in graph.nodes.values():
             if node.op == TRANSPOSE:
@@ -77,13 +78,15 @@ class _Regions:
                 self._note_reader(node)
 
     def worth(self) -> set[str]:
-        """The nodes of the regions that leave no more transposes than there are."""
+        """Return the nodes of the regions that do not increase the number of transposes."""
         gains: Counter[str] = Counter()
         consumers = self._graph.consumers()
         for name, turned in self.turned.items():
             back = [r for r in consumers[name] if r.name in self._orders and _undo(turned.order, self._orders[r.name])]
             rest = [r for r in consumers[name] if r not in back and not self._carries(r, name)]
             if turned.transpose.name == name:
+                # A transpose without other readers disappears; a member gains its inverse transposes and costs one for
+                # outside readers.
                 gains[self._root(name)] += not rest
             else:
                 reads = any(edge.node == name for r in rest for edge in r.inputs)
@@ -134,7 +137,7 @@ class _Regions:
         )
 
     def _fits(self, node: Node, edge: Edge, order: Order) -> bool:
-        """Whether an operand is the same for all elements, or a constant along one axis."""
+        """Return whether an operand is the same for all elements, or a constant that varies along one axis only."""
         spec = self._graph.spec(edge)
         if spec.dims == ():
             return True
@@ -171,7 +174,7 @@ def _rewritten(graph: ClientGraph, regions: _Regions, worth: set[str]) -> Client
         turned = regions.turned[node.name]
         inputs = _straight(node, renamed, regions, worth, rewriting)
         carried = rewriting.remade(renamed, node.op, inputs, **node.attrs)
-        if carried is None:  # what it waits for cannot be said without what it read
+        if carried is None:  # control edges cannot express what it waits for
             return graph
         outputs = tuple(OutputSpec(spec.dtype, _before(spec.dims, turned.order)) for spec in node.outputs)
         rewriting.put(node, replace(carried, outputs=outputs))
@@ -183,7 +186,7 @@ def _rewritten(graph: ClientGraph, regions: _Regions, worth: set[str]) -> Client
 
 
 def _straight(node: Node, renamed: Node, regions: _Regions, worth: set[str], rewriting: Rewriting) -> tuple[Edge, ...]:
-    """What a node reads when it is carried."""
+    """Return the inputs of a node when it is carried."""
     order = regions.turned[node.name].order
     found = []
     for edge, now in zip(node.inputs, renamed.inputs, strict=True):
@@ -197,7 +200,7 @@ def _straight(node: Node, renamed: Node, regions: _Regions, worth: set[str], rew
 
 
 def _along(node: Node, edge: Edge, order: Order, rewriting: Rewriting) -> Edge:
-    """A constant along an axis as one along the axis that this was before."""
+    """Return a constant along one axis as a constant along the axis that this was before the transpose."""
     value = rewriting.constant(edge)
     if value is None or value.size == 1:
         return edge
@@ -208,6 +211,6 @@ def _along(node: Node, edge: Edge, order: Order, rewriting: Rewriting) -> Edge:
 
 
 def _before(dims: Dims, order: Order) -> Dims:
-    """The shape of what gives this one if its axes are put into the order."""
+    """Return the shape before a transpose with this order, given the shape after it."""
     known = dims or ()
     return tuple(known[order.index(axis)] for axis in range(len(known)))

@@ -1,9 +1,9 @@
-"""Transposes and reshapes that follow one another become one or none, and a transpose that a matrix product reads
-becomes the product's own flag (the cancellations of grappler's layout optimizer and of XLA's algebraic simplifier).
+"""Merging of consecutive transposes and reshapes, and folding of transposes into matrix products.
 
-A transpose is a view, and a product takes its flags as views too, so the product gets the same operands byte for byte
-and stride for stride: the rewrite cannot change how it rounds. Of two reshapes the first may only go where it neither
-copies nor could fail. What transposes are pushed through is said in `sinking`.
+These are the cancellations of grappler's layout optimizer and of XLA's algebraic simplifier. A transpose is a view, and
+a product implements its transpose flags as views too. So the product gets operands with the same bytes and strides, and
+its rounding cannot change. Of two reshapes the first is removed only if it neither copies nor can fail. `sinking` moves
+transposes past elementwise nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["transposes"]
 
 
 def transposes(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph:
-    """The graph with one node where several rearrange the same value."""
+    """Return the graph with one node wherever several rearrange the same value."""
     graph = sweep(graph, _simplified)
     carried = sunk(graph)
     return graph if carried is graph else sweep(carried, _simplified)
@@ -38,12 +38,12 @@ def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _permutation(node: Node, rewriting: Rewriting) -> Order | None:
-    """The constant permutation of a Transpose."""
+    """Return the constant permutation of a Transpose."""
     return permutation(rewriting.constant(node.inputs[1])) if node.op == "Transpose" else None
 
 
 def _transpose(node: Node, rewriting: Rewriting) -> Node | None:
-    """Transpose of Transpose: one with the product of the permutations, or nothing."""
+    """Merge two Transposes into one with the product of the permutations, or into none."""
     inner = rewriting.node(node.inputs[0])
     first, second = _permutation(inner, rewriting), _permutation(node, rewriting)
     if first is None or second is None or len(first) != len(second):
@@ -55,7 +55,10 @@ def _transpose(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _reordered(node: Node, inner: Node, order: Order, rewriting: Rewriting) -> Node | None:
-    """The node as a Transpose of what `inner` transposes. The new permutation waits for what the old one waited for."""
+    """Return the node as a Transpose of what `inner` transposes.
+
+    The new permutation has the control inputs of the old one.
+    """
     read = rewriting.remade(node, node.op, (inner.inputs[0], node.inputs[1]), **node.attrs)
     if read is None:
         return None
@@ -66,7 +69,7 @@ def _reordered(node: Node, inner: Node, order: Order, rewriting: Rewriting) -> N
 
 
 def _reshape(node: Node, rewriting: Rewriting) -> Node | None:
-    """Reshape of Reshape: the last one."""
+    """Merge two Reshapes into the last one."""
     inner = rewriting.node(node.inputs[0])
     if inner.op != "Reshape" or inner.name not in rewriting.nodes:
         return None
@@ -77,7 +80,7 @@ def _reshape(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _always_fits(dims: Dims, sizes: Array) -> bool:
-    """Whether a tensor can be reshaped to `sizes`, whatever its unknown sizes are."""
+    """Return whether a tensor can be reshaped to `sizes` whatever its unknown dimensions are."""
     if dims is None or (sizes < -1).any() or (sizes == -1).sum() > 1:
         return False
     rest = math.prod(size for size in sizes.reshape(-1).tolist() if size != -1)
@@ -87,7 +90,7 @@ def _always_fits(dims: Dims, sizes: Array) -> bool:
     return bool(rest > 0 and (known % rest == 0 if (sizes == -1).any() else known == rest))
 
 
-# The flags of a product, for its first and its second operand. The batched ones conjugate what they transpose.
+# The flags of a product for its first and second operand. The batched ones also conjugate, so they must not be complex.
 _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "BatchMatMul": ("adj_x", "adj_y"),
     "BatchMatMulV2": ("adj_x", "adj_y"),
@@ -96,7 +99,7 @@ _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def _product(node: Node, rewriting: Rewriting) -> Node | None:
-    """A product of transposes: the product with other flags."""
+    """Fold transposes of the operands into the product's flags."""
     if node.op != "MatMul" and node.outputs[0].dtype.is_complex:
         return None
     inputs, attrs = list(node.inputs), dict(node.attrs)
@@ -109,7 +112,7 @@ def _product(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 def _untransposed(edge: Edge, rewriting: Rewriting) -> Edge | None:
-    """What is read, if it is a Transpose of the last two axes."""
+    """Return the input of a Transpose of the last two axes, or None for any other node."""
     node = rewriting.node(edge)
     order = _permutation(node, rewriting)
     rank = 0 if order is None else len(order)

@@ -1,1 +1,1 @@
-"""Stage 4: give every node a device: what is allowed (constraints), what it costs, and which is best (simulation)."""
+"""Stage 4, placement: feasible devices (constraints), costs, and the best choice (simulation)."""

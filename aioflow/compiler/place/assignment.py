@@ -1,8 +1,8 @@
-"""The bookkeeping that greedy and HEFT share: what has been decided, when it finishes, what has been sent where.
+"""State shared by the greedy and HEFT strategies: decided devices, finish times, and values already sent.
 
-A node that takes no time and depends on nothing but such nodes, such as the handle of a variable, *floats*: there is
-nothing to base a decision on, so it goes where it is first read (TensorFlow's placer does the same for sources with one
-consumer). A group is decided once, at its first member that does not float.
+A node that takes no time and depends only on such nodes, such as the handle of a variable, *floats*: nothing favors a
+device yet, so it goes where it is first read (TensorFlow's placer does the same for sources with one consumer). A group
+is decided once, at its first member that does not float.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Assignment:
     """Devices of nodes, as far as they are decided.
 
     Attributes:
-        device: By node; negative where it is not decided.
+        problem: The placement problem.
+        device: By node: its device; negative if undecided.
         finish: By node: when it finishes, in seconds from the start of the step.
     """
 
@@ -36,7 +37,7 @@ class Assignment:
         self._sent = [bytearray(len(problem.source)) for _ in problem.devices]
 
     def floats(self, node: int) -> bool:
-        """Whether the node waits to be put where it is read. A feed does, always."""
+        """Return whether the node is placed where it is read. Always True for a feed."""
         problem = self.problem
         if self.device[node] == problem.host:
             return True
@@ -46,8 +47,9 @@ class Assignment:
         return all(self.device[problem.source[tensor]] in undecided for tensor in problem.reads[node])
 
     def options(self, node: int) -> list[tuple[int, float, float]]:
-        """(device, when everything has arrived there, seconds that the device is busy with it) for every device that
-        the node may be on, in order of preference.
+        """Return the options for a node in order of preference, as (device, arrival, busy).
+
+        `arrival` is the time at which all inputs are on the device, and `busy` the seconds that the node occupies it.
         """
         problem = self.problem
         group = problem.group[node]
@@ -68,6 +70,7 @@ class Assignment:
                         trips * problem.latency[holder][device]
                         + problem.size[tensor] * problem.per_byte[holder][device]
                     )
+                    # Each tensor is sent to a device once: only its first reader there pays the overhead.
                     if not self._sent[device][tensor]:
                         busy += trips * problem.overhead[holder][device]
                 if at > ready:
@@ -76,7 +79,7 @@ class Assignment:
         return found
 
     def put(self, node: int, device: int, finish: float) -> None:
-        """Decide for a device. What floats and is read here comes along."""
+        """Place a node on a device, together with the floating nodes that it reads."""
         problem = self.problem
         self.device[node] = device
         self.finish[node] = finish
@@ -90,8 +93,9 @@ class Assignment:
                 sent[tensor] = 1
 
     def placement(self) -> list[int]:
-        """A device for every node, now that all have been seen: what still floats goes where its first reader is."""
+        """Return a device for every node. Nodes that still float go to the device of their first reader."""
         problem = self.problem
+        # Backwards, so that a node's readers are placed before it.
         for node in range(len(problem.nodes) - 1, -1, -1):
             group = problem.group[node]
             if self._chosen[group] == _FLOATING:
@@ -106,7 +110,7 @@ class Assignment:
         return _FLOATING if reader is None else self._chosen[problem.group[reader]]
 
     def _home(self, node: int, device: int) -> int:
-        """Where a floating node goes if it is wanted on `device`."""
+        """Return the device of a floating node that is read on `device`."""
         group = self.problem.group[node]
         chosen = self._chosen[group]
         if chosen != _FLOATING:

@@ -1,8 +1,8 @@
-"""How fast this machine is, as data: rates of each device type, bandwidth and latency of each kind of link.
+"""The speed of this machine as data: rates of each device type, bandwidth and latency of each kind of link.
 
-`aioflow calibrate` measures once and writes a file into the user's cache folder; without one the shipped defaults hold.
-Nothing is ever measured on the way. Placement only compares costs, so defaults that are off by a common factor place as
-well as measured ones.
+`aioflow calibrate` measures once and writes a file into the user's cache folder; without the file, shipped defaults
+apply. Steps are never delayed by such measurements. Placement only compares costs, so defaults that are off by a common
+factor place as well as measured values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 _VERSION: Final = 1
 
-# What is measured of a device besides its matrix products: bytes a second, but for the convolution.
+# The rates measured for a device besides matrix products: bytes per second, except for the convolution.
 RATES: Final[Mapping[str, str]] = {
     "elementwise": "bytes read and written per second by an addition",
     "transcendental": "bytes read and written per second by an exponential",
@@ -50,12 +50,12 @@ RATES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """One type of device.
+    """The speeds of one device type.
 
     Attributes:
         overhead: Seconds that every node takes besides its work.
         rates: Work per second, by the names in `RATES`.
-        products: Multiply-adds per second of a matrix product, by dtype; that of float32 stands for the missing ones.
+        products: Multiply-adds per second of a matrix product, by dtype; float32 stands for missing dtypes.
     """
 
     overhead: float
@@ -65,11 +65,11 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way from one device to another.
+    """The connection from one device to another.
 
     Attributes:
         latency: Seconds until the first byte arrives.
-        bandwidth: Bytes per second; None where the devices share memory and nothing is copied.
+        bandwidth: Bytes per second; None if the devices share memory and nothing is copied.
         overhead: Seconds that a transfer keeps the receiving device busy (the Recv and its half of the Send).
     """
 
@@ -78,12 +78,12 @@ class Link:
     overhead: float = 0.0
 
     def seconds(self, size: float) -> float:
-        """How long `size` bytes are on their way: latency + bytes / bandwidth, as TensorFlow's cost model has it."""
+        """Return the transfer time of `size` bytes: latency + bytes / bandwidth, as in TensorFlow's cost model."""
         return self.latency + (0.0 if self.bandwidth is None else size / self.bandwidth)
 
 
-# The CPU's are what `aioflow calibrate` gave on a virtual machine of two cores, rounded down; the GPU's are a middling
-# card's by its data sheet, and so are the links but for the one by memory: that is a way through the event loop.
+# CPU: results of `aioflow calibrate` on a virtual machine of two cores, rounded down. GPU and links: the data sheet of
+# a mid-range GPU, except for "memory", which is a hop through the event loop.
 DEFAULT_SPEEDS: Final[Mapping[str, Speeds]] = {
     "CPU": Speeds(
         overhead=5e-7,
@@ -134,25 +134,25 @@ class Calibration:
     links: Mapping[str, Link] = field(default_factory=lambda: DEFAULT_LINKS)
 
     def speeds_of(self, device_type: str) -> Speeds:
-        """The speeds of a device type; the shipped ones, or those of a CPU, where it was not measured."""
+        """Return the speeds of a device type, falling back to the defaults and then to the CPU's defaults."""
         return self.speeds.get(device_type) or DEFAULT_SPEEDS.get(device_type) or DEFAULT_SPEEDS["CPU"]
 
     def link(self, kind: str) -> Link:
-        """The link of a kind; the shipped one where it was not measured."""
+        """Return the link of a kind, or its default if it was not measured."""
         return self.links.get(kind) or DEFAULT_LINKS[kind]
 
     def to_json(self) -> str:
-        """The calibration as text that people can read."""
+        """Return the calibration as human-readable JSON."""
         links = {kind: asdict(link) for kind, link in self.links.items()}
         speeds = {kind: asdict(speed) for kind, speed in self.speeds.items()}
         return json.dumps({"version": _VERSION, "speeds": speeds, "links": links}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Calibration:
-        """The calibration that `to_json` wrote.
+        """Return the calibration that `to_json` wrote.
 
         Raises:
-            DataLossError: the text is not JSON, or something is missing.
+            DataLossError: the text is not JSON, or an entry is missing.
             InvalidArgumentError: it has a different version, or a value is not a time or a rate.
         """
         try:
@@ -210,7 +210,10 @@ def _time(name: str, value: Any) -> float:
 
 
 def link_kind(source: DeviceSpec, destination: DeviceSpec) -> str:
-    """Which kind of link leads from one device to another: by task, then by whether both, one or none is a CPU."""
+    """Return the kind of link from one device to another.
+
+    "network" between tasks; within a task "memory" between CPUs, "host" between a CPU and another device, else "peer".
+    """
     if (source.job, source.replica, source.task) != (destination.job, destination.replica, destination.task):
         return "network"
     on_host = (source.device_type == "CPU") + (destination.device_type == "CPU")
@@ -218,16 +221,16 @@ def link_kind(source: DeviceSpec, destination: DeviceSpec) -> str:
 
 
 def calibration_path(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """Where this user's calibration is kept: in the cache folder of the platform."""
+    """Return the path of this user's calibration, in the cache folder of the platform."""
     return cache_folder(environ, platform) / "calibration.json"
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The calibration in a file. Blocks on the disk.
+    """Read the calibration in a file. Blocks on the disk.
 
     Raises:
-        NotFoundError: there is no such file.
-        DataLossError, InvalidArgumentError: it holds something else; see `Calibration.from_json`.
+        NotFoundError: the file does not exist.
+        DataLossError, InvalidArgumentError: the file is not a valid calibration; see `Calibration.from_json`.
     """
     with file_errors(path):
         text = path.read_bytes()
@@ -239,7 +242,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def find_calibration(path: Path | None = None) -> Calibration:
-    """The calibration of this machine, or the shipped defaults where none was made. Raises as `read_calibration`."""
+    """Return the calibration of this machine, or the defaults without a file. Raises like `read_calibration`."""
     try:
         return read_calibration(path or calibration_path())
     except NotFoundError:
@@ -247,7 +250,7 @@ def find_calibration(path: Path | None = None) -> Calibration:
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
-    """Write a file that `read_calibration` reads, whole or not at all; its folder is made. Blocks on the disk."""
+    """Write a file for `read_calibration` atomically, and create its folder. Blocks on the disk."""
     with file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, calibration.to_json().encode())

@@ -1,4 +1,4 @@
-"""What the compiler knows of the devices that a plan may use."""
+"""The compiler's view of the devices that a plan may use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class ClusterView:
 
     Attributes:
         devices: Their full names, the preferred ones first.
-        home: Of these, the ones in the process that builds the graph; None where all are.
-        own: Of these, that of the client itself, for what cannot be anywhere else; "" where it has none.
-        allow_soft_placement: As `SessionConfig.allow_soft_placement`.
-        pins: The devices of nodes that keep state and have been placed before, by name.
-        files: Of the devices, those on which files may be opened; None where that is all.
-        on_request: Of the devices, those that nodes get only by asking for them, or where no other has their kernels.
+        allow_soft_placement: See `SessionConfig.allow_soft_placement`.
+        pins: The devices of stateful nodes that were placed by earlier steps, by name.
+        home: The devices in the process that builds the graph; None if all are.
+        own: The device of the client itself, for nodes that cannot run anywhere else; "" if it has no device.
+        files: The devices on which files may be opened; None if all are.
+        on_request: The devices that nodes get only if they request them, or if no other device has their kernels.
     """
 
     devices: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which nodes belong on one device: those that must (colocation, resources), those that had better (control flow).
+"""Groups of nodes on one device: required by colocation and resources, or preferred for control flow.
 
 Groups are disjoint sets of node positions (TensorFlow whitepaper, 4.3: union-find over the colocation constraints).
 """
@@ -26,13 +26,13 @@ __all__ = [
     "takes_handle",
 ]
 
-# A resource lives on one device, and so do lists and locks, which are variants: they are handed on, not copied.
+# A resource exists on one device, and so do lists and locks, which are variants: handles are passed on, not copied.
 HANDLES: Final = frozenset({resource, variant})
 _PREFIX: Final = "loc:@"
 
 
 class DisjointSets:
-    """Disjoint sets of the numbers below `count`; one of its members stands for each set."""
+    """Disjoint sets of the numbers below `count`, each represented by one of its members."""
 
     __slots__ = ("_parent",)
 
@@ -40,37 +40,40 @@ class DisjointSets:
         self._parent = list(range(count))
 
     def find(self, member: int) -> int:
-        """The member that stands for the set."""
+        """Return the representative of a member's set."""
         parent = self._parent
         while parent[member] != member:
             parent[member] = member = parent[parent[member]]  # halve the path
         return member
 
     def union(self, one: int, other: int) -> int:
-        """Make one set of two; returns the member that stands for it."""
+        """Merge two sets, and return the representative of the union."""
         kept = self._parent[self.find(other)] = self.find(one)
         return kept
 
 
 def takes_handle(graph: ClientGraph, node: Node) -> bool:
-    """Whether the node uses a resource, a list or a lock that another one made."""
+    """Return whether the node uses a resource, a list or a lock that another node made."""
     return any(graph.spec(edge).dtype in HANDLES for edge in node.inputs)
 
 
 def makes_handle(graph: ClientGraph, node: Node) -> bool:
-    """Whether the node makes a resource, a list or a lock: where it is decides for all that touch that."""
+    """Return whether the node makes a resource, a list or a lock, and so determines the device of all users of it."""
     return any(spec.dtype in HANDLES for spec in node.outputs) and not takes_handle(graph, node)
 
 
 def is_everywhere(node: Node) -> bool:
-    """Whether partition gives the node to every device that reads it: a feed, a free constant, a loop invariant."""
+    """Return whether partition copies the node to every device that reads it.
+
+    True for a feed, a constant without control inputs, and a loop invariant.
+    """
     if node.op == "Enter":
         return bool(node.attrs.get("is_constant"))
     return node.op == ARG or (node.op == "Const" and not node.control)
 
 
 def joined_by_handles(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """The pairs that must share a device, since a handle goes from one to the other."""
+    """Yield the pairs that must share a device because a handle goes from one to the other."""
     nodes = graph.nodes
     for position, node in enumerate(nodes.values()):
         for source, port in node.inputs:
@@ -79,22 +82,22 @@ def joined_by_handles(graph: ClientGraph, positions: Mapping[str, int]) -> Itera
 
 
 def joined_by_name(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """The pairs that must share a device by what was asked for (`_class`)."""
+    """Yield the pairs that must share a device because the user colocated them (`_class`)."""
     named: dict[str, int] = {}
     for position, node in enumerate(graph.nodes.values()):
         for label in node.attrs.get("_class", ()):
             if label.startswith(_PREFIX):
-                # Who names a node that the step does not have still stays with the others that name it.
+                # Nodes colocated with a node that the step lacks still stay together.
                 anchor = label[len(_PREFIX) :]
                 yield position, positions.get(anchor, named.setdefault(anchor, position))
 
 
 def preferred(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """The pairs of control flow that partition wants together, where nothing forbids it.
+    """Yield the pairs of control flow nodes that should share a device, where no constraint forbids it.
 
-    A Switch is where its data is, unless that is everywhere, an Exit where its Switch is, an Enter and a NextIteration
-    where they are read first. So the Enter, Merge, Switch, Exit and NextIteration of a loop variable stay together, and
-    only values that are computed cross between devices.
+    A Switch goes to its data, unless that exists everywhere, and an Exit to its Switch. An Enter and a NextIteration go
+    to their first reader. So the Enter, Merge, Switch, Exit and NextIteration of a loop variable stay together, and
+    only computed values cross between devices.
     """
     entering: dict[str, int] = {}
     for position, node in enumerate(graph.nodes.values()):
@@ -115,8 +118,9 @@ def preferred(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tupl
 def followers(
     graph: ClientGraph, positions: Mapping[str, int], readers: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[int, Sequence[int]]]:
-    """The nodes that go where others are: a fetch to its input, a feed to its first reader, a constant to where all its
-    readers are.
+    """Yield each node that is placed with other nodes, and these others.
+
+    A fetch goes to its input, a feed to its first reader, and a constant to its readers if they share a device.
     """
     for position, node in enumerate(graph.nodes.values()):
         if node.op == RETVAL:

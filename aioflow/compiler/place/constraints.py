@@ -1,11 +1,11 @@
-"""Where nodes may go: groups that share a device, each with the devices that fit all its members.
+"""Placement constraints: groups of nodes that share a device, each with the devices that fit all members.
 
-Device requests and kernels of each node are bit masks over the cluster's devices; a group's mask is the intersection
-(TensorFlow whitepaper, 4.3). Only where that is empty are the requests themselves looked at: one may yield, soft
-placement may drop it, or the error says why each device was rejected.
+Device requests and kernels of each node are bit masks over the cluster's devices; a group's mask is their intersection
+(TensorFlow whitepaper, 4.3). Only if that is empty, the requests themselves are examined: one request may yield, soft
+placement may drop one, or the error states why each device was rejected.
 
-Nodes of control flow have no kernels and run anywhere. What they ask for counts only where they are on their own: a
-Switch is where its data is, whatever it asks for.
+Control flow nodes have no kernels and run anywhere. Their device requests count only if they are in a group of their
+own: a Switch goes to its data, whatever it requests.
 """
 
 from __future__ import annotations
@@ -33,26 +33,31 @@ from aioflow.kernels.registry import KERNELS, read_by_kernels
 
 __all__ = ["Group", "Offer", "Offers", "feasible_groups"]
 
-_TYPE_ORDER: Final[Mapping[str, int]] = {"GPU": 0, "CPU": 2}  # a type that is not named is between them
+_TYPE_ORDER: Final[Mapping[str, int]] = {"GPU": 0, "CPU": 2}  # other types rank between them
 _TASK: Final = ("job", "replica", "task")
-# What soft placement leaves open where members disagree about a part.
+# The parts of a request that soft placement leaves open if members disagree about the key.
 _SOFT: Final = {"device_type": ("device_type", "device_index"), "device_index": ("device_index",)}
 
-# For a node: the devices that have a kernel for it, and the kernel's priority on each type of device (None where the
-# node needs no kernel).
+# The devices that have a kernel for a node, and the kernel's priority on each device type (None if the node needs no
+# kernel).
 Offer: TypeAlias = tuple[int, tuple[int, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes that share a device, and where they may go, the preferred device first."""
+    """Nodes that share a device, and the devices that they may use, preferred ones first.
+
+    Attributes:
+        members: Names of the nodes.
+        devices: Full names of the devices.
+    """
 
     members: tuple[str, ...]
     devices: tuple[str, ...]
 
 
 class Offers:
-    """What the devices of a cluster offer to a node, remembered by op and request for one placement."""
+    """The devices of a cluster that can run a node, cached by op and request for one placement."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self.cluster = cluster
@@ -72,27 +77,27 @@ class Offers:
         self._orders: dict[Offer, tuple[str, ...]] = {}
 
     def elsewhere(self, mask: int) -> int:
-        """The devices without the client's own, unless there is no other."""
+        """Return the devices without the client's own, unless it is the only one."""
         return mask & ~self._own or mask
 
     def unasked(self, mask: int) -> int:
-        """The devices that a group gets without asking, unless there is no other."""
+        """Return the devices that a group may get without a request, unless only others remain."""
         mask = self.elsewhere(mask)
         return mask & ~self._on_request or mask
 
     def request(self, device: str) -> int:
-        """The devices that fit a request."""
+        """Return the devices that match a request."""
         found = self._requests.get(device)
         if found is None:
             found = self._requests[device] = self.matching(DeviceSpec.from_string(device))
         return found
 
     def matching(self, wanted: DeviceSpec) -> int:
-        """The devices that fit a request in parts."""
+        """Return the devices that match a parsed request."""
         return self._mask(wanted.matches(spec) for spec in self.specs)
 
     def kernels(self, node: Node) -> Offer:
-        """The devices with a kernel for the node."""
+        """Return the devices with a kernel for the node."""
         if traits_of(node.op).steers or node.op in BOUNDARY:
             return self.anything
         key = (node.op, read_by_kernels(node.attrs))
@@ -102,7 +107,7 @@ class Offers:
         return found
 
     def order(self, offer: Offer) -> tuple[str, ...]:
-        """The devices of an offer: by the kernels' priority, then GPUs before CPUs, then as the cluster lists them."""
+        """Return the devices of an offer by kernel priority, then GPUs before CPUs, then in the cluster's order."""
         names = self._orders.get(offer)
         if names is None:
             mask, priorities = offer
@@ -126,11 +131,11 @@ class Offers:
 
 
 def feasible_groups(graph: ClientGraph, cluster: ClusterView) -> list[Group]:
-    """The groups of the graph, in the order of their first members; every node is in one.
+    """Return the groups of the graph in the order of their first members. Every node is in one group.
 
     Raises:
-        InvalidArgumentError: no device is as a group asks for.
-        UnimplementedError: no device has all the kernels that a group needs.
+        InvalidArgumentError: no device matches the requests of a group.
+        UnimplementedError: no device has all kernels of a group.
     """
     return _Constraints(graph, Offers(cluster)).groups()
 
@@ -139,8 +144,15 @@ class _Constraints:
     """The constraints of one graph on one cluster.
 
     Attributes:
-        masks: For the member that stands for a group the devices that fit it.
-        priorities: And the kernels' priorities; None for a group without kernels.
+        graph: The graph to place.
+        offers: The devices that can run a node.
+        nodes: The nodes, by position.
+        positions: The positions of the nodes, by name.
+        sets: The groups, as sets of positions.
+        masks: For the representative of a group: the devices that fit it.
+        priorities: For the representative of a group: the kernels' priorities; None for a group without kernels.
+        homes: For the representative of a group: the devices of its existing resources.
+        wishes: Control flow nodes with a device request, and the requested devices.
     """
 
     def __init__(self, graph: ClientGraph, offers: Offers) -> None:
@@ -151,8 +163,8 @@ class _Constraints:
         self.sets = DisjointSets(len(self.nodes))
         self.masks: list[int] = []
         self.priorities: list[tuple[int, ...] | None] = []
-        self.homes: dict[int, int] = {}  # for the member that stands for a group the devices of resources that exist
-        self.wishes: list[tuple[int, int]] = []  # nodes of control flow that ask for devices, and these
+        self.homes: dict[int, int] = {}
+        self.wishes: list[tuple[int, int]] = []
 
     def groups(self) -> list[Group]:
         self._read_nodes()
@@ -197,15 +209,19 @@ class _Constraints:
         self.masks[kept] = self.masks[a] & self.masks[b]
         homes = [self.homes[root] for root in (a, b) if root in self.homes]
         if homes:
+            # `homes` has one or two masks.
             self.homes[kept] = homes[0] & homes[-1]
         pa, pb = self.priorities[a], self.priorities[b]
         if pa is None or pb is None or pa == pb:
             self.priorities[kept] = pb if pa is None else pa
         else:
-            self.priorities[kept] = (0,) * len(pa)  # as TensorFlow: where the members disagree, none counts
+            self.priorities[kept] = (0,) * len(pa)  # as in TensorFlow: if members disagree, no priority counts
 
     def _would_part(self, one: int, other: int) -> bool:
-        """Whether soft placement leaves two groups apart: each has a resource that exists, on different devices."""
+        """Return whether soft placement keeps two groups apart.
+
+        That is so if each has an existing resource, and these are on different devices.
+        """
         first, second = (self.homes.get(self.sets.find(member), -1) for member in (one, other))
         return self.offers.cluster.allow_soft_placement and not first & second
 
@@ -214,7 +230,7 @@ class _Constraints:
             self._unite(one, other)
 
     def _resolve_empty(self) -> None:
-        """Settle the groups that no device fits by the masks alone."""
+        """Resolve the groups whose mask is empty."""
         unsettled: dict[int, list[Node]] = {}
         for i, node in enumerate(self.nodes):
             root = self.sets.find(i)
@@ -224,8 +240,9 @@ class _Constraints:
             self.masks[root] = _settle(members, self.graph, self.offers)
 
     def _go_to_files(self) -> None:
-        """Keep what opens files to tasks on which any may be, and of these to the session's target, whose files a
-        program means. A group that may go to none of them says so when it runs.
+        """Restrict groups that open files to tasks with file access, preferably to the session's target.
+
+        A program's paths mean files of the target. A group that can go to none of these tasks fails when it runs.
         """
         offers = self.offers
         if offers.cluster.files is None:
@@ -237,7 +254,7 @@ class _Constraints:
                 self.masks[root] = mask & offers.target_files or mask & offers.files or mask
 
     def _wish(self, node: Node) -> int:
-        """The devices that a node of control flow asks for."""
+        """Return the devices that a control flow node requests."""
         spec = DeviceSpec.from_string(node.device)
         found = self.offers.request(node.device)
         if not found and self.offers.cluster.allow_soft_placement:
@@ -247,7 +264,7 @@ class _Constraints:
         return found
 
     def _grant_wishes(self) -> None:
-        """Let control flow have what it asks for where no kernel shares the group; a Merge asks first."""
+        """Grant device requests of control flow nodes if their group has no kernels; requests of Merges come first."""
         for i, wish in sorted(self.wishes, key=lambda wish: self.nodes[wish[0]].op != "Merge"):
             root = self.sets.find(i)
             wanted = self.masks[root] & wish
@@ -264,7 +281,7 @@ class _Constraints:
             roots = {self.sets.find(leader) for leader in leaders}
             if len(roots) == 1:
                 (root,) = roots
-                # One that does not run wherever the others may go must not keep them from there.
+                # A follower that cannot run on all of the leader's devices must not restrict them.
                 if not self.masks[root] & ~self.masks[self.sets.find(i)]:
                     mask, priorities = self.masks[root], self.priorities[root]
                     kept = self.sets.union(i, root)
@@ -272,10 +289,15 @@ class _Constraints:
 
 
 def _settle(members: Sequence[Node], graph: ClientGraph, offers: Offers) -> int:
-    """The devices for a group whose requests and kernels leave none at first sight.
+    """Return the devices for a group whose mask is empty.
+
+    Args:
+        members: The nodes of the group.
+        graph: The graph that contains them.
+        offers: The devices that can run a node.
 
     Raises:
-        InvalidArgumentError, UnimplementedError: there are none.
+        InvalidArgumentError, UnimplementedError: no device fits.
     """
     cluster = offers.cluster
     merged, wanted = _merge(members, graph, cluster)
@@ -294,17 +316,18 @@ def _settle(members: Sequence[Node], graph: ClientGraph, offers: Offers) -> int:
 def _merge(
     members: Sequence[Node], graph: ClientGraph, cluster: ClusterView
 ) -> tuple[DeviceSpec, dict[str, DeviceSpec]]:
-    """What a group asks for as a whole, and what each member asks for as far as that counts.
+    """Return the request of a group as a whole, and the effective request of each member.
 
-    The nodes that make handles are asked first, and a node that uses one yields to them, as in TensorFlow. Soft
-    placement leaves open the type or index about which members disagree; about job, replica and task they may not.
-    A resource that exists stays where it is: soft placement makes the others yield to it, and so does what was only
-    placed before, not asked for.
+    Nodes that make handles come first, and a node that uses a handle yields to them, as in TensorFlow. If members
+    disagree about type or index, soft placement leaves that part open; about job, replica and task they must agree. An
+    existing resource stays on its device: under soft placement other members yield to it, and so do members that were
+    only placed there by an earlier step.
 
     Raises:
-        InvalidArgumentError: members ask for different devices.
+        InvalidArgumentError: members request different devices.
     """
     asking = [n for n in members if n.device and not traits_of(n.op).steers]
+    # Existing resources come first, so that later requests yield to them.
     makers = sorted((n for n in asking if makes_handle(graph, n)), key=lambda n: n.name not in cluster.pins)
     existing = [n for n in makers if _keeps_state(graph, n, cluster)]
     merged = DeviceSpec()
@@ -330,10 +353,10 @@ def _merge(
 
 
 def _keeps_state(graph: ClientGraph, node: Node, cluster: ClusterView) -> bool:
-    """Whether the node stands for a resource that an earlier step has made."""
+    """Return whether the node stands for a resource that an earlier step made."""
     return node.name in cluster.pins and makes_handle(graph, node)
 
 
 def _softened(spec: DeviceSpec) -> DeviceSpec:
-    """What soft placement keeps of a request."""
+    """Return the part of a request that soft placement keeps."""
     return DeviceSpec(spec.job, spec.replica, spec.task)

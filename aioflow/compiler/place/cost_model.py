@@ -1,7 +1,7 @@
-"""What nodes and transfers cost: estimated from shapes and the calibration, then measured (whitepaper, 3.2.1).
+"""The costs of nodes and transfers: estimated from shapes and calibration, then measured (whitepaper, 3.2.1).
 
-A measured time wins over an estimate. For a device type on which the node has not run, the estimate is scaled by how
-far it was off where the node has.
+A measured time takes precedence over an estimate. For a device type on which the node has not run, the estimate is
+scaled by its error on a type on which the node has run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from aioflow.graph.opdef import traits_of
 __all__ = ["CostModel", "Measured", "Measurements", "observe_step", "worth_replacing"]
 
 _LOCAL: Final = Link()
-_STRING_BYTES: Final = 64  # of an element, where only the contents would tell
-_THREADED: Final = frozenset({"product", "convolution"})  # rates of kernels that use all processors
+_STRING_BYTES: Final = 64  # assumed size of an element: the real one depends on the contents
+_THREADED: Final = frozenset({"product", "convolution"})  # rates of kernels that use all cores
 _STRING_SECONDS: Final = 1e-7  # an element of a string tensor is a Python object
 _HANDLES: Final = frozenset({"resource", "variant"})
 
@@ -34,7 +34,7 @@ class Measured:
     """Means of one node on one device type, over steps.
 
     Attributes:
-        steps: In how many steps it was seen.
+        steps: The number of steps in which it ran.
         seconds: Per step, all executions together.
         output_bytes: Per step.
         executions: Per step: more than one in a loop.
@@ -47,13 +47,15 @@ class Measured:
 
 
 class Measurements:
-    """Exponentially weighted means of what nodes took, by node name and device type.
+    """Exponentially weighted means of node times, by node name and device type.
 
-    The first steps are averaged plainly, until a step's share is that of the time constant. Nothing depends on a clock.
+    The first steps are averaged plainly, until a step's weight is that of the time constant. Nothing depends on a
+    clock.
 
     Args:
-        time_constant: In steps: how many it takes until an observation counts 1/e of a new one.
-        floor: Seconds. No node is taken to be faster, as a shorter time is mostly the clock's (1 µs in TensorFlow).
+        time_constant: The number of steps after which the weight of an observation falls to 1/e of a new one's.
+        floor: The shortest time of a node, in seconds; shorter measurements are mostly clock noise (1 µs in
+            TensorFlow).
 
     Raises:
         InvalidArgumentError: the time constant is not positive.
@@ -72,32 +74,33 @@ class Measurements:
     def observe(
         self, node: str, seconds: float, output_bytes: float, executions: int = 1, device_type: str = "CPU"
     ) -> None:
-        """Take in what a node did in one step."""
+        """Record the execution of a node in one step."""
         mean = self._means.setdefault(node, {}).setdefault(device_type, Measured())
         mean.steps += 1
+        # 1 / steps yields the plain average of the first steps.
         share = max(self._share, 1.0 / mean.steps)
         mean.seconds += share * (seconds - mean.seconds)
         mean.output_bytes += share * (output_bytes - mean.output_bytes)
         mean.executions += share * (executions - mean.executions)
 
     def of(self, node: str) -> dict[str, Measured]:
-        """The means of a node by device type; empty where it was never seen.
+        """Return the means of a node by device type; empty if it was never observed.
 
-        A copy: a large graph is placed in a thread, while the event loop may be observing a step.
+        The result is a copy: a large graph is placed in a thread while the event loop may record a step.
         """
         return dict(self._means.get(node, ()))
 
     def seconds(self, node: str, device_type: str) -> float | None:
-        """Mean seconds per step, at least the floor; None where the node was never seen on such a device."""
+        """Return the mean seconds per step, at least the floor, or None if the node never ran on such a device."""
         mean = self._means.get(node, {}).get(device_type)
         return None if mean is None else max(self._floor, mean.seconds)
 
     def executions(self, node: str) -> float | None:
-        """Mean executions per step on whichever device; None where the node was never seen."""
+        """Return the mean executions per step on any device type, or None if the node was never observed."""
         return next((mean.executions for mean in self.of(node).values()), None)
 
     def output_bytes(self, node: str) -> float | None:
-        """Mean bytes of the outputs per execution; None where nothing is known of them."""
+        """Return the mean bytes of the outputs per execution, or None if unknown."""
         mean = next(iter(self.of(node).values()), None)
         return None if mean is None or not mean.output_bytes else mean.output_bytes / max(1.0, mean.executions)
 
@@ -107,11 +110,11 @@ class CostModel:
     """Seconds and bytes of nodes, seconds of transfers.
 
     Attributes:
-        calibration: How fast the machine is.
-        measured: What nodes took so far; it goes on being fed while the model is in use.
-        trip_count: How often a loop's body is assumed to run where that was not measured; nested loops multiply.
-        cpu_share: The share of the processors that a CPU device has for kernels that use several.
-        unknown_size: What an unknown dimension counts as. Of an unknown rank, a matrix of such sizes is assumed.
+        calibration: The speed of the machine.
+        measured: Measured node times; they are updated while the model is in use.
+        trip_count: Assumed number of iterations of a loop that was not measured; nested loops multiply.
+        cpu_share: The share of the cores that a CPU device has for multithreaded kernels.
+        unknown_size: Assumed size of an unknown dimension. An unknown rank is assumed to be a matrix of such sizes.
     """
 
     calibration: Calibration = field(default_factory=Calibration)
@@ -121,22 +124,23 @@ class CostModel:
     unknown_size: int = 32
 
     def operand(self, spec: OutputSpec) -> Operand:
-        """The size of one output before it has been computed."""
+        """Return the estimated size of one output."""
         unknown = self.unknown_size
         dims = (unknown, unknown) if spec.dims is None else tuple([unknown if d is None else d for d in spec.dims])
         return Operand(spec.dtype.name, dims, math.prod(dims) * _element_bytes(spec.dtype))
 
     def operands(self, node: Node) -> list[Operand]:
-        """The outputs of a node; sizes that depend on unknown dimensions or on contents follow the measured ones."""
+        """Return the outputs of a node, with sizes scaled to measured ones if static shapes do not determine them."""
         outputs = [self.operand(spec) for spec in node.outputs]
         seen = self.measured.output_bytes(node.name)
+        # Sizes that follow from static shapes need no measurement.
         if seen is None or all(_is_known(spec) for spec in node.outputs):
             return outputs
         estimate = sum([o.size for o in outputs])
         return [o._replace(size=round(seen * o.size / estimate)) for o in outputs] if estimate else outputs
 
     def estimate(self, node: Node, inputs: Sequence[Operand], outputs: Sequence[Operand], device_type: str) -> float:
-        """Seconds of one execution from shapes alone; 0 for what only names a value or steers it."""
+        """Return the seconds of one execution from shapes alone; 0 for nodes that name values or are control flow."""
         cost = traits_of(node.op).cost
         if cost.is_free:
             return 0.0
@@ -161,11 +165,14 @@ class CostModel:
         device_type: str,
         trips: float = 1.0,
     ) -> float:
-        """Seconds that a node takes in one step on a type of device.
+        """Return the seconds that a node takes in one step on a device type.
 
         Args:
-            inputs, outputs: From `operands` of the nodes that it reads, and of itself.
-            trips: How often it is assumed to run in a step.
+            node: The node.
+            inputs: The operands that it reads, from `operands` of their nodes.
+            outputs: Its own `operands`.
+            device_type: The device type, such as "CPU".
+            trips: Assumed number of executions per step.
         """
         if traits_of(node.op).cost.is_free:
             return 0.0
@@ -173,19 +180,20 @@ class CostModel:
         if seen is not None:
             return seen
         estimate = trips * self.estimate(node, inputs, outputs, device_type)
+        # The first type with measurements decides: scale the estimate by the error of the estimate there.
         for other, mean in self.measured.of(node.name).items():
             expected = trips * self.estimate(node, inputs, outputs, other)
             return estimate * mean.seconds / expected
         return estimate
 
     def link(self, source: str, destination: str) -> Link:
-        """The link between two devices, by their full names; from a device to itself it costs nothing."""
+        """Return the link between two devices given by full names. A link from a device to itself costs nothing."""
         if source == destination:
             return _LOCAL
         return self.calibration.link(link_kind(_spec(source), _spec(destination)))
 
     def transfer_seconds(self, size: float, source: str, destination: str) -> float:
-        """How long `size` bytes are on their way from one device to another."""
+        """Return the transfer time of `size` bytes from one device to another, in seconds."""
         return self.link(source, destination).seconds(size)
 
 
@@ -206,7 +214,7 @@ def _is_known(spec: OutputSpec) -> bool:
 
 
 class NodeTime(Protocol):
-    """What is needed of a `runtime.stats.NodeStats`."""
+    """The attributes that are needed of `runtime.stats.NodeStats`."""
 
     @property
     def node(self) -> str: ...
@@ -217,7 +225,7 @@ class NodeTime(Protocol):
 
 
 class DeviceTimes(Protocol):
-    """What is needed of a `runtime.stats.StepStats`."""
+    """The attributes that are needed of `runtime.stats.StepStats`."""
 
     @property
     def device(self) -> str: ...
@@ -226,7 +234,7 @@ class DeviceTimes(Protocol):
 
 
 def observe_step(costs: CostModel, step_stats: Iterable[DeviceTimes]) -> None:
-    """Feed the times of a traced step back. A node that ran several times, in a loop, counts with their sum."""
+    """Record the times of a traced step. For a node that ran several times, in a loop, the sum counts."""
     for device in step_stats:
         totals: dict[str, list[float]] = {}
         for node in device.nodes:
@@ -240,9 +248,9 @@ def observe_step(costs: CostModel, step_stats: Iterable[DeviceTimes]) -> None:
 
 
 def worth_replacing(current_predicted: float, new_predicted: float, margin: float = 0.1) -> bool:
-    """Whether to place a running plan anew: the predicted step is shorter by more than the share `margin`.
+    """Return whether to replace a running plan: the predicted step is shorter by more than the share `margin`.
 
-    Both predictions must be by the same costs. The margin is the hysteresis: to go back, the other placement would have
-    to be better by as much again, so noise in the measured times does not make a plan swing.
+    Both predictions must use the same costs. The margin is a hysteresis: switching back requires an advantage of the
+    same size, so noise in measured times does not make the plan oscillate.
     """
     return new_predicted < current_predicted * (1.0 - margin)

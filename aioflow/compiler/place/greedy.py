@@ -1,8 +1,8 @@
-"""The paper's placement (whitepaper, 3.2.1): simulate the step, and put each node where it would finish first.
+"""The greedy placement of the whitepaper (3.2.1): simulate the step, and place each node where it finishes first.
 
-Nodes are taken in the order in which they become ready. For each, every feasible device is tried: the node starts when
-the device is free and its inputs have been brought there, and the device on which it would end first gets it, the
-preferred one of several. The first member that matters decides for its group.
+Nodes are processed in the order in which they become ready. For each, every feasible device is tried: the node starts
+when the device is idle and its inputs have arrived. The device with the earliest finish wins, the preferred one on a
+tie. The first member of a group that does not float decides for the group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["greedy"]
 
 
 def greedy(problem: Problem) -> list[int]:
-    """A device for every node."""
+    """Return a device for every node."""
     assignment = Assignment(problem)
     finish = assignment.finish
     idle_from = [0.0] * len(problem.devices)
@@ -26,10 +26,11 @@ def greedy(problem: Problem) -> list[int]:
     heapify(ready)
     while ready:
         _, node = heappop(ready)
+        # A floating node is placed later, together with its first reader.
         if not assignment.floats(node):
             device, end, busy = -1, 0.0, 0.0
             for candidate, arrival, seconds in assignment.options(node):
-                # What takes no time does not wait for the device either.
+                # A node that takes no time does not wait for the device.
                 would_end = max(arrival, idle_from[candidate]) + seconds if seconds else arrival
                 if device < 0 or would_end < end:
                     device, end, busy = candidate, would_end, seconds

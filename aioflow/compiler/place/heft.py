@@ -1,8 +1,8 @@
 """Heterogeneous earliest finish time: the list scheduler of Topcuoglu, Hariri and Wu (IEEE TPDS 13, 2002).
 
-Nodes are taken by *upward rank*, the length of the longest way from them to the end with mean costs, so what
-everything else waits for goes first; each is put where it finishes first, also into a gap that is left on a device. It
-sees further ahead than the paper's greedy and takes longer to compute.
+Nodes are processed by *upward rank*, the length of the longest path from a node to the end at mean costs, so the nodes
+that most others wait for come first. Each is placed where it finishes first, possibly in an idle gap of a device. HEFT
+looks further ahead than greedy placement and takes longer to compute.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from aioflow.compiler.place.problem import Problem
 __all__ = ["heft"]
 
 _NEVER: Final = float("inf")
-_GAPS_TRIED: Final = 64  # so that a device with thousands of gaps does not make the whole quadratic
+_GAPS_TRIED: Final = 64  # a limit, so that a device with thousands of gaps does not make HEFT quadratic
 
 
 def heft(problem: Problem) -> list[int]:
-    """A device for every node."""
+    """Return a device for every node."""
     assignment = Assignment(problem)
     gaps = [_Gaps() for _ in problem.devices]
     ranks = _upward_ranks(problem)
-    # The order of the graph breaks ties, so every node comes after what it needs.
+    # Ties are broken by the graph's order, so every node comes after its inputs.
     for node in sorted(range(len(problem.nodes)), key=lambda n: (-ranks[n], n)):
         if assignment.floats(node):
             continue
@@ -41,7 +41,7 @@ def heft(problem: Problem) -> list[int]:
 
 def _upward_ranks(problem: Problem) -> list[float]:
     pairs = len(problem.devices) ** 2
-    # The host's row stays out: the mean is over pairs of devices, each with itself too, where nothing is sent.
+    # The host's row is excluded: the mean is over pairs of devices, including each device with itself, at no cost.
     latency, per_byte, overhead = (
         sum([sum(row) for row in rows[:-1]]) / pairs for rows in (problem.latency, problem.per_byte, problem.overhead)
     )
@@ -57,7 +57,7 @@ def _upward_ranks(problem: Problem) -> list[float]:
 
 
 class _Gaps:
-    """When a device is idle: disjoint intervals in order, the last without end."""
+    """The idle times of a device: disjoint intervals in order, the last one without end."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -66,7 +66,7 @@ class _Gaps:
         self._ends = [_NEVER]
 
     def earliest(self, arrival: float, seconds: float) -> float:
-        """When the device can begin: in one of the next gaps from `arrival` on, or after all that it has to do."""
+        """Return the earliest start: in one of the next gaps after `arrival`, or after all work of the device."""
         first, last = bisect_right(self._ends, arrival), len(self._ends) - 1
         for i in range(first, min(last, first + _GAPS_TRIED)):
             start = max(self._starts[i], arrival)
@@ -75,7 +75,7 @@ class _Gaps:
         return max(self._starts[last], arrival)
 
     def fill(self, start: float, end: float) -> None:
-        """The device is busy in that interval, which was idle."""
+        """Mark an interval that was idle as busy."""
         i = bisect_right(self._starts, start) - 1
         before, after = (self._starts[i], start), (end, self._ends[i])
         left = [gap for gap in (before, after) if gap[0] < gap[1]]

@@ -1,7 +1,7 @@
-"""Stage 4: give every node a device.
+"""Stage 4: assign a device to every node.
 
-With one device there is nothing to decide. Otherwise `constraints` says which nodes go together and where they may go,
-and a strategy chooses among these.
+With one device there is nothing to decide. Otherwise `constraints` determines groups of nodes and their feasible
+devices, and a strategy chooses among these.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ Chooser: TypeAlias = Callable[[ClientGraph, Sequence[Group], ClusterView], Mappi
 
 
 def first_feasible(graph: ClientGraph, groups: Sequence[Group], cluster: ClusterView) -> dict[str, str]:
-    """The strategy that gives each group its preferred device."""
+    """Return the preferred device of each group: the simplest strategy."""
     return {name: group.devices[0] for group in groups for name in group.members}
 
 
 def place(graph: ClientGraph, cluster: ClusterView, choose: Chooser = first_feasible) -> ClientGraph:
-    """The same graph with a full device name on every node.
+    """Return the same graph with a full device name on every node.
 
     Args:
-        choose: Gives each node one of the devices of its group, the same to all members.
+        graph: The optimized graph.
+        cluster: The devices that the plan may use.
+        choose: Returns for each node one of the devices of its group, the same for all members.
 
     Raises:
         InvalidArgumentError: no device satisfies a node's request.
@@ -38,6 +40,7 @@ def place(graph: ClientGraph, cluster: ClusterView, choose: Chooser = first_feas
         (device,) = cluster.devices
         return replace(graph, nodes={name: _on(node, device) for name, node in graph.nodes.items()})
     groups = feasible_groups(graph, cluster)
+    # Without a choice the strategy, which simulates the step, is skipped.
     decided = all(len(group.devices) == 1 for group in groups)
     chosen = dict(first_feasible(graph, groups, cluster) if decided else choose(graph, groups, cluster))
     chosen.update(_constants_beside_readers(graph, groups, chosen))
@@ -45,7 +48,10 @@ def place(graph: ClientGraph, cluster: ClusterView, choose: Chooser = first_feas
 
 
 def _fits_everywhere(graph: ClientGraph, offers: Offers) -> bool:
-    """Whether every node runs on each device and asks for nothing else; who decides otherwise says why not."""
+    """Return whether every node runs on each device and matches each request.
+
+    Otherwise the groups are needed, which also produce the error message.
+    """
     return all(
         offers.kernels(node)[0] == offers.everywhere and (offers.request(node.device) == offers.everywhere)
         for node in graph.nodes.values()
@@ -53,7 +59,7 @@ def _fits_everywhere(graph: ClientGraph, offers: Offers) -> bool:
 
 
 def _constants_beside_readers(graph: ClientGraph, groups: Sequence[Group], chosen: Mapping[str, str]) -> dict[str, str]:
-    """The devices of constants on their own whose readers have all come to be on one other device."""
+    """Return the devices of ungrouped constants whose readers are all on one feasible device."""
     alone = (group for group in groups if len(group.members) == 1)
     free = {g.members[0]: g.devices for g in alone if graph.nodes[g.members[0]].op == "Const"}
     readers: dict[str, set[str]] = {name: set() for name in free}

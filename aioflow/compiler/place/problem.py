@@ -1,8 +1,8 @@
-"""A graph, its groups and its costs as plain lists of numbers, which is what the strategies and the simulator work on.
+"""A placement problem as plain lists of numbers, the input of strategies and the simulator.
 
-Nodes, groups, devices and tensors are indices here; a tensor is one output of a node, or what a control edge carries.
-The `_Arg` nodes are at a place of their own, the *host*: every device takes a feed from there. Constants are wherever
-they are read and do not appear as tensors at all.
+Nodes, groups, devices and tensors are indices; a tensor is one output of a node, or the signal of a control edge. The
+`_Arg` nodes are on an additional device, the *host*, from which every device receives feeds. Constants exist wherever
+they are read and are not tensors here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONTROL_PORT: Final = -1
 
 
 class GroupLike(Protocol):
-    """Nodes that must be on one device, and the devices that will do, preferred ones first (`constraints.Group`)."""
+    """Nodes that must share a device, and the feasible devices, preferred ones first (`constraints.Group`)."""
 
     @property
     def members(self) -> tuple[str, ...]: ...
@@ -35,22 +35,26 @@ class GroupLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be placed.
+    """A placement problem.
 
     Attributes:
-        nodes: The nodes in topological order; the index in this list is the node's number everywhere below.
+        nodes: The nodes in topological order; a node's index in this list is its number in all other attributes.
         devices: Full names; the host has the number after the last.
-        group: By node.
-        feasible: By group, in order of preference.
+        group: By node: the number of its group.
+        feasible: By group: its devices in order of preference.
         seconds: By device, then node: seconds per step.
-        free: By node, whether it takes no time anywhere.
-        reads: By node, the tensors that it needs, each once.
-        readers: By node, the nodes that need one of its tensors, each once.
-        waits: By node, how many nodes it needs tensors of.
-        first_reader: For constants and feeds the first node that reads them.
-        source, port: By tensor: the node, and which output (`CONTROL_PORT` for a control edge).
-        size, trips: By tensor: bytes per step, and how many times per step it is sent where it is sent.
-        latency, per_byte, overhead: By sending device or host, then receiving device: seconds; see `Link`.
+        free: By node: whether it takes no time on any device.
+        reads: By node: the tensors that it needs, each once.
+        readers: By node: the nodes that need one of its tensors, each once.
+        waits: By node: the number of nodes whose tensors it needs.
+        first_reader: For constants and feeds: the first node that reads them.
+        source: By tensor: the node that makes it.
+        port: By tensor: the output of that node (`CONTROL_PORT` for a control edge).
+        size: By tensor: bytes per step.
+        trips: By tensor: transfers per step to a device that receives it.
+        latency: By sending device or host, then receiving device: seconds; see `Link`.
+        per_byte: By sending device or host, then receiving device: seconds per byte; see `Link`.
+        overhead: By sending device or host, then receiving device: seconds; see `Link`.
         host: The number of the host.
     """
 
@@ -96,7 +100,13 @@ class _Tensors:
 
 
 def build_problem(graph: ClientGraph, groups: Sequence[GroupLike], devices: Sequence[str], costs: CostModel) -> Problem:
-    """Number everything and look up every cost once.
+    """Return the problem, with everything numbered and every cost looked up once.
+
+    Args:
+        graph: The graph to place.
+        groups: Nodes that must share a device, with their feasible devices.
+        devices: The full names of the devices.
+        costs: The costs of nodes and transfers.
 
     Raises:
         InternalError: a group has no device, or one that is not among `devices`.
@@ -153,7 +163,8 @@ def _numbered_groups(
             )
         feasible.append(tuple([numbers[device] for device in group.devices]))
         of_node.update(dict.fromkeys(group.members, i))
-    for node in nodes:  # what nobody has a say about stays where it is, or goes to the first device
+    # Nodes without a group keep their device, or go to the first one.
+    for node in nodes:
         if node.name not in of_node:
             of_node[node.name] = len(feasible)
             feasible.append((numbers.get(node.device, 0),))
@@ -163,7 +174,7 @@ def _numbered_groups(
 def _needed(
     i: int, node: Node, index: Mapping[str, int], nodes: Sequence[Node], first_reader: dict[int, int]
 ) -> dict[tuple[int, int], None]:
-    """The (source, port) pairs that a node waits for. The edge from a NextIteration back to its Merge is left out."""
+    """Return the (source, port) pairs that a node waits for, without the back edge from a NextIteration to a Merge."""
     needed: dict[tuple[int, int], None] = {}
     for name, port in node.inputs:
         source = index[name]
@@ -172,7 +183,7 @@ def _needed(
             first_reader.setdefault(source, i)
         if op != "Const" and source < i:
             needed[source, port] = None
-    if traits_of(node.op).is_replicated:  # a constant may have control inputs, but is there from the start
+    if traits_of(node.op).is_replicated:  # a constant may have control inputs, but exists from the start
         return needed
     known = {source for source, _ in needed}
     for name in node.control:
@@ -190,9 +201,10 @@ def _tensor(tensors: _Tensors, key: tuple[int, int], operands: Sequence[list[Ope
 
 
 def _trips(nodes: Sequence[Node], index: Mapping[str, int], costs: CostModel) -> list[float]:
-    """How often each node runs in a step: as measured, or by the depth of the loops around it.
+    """Return how often each node runs in a step: as measured, or by the depth of the loops around it.
 
-    An Enter counts with what is outside. It, and not an Exit, has its own depth one higher than its trips tell.
+    An Enter runs as often as the code outside of its loop, so its own depth exceeds its trips by one level. An Exit
+    does not have that difference.
     """
     depths: list[int] = []
     trips: list[float] = []
@@ -214,7 +226,7 @@ def _seconds(
     devices: Sequence[str],
     costs: CostModel,
 ) -> list[list[float]]:
-    """By device and node; devices of one type share a list."""
+    """Return the seconds by device and node. Devices of one type share a list."""
     types = [DeviceSpec.from_string(device).device_type or "CPU" for device in devices]
     by_type: dict[str, list[float]] = {device_type: [] for device_type in types}
     for node, outputs, times in zip(nodes, operands, trips, strict=True):
@@ -225,10 +237,10 @@ def _seconds(
 
 
 def _links(devices: Sequence[str], costs: CostModel) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-    """Latency, seconds per byte and overhead between all pairs; the last row is from the host, next to the first
-    device.
+    """Return latency, seconds per byte and overhead between all pairs of devices; the last row is for the host.
 
-    A feed costs a CPU of the host's task nothing: it is handed over with the step.
+    The host is in the task of the first device. A feed costs a CPU of that task nothing, because it arrives with the
+    step.
     """
     rows = [[costs.link(source, destination) for destination in devices] for source in devices]
     first = DeviceSpec.from_string(devices[0])

@@ -1,4 +1,4 @@
-"""The error for nodes that no device can run: every device with the reason why not, and the users' lines."""
+"""The error for nodes that no device can run, with the reason for every device and the users' source lines."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _ALONE: Final = "/job:localhost/task:0"  # a session without a cluster
 
 
 def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster: ClusterView) -> OpError:
-    """Why no device of the cluster fits all `members`, which must be together.
+    """Return the error that states why no device of the cluster fits all `members`, which must share one.
 
     Args:
-        wanted: What members ask for, by name, as far as it counts.
+        members: The nodes of the group.
+        wanted: The effective requests of members, by name.
+        cluster: The devices that the plan may use.
 
     Returns:
-        An UnimplementedError where a device is as they ask and lacks a kernel, otherwise an InvalidArgumentError.
+        An UnimplementedError if a device matches the requests but lacks a kernel, otherwise an InvalidArgumentError.
     """
     reasons: list[str] = []
     lacking: tuple[Node, str] | None = None
@@ -63,7 +65,7 @@ def rejection(members: Sequence[Node], wanted: Mapping[str, DeviceSpec], cluster
 def conflict(
     members: Sequence[Node], wanted: Mapping[str, DeviceSpec], pair: tuple[Node, Node], cluster: ClusterView
 ) -> OpError:
-    """The error for two of `members` that ask for what no device can be at once."""
+    """Return the error for two of `members` whose device requests exclude each other."""
     one, other = pair
     clash = wanted[one.name].conflict(wanted[other.name])
     header = (
@@ -90,12 +92,12 @@ def _refused(
 
 
 def _offered(cluster: ClusterView, homebound: Node | None = None) -> list[str]:
-    """The devices that may be asked for. The client's own is there for what can be nowhere else."""
+    """Return the devices that can be requested. The client's own is listed only for nodes bound to its process."""
     return [name for name in cluster.devices if homebound or name != cluster.own] or list(cluster.devices)
 
 
 def _possible(asked: DeviceSpec, cluster: ClusterView, soft_helps: bool) -> str:
-    """What may be asked for instead, where the devices have been listed already."""
+    """Return the alternatives to a request, for an error that has already listed the devices."""
     specs = [DeviceSpec.from_string(name) for name in _offered(cluster)]
     if not any(DeviceSpec(asked.job, asked.replica, asked.task).matches(spec) for spec in specs):
         tasks = list(dict.fromkeys(f"/job:{spec.job}/task:{spec.task}" for spec in specs))
@@ -108,7 +110,8 @@ def _possible(asked: DeviceSpec, cluster: ClusterView, soft_helps: bool) -> str:
 
 
 def _unimplemented(text: str, node: Node, device_type: str) -> OpError:
-    """With the kernels that there are, as the registry lists them."""
+    """Return the error for a missing kernel, with the kernels that the registry lists."""
+    # The registry's own error lists the kernels of the op: reuse its details.
     try:
         KERNELS.get(node.op, device_type, node.attrs)
     except UnimplementedError as error:
@@ -132,7 +135,7 @@ def _subject(members: Sequence[Node]) -> str:
 def _together(members: Sequence[Node], wanted: Mapping[str, DeviceSpec]) -> list[str]:
     if len(members) == 1:
         return []
-    # Those that ask for something first: they are what can be changed.
+    # Members with a request first: those are the ones that the user can change.
     listed = sorted(members, key=lambda m: m.name not in wanted)[:_LISTED]
     lines = ["  together:"]
     for node in listed:

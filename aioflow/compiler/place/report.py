@@ -1,4 +1,4 @@
-"""Why nodes are where they are: the placed graph with the step that was predicted for it, as text and as a picture."""
+"""The explanation of a placement: the placed graph with its predicted step, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from aioflow.graph.device_spec import task_of
 
 __all__ = ["Explanation", "explain"]
 
-_NAMED: Final = 4  # transposes
+_NAMED: Final = 4  # transposes listed by name
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A placement, what it is expected to take, and what it took.
+    """A placement with its predicted and its measured step time.
 
     Attributes:
+        placement: The device of every node.
         schedule: The simulated step.
         unsplit_seconds: The prediction with everything on its first feasible device.
-        messages: Those of a step that a client in a process of its own asks for; None where there is one task.
-        measured_seconds: A step as it was measured, or None.
-        transposes: The nodes that put a value's axes in another order.
+        messages: The messages of a step requested by a client in its own process; None if there is one task.
+        measured_seconds: The measured step time, or None.
+        transposes: The nodes that change a value's order of axes.
     """
 
     placement: Placement
@@ -47,7 +48,7 @@ class Explanation:
         return "\n".join([*self._summary(), "", *self._devices(), *self._transfers(), *self._messages()])
 
     def to_svg(self, title: str = "Placement and predicted step") -> str:
-        """The predicted timeline as an SVG file."""
+        """Return the predicted timeline as an SVG file."""
         return draw_timeline(self.schedule, title)
 
     def _summary(self) -> Iterator[str]:
@@ -111,7 +112,13 @@ def _edge(transfer: Transfer) -> str:
 
 
 def explain(graph: ClientGraph, cluster: ClusterView, costs: CostModel, strategy: str = "auto") -> Explanation:
-    """Place a graph and say what comes of it.
+    """Place a graph and explain the result.
+
+    Args:
+        graph: The optimized graph.
+        cluster: The devices that the plan may use.
+        costs: The costs of nodes and transfers.
+        strategy: A name in `STRATEGIES`, or "auto".
 
     Raises:
         InvalidArgumentError: no device satisfies a node's request, or the strategy is unknown.

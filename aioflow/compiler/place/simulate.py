@@ -1,9 +1,9 @@
-"""The step that a placement predicts: a simulation of events in which nothing is computed (whitepaper, 3.2.1).
+"""The predicted step of a placement: a discrete event simulation without computation (whitepaper, 3.2.1).
 
-A device runs one node at a time and takes those whose inputs have arrived in the order of their arrival. A tensor is
-sent once to each device that reads it, as soon as it exists; its first reader there spends the receiving device's
-share. What takes no time (a name for a value, a feed) waits for nothing but its inputs. The body of a loop is one node
-after another with the times of all iterations together, and the edge back is left out.
+A device runs one node at a time, in the order in which their inputs are complete. A tensor is sent once to each device
+that reads it, as soon as it exists; its first reader there pays the receiving device's overhead. A node that takes no
+time (an alias, a feed) waits only for its inputs. The nodes of a loop's body are simulated once, each with its time
+over all iterations, and the back edge is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Interval", "Schedule", "Transfer", "makespan", "simulate", "simulate
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A node at work: seconds from the start of the step."""
+    """One node's execution, in seconds from the start of the step."""
 
     node: str
     op: str
@@ -33,13 +33,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A tensor on its way.
+    """The transfer of one tensor.
 
     Attributes:
-        node, port: Which output; a negative port is a control edge.
-        source, destination: Devices.
+        node: The node that makes it.
+        port: The output of the node; negative for a control edge.
+        source: The sending device.
+        destination: The receiving device.
         size: Bytes.
-        start, finish: Seconds from the start of the step.
+        start: Seconds from the start of the step.
+        finish: Seconds from the start of the step.
     """
 
     node: str
@@ -56,10 +59,10 @@ class Schedule:
     """A predicted step.
 
     Attributes:
-        seconds: How long it takes.
-        timeline: By device, its nodes in the order in which they start.
-        transfers: All transfers, by their start. Feeds are not among them.
-        peak_bytes: By device, the most that outputs of nodes, and copies received, hold at any time.
+        seconds: The duration of the step.
+        timeline: By device: its nodes in the order in which they start.
+        transfers: All transfers except those of feeds, in the order in which they start.
+        peak_bytes: By device: the peak of the bytes held by outputs of nodes and by received copies.
     """
 
     seconds: float
@@ -71,11 +74,14 @@ class Schedule:
 def simulate_placement(
     graph: ClientGraph, placement: Mapping[str, str], costs: CostModel, devices: Sequence[str] = ()
 ) -> Schedule:
-    """The step that follows from a device for every node.
+    """Simulate the step in which every node has the given device.
 
     Args:
-        devices: The order of the devices in the schedule, the first being where feeds come from; those without a node
-            may be among them. Without it the order in which the graph names them.
+        graph: The graph.
+        placement: The device of each node, by name.
+        costs: The costs of nodes and transfers.
+        devices: The order of the devices in the schedule; feeds come from the first, and devices without nodes may be
+            listed. By default the order in which the graph names them.
     """
     devices = devices or list(dict.fromkeys(placement[name] for name in graph.nodes))
     numbers = {device: i for i, device in enumerate(devices)}
@@ -84,12 +90,12 @@ def simulate_placement(
 
 
 def makespan(problem: Problem, placement: Sequence[int]) -> float:
-    """Seconds of the step under a placement."""
+    """Return the duration of the step under a placement, in seconds."""
     return max(_Simulation(problem, placement).run().finish, default=0.0)
 
 
 def simulate(problem: Problem, placement: Sequence[int]) -> Schedule:
-    """The step under a placement, in detail."""
+    """Return the step under a placement in detail."""
     run = _Simulation(problem, placement).run()
     intervals: list[list[Interval]] = [[] for _ in problem.devices]
     for i in sorted(range(len(problem.nodes)), key=lambda n: (run.start[n], run.finish[n], n)):
@@ -117,7 +123,7 @@ def simulate(problem: Problem, placement: Sequence[int]) -> Schedule:
 
 
 class _Simulation:
-    """One run of the events. `start` and `finish` are by node, `arrivals` by receiving device and tensor."""
+    """One simulation. `start` and `finish` are by node, `arrivals` by receiving device and tensor."""
 
     def __init__(self, problem: Problem, placement: Sequence[int]) -> None:
         self.problem = problem
@@ -128,7 +134,8 @@ class _Simulation:
         self.finish = [0.0] * len(feeds)
         self.arrivals: dict[tuple[int, int], float] = {}
         self._waits = list(problem.waits)
-        self._events: list[tuple[float, int]] = []  # (when, node): it has arrived, or, if it is running, it ends
+        # (time, node): the node's inputs are complete or, if it is running, it ends.
+        self._events: list[tuple[float, int]] = []
         self._busy = [0.0] * len(feeds)
         self._running = [False] * len(feeds)
         self._queues: list[list[tuple[float, int]]] = [[] for _ in problem.devices]
@@ -142,8 +149,9 @@ class _Simulation:
         events = self._events
         while events:
             now = events[0][0]
+            # Devices with an event at this instant, which may choose their next node.
             touched = set()
-            # All that happens at one instant comes first; then idle devices choose.
+            # All events of one instant come first; then idle devices choose.
             while events and events[0][0] == now:
                 _, node = heappop(events)
                 device = self.placement[node]
@@ -177,7 +185,7 @@ class _Simulation:
                 self._arrive(reader)
 
     def _arrive(self, node: int) -> None:
-        """Everything that the node needs exists: when it will be there, and for how long the device is busy then."""
+        """Schedule the arrival of a node's inputs, all of which exist, and compute how long it occupies its device."""
         problem, device = self.problem, self.placement[node]
         arrival = 0.0
         busy = problem.seconds[device][node]
@@ -203,12 +211,15 @@ class _Simulation:
 
 
 def _peaks(problem: Problem, placement: Sequence[int], run: _Simulation) -> list[int]:
-    """The most bytes held on each device: an output lives from its node's start to the end of its last reader there, a
-    copy from its arrival. Feeds, constants and variables are there anyway and do not count.
+    """Return the peak of the bytes held on each device.
+
+    An output lives from its node's start to the end of its last reader there, a copy from its arrival. Feeds, constants
+    and variables exist anyway and do not count.
     """
     roots = _roots(problem)
     lives: dict[tuple[int, int], list[float]] = {}  # (device, root) → [from, to]
     for tensor, source in enumerate(problem.source):
+        # Only tensors with memory of their own; others extend the lifetime of their root.
         if roots[tensor] == tensor:
             lives[placement[source], tensor] = [run.start[source], run.finish[source]]
     for node, device in enumerate(placement):
@@ -217,7 +228,7 @@ def _peaks(problem: Problem, placement: Sequence[int], run: _Simulation) -> list
             if root is None:
                 continue
             arrival = run.arrivals.get((device, tensor))
-            if arrival is not None:  # the sender holds it until then
+            if arrival is not None:  # the sender holds the value until it has arrived
                 sent = lives[run.holder[problem.source[tensor]], root]
                 sent[1] = max(sent[1], arrival)
                 lives.setdefault((device, root), [arrival, arrival])
@@ -231,7 +242,7 @@ def _peaks(problem: Problem, placement: Sequence[int], run: _Simulation) -> list
 
 
 def _roots(problem: Problem) -> list[int | None]:
-    """By tensor the one whose memory it is in; None where that does not count."""
+    """Return for each tensor the tensor whose memory it shares; None if that memory does not count."""
     roots: list[int | None] = list(range(len(problem.source)))
     tensors = {(problem.nodes[problem.source[t]].name, problem.port[t]): t for t in range(len(roots))}
     for tensor in sorted(range(len(roots)), key=problem.source.__getitem__):
@@ -242,12 +253,12 @@ def _roots(problem: Problem) -> list[int | None]:
             roots[tensor] = None
         elif origin is not None and origin < len(node.inputs):
             shared = tensors.get((node.inputs[origin].node, node.inputs[origin].port))
-            roots[tensor] = None if shared is None else roots[shared]  # no tensor: a constant, which is there anyway
+            roots[tensor] = None if shared is None else roots[shared]  # not a tensor: a constant, which exists anyway
     return roots
 
 
 def _highest(changes: Sequence[tuple[float, float]]) -> int:
-    """The highest level; what ends at an instant is gone before anything begins."""
+    """Return the highest level. At equal times releases come before allocations."""
     level = highest = 0.0
     for _, change in sorted(changes):
         level += change

@@ -1,6 +1,6 @@
-"""The ways to place a graph, by name, and the choice among them.
+"""The placement strategies by name, and the choice among them.
 
-A strategy gives every node a device; what that is worth is always told by the same simulator.
+A strategy assigns a device to every node; all results are rated by the same simulator.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from aioflow.errors import InvalidArgumentError
 
 __all__ = ["STRATEGIES", "Placement", "check_strategy", "choose", "choose_for", "heft_is_affordable"]
 
-# Seconds a node, measured on a machine of two cores with CPython 3.11: what HEFT takes for each node and for each node
-# and device, and what the other stages take, from pruning to generated code, of which the first step has to wait.
+# Seconds, measured on a machine of two cores with CPython 3.11: what HEFT takes per node and per node and device, and
+# what the other stages from pruning to generated code take per node, for which the first step has to wait.
 _HEFT_NODE: Final = 6e-6
 _HEFT_NODE_AND_DEVICE: Final = 1.2e-6
 _COMPILE_NODE: Final = 1.5e-4
@@ -38,8 +38,8 @@ class Placement:
 
     Attributes:
         devices: Full device name by node name.
-        seconds: How long the simulator expects a step to take.
-        strategy: The name of the strategy whose placement it is.
+        seconds: The predicted duration of a step.
+        strategy: The name of the strategy that found the placement.
     """
 
     devices: Mapping[str, str]
@@ -62,7 +62,7 @@ def _round_robin(problem: Problem, seed: int) -> list[int]:
     return [chosen[group] for group in problem.group]
 
 
-# By name. "random" and "round_robin" are what the others are compared with.
+# By name. "random" and "round_robin" are baselines for comparison.
 STRATEGIES: Final[Mapping[str, Strategy]] = {
     "first": _first,
     "greedy": lambda problem, _: greedy(problem),
@@ -88,12 +88,15 @@ def choose(
     strategy: str = "auto",
     seed: int = 0,
 ) -> Placement:
-    """A device for every node of a graph.
+    """Return a device for every node of a graph.
 
     Args:
-        groups: Nodes that belong together, with their feasible devices (`constraints.feasible_groups`).
+        graph: The graph.
+        groups: Nodes that must share a device, with their feasible devices (`constraints.feasible_groups`).
+        cluster: The devices that the plan may use.
+        costs: The costs of nodes and transfers.
         strategy: A name in `STRATEGIES`, or "auto": see `choose_for`.
-        seed: For the strategies that take one.
+        seed: The seed for the strategies that use one.
 
     Raises:
         InvalidArgumentError: the strategy is unknown.
@@ -105,11 +108,11 @@ def choose(
 
 
 def choose_for(problem: Problem, strategy: str = "auto", seed: int = 0) -> tuple[list[int], float, str]:
-    """As `choose`, in numbers: devices by node, predicted seconds, the strategy.
+    """Return the same as `choose`, in numbers: devices by node, predicted seconds, and the strategy.
 
-    "auto" takes the better of greedy and HEFT, HEFT being tried only where `heft_is_affordable`. If that gains less
-    than 5 % over leaving everything on its first feasible device, everything is left there: a prediction is not so
-    exact that a small gain would be worth the transfers.
+    "auto" uses the better of greedy and HEFT; HEFT is tried only if `heft_is_affordable`. If the result gains less than
+    5 % over the first feasible device for everything, that one is returned: predictions are not exact enough for a
+    small gain to justify transfers.
     """
     if strategy != "auto":
         check_strategy(strategy)
@@ -122,17 +125,18 @@ def choose_for(problem: Problem, strategy: str = "auto", seed: int = 0) -> tuple
         other, other_seconds, _ = choose_for(problem, "heft")
         if other_seconds < seconds:
             best, seconds, winner = other, other_seconds, "heft"
+    # A small predicted gain is within the error of the prediction.
     if seconds >= alone * (1.0 - _WORTH_SPLITTING):
         return unsplit, alone, "first"
     return best, seconds, winner
 
 
 def heft_is_affordable(nodes: int, devices: int, step_seconds: float) -> bool:
-    """Whether HEFT costs less than 5 % of the first step.
+    """Return whether HEFT costs less than 5 % of the first step.
 
     The first step is compiled and run: nodes x 150 µs + the predicted time of a step. HEFT takes about nodes x (6 µs +
-    1.2 µs x devices). So it is tried where a step takes longer than nodes x 18 µs on two devices, nodes x 0.16 ms on
-    eight. Only counts and predictions decide, no clock, so the choice is the same every time.
+    1.2 µs x devices). So it is tried if a step takes longer than nodes x 18 µs on two devices, nodes x 0.16 ms on
+    eight. Only counts and predictions decide, not a clock, so the choice is reproducible.
     """
     cost = nodes * (_HEFT_NODE + _HEFT_NODE_AND_DEVICE * devices)
     return cost < _HEFT_SHARE * (nodes * _COMPILE_NODE + step_seconds)

@@ -1,6 +1,6 @@
 """A predicted step as a picture: a lane for each device, a bar for each node, an arc for each transfer.
 
-The result is one SVG file that needs nothing else; names and sizes appear as tooltips where there is no room for them.
+The result is one self-contained SVG file. Names and sizes that do not fit appear as tooltips.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from aioflow.graph.opdef import traits_of
 
 __all__ = ["byte_text", "device_labels", "draw_timeline", "time_text"]
 
-_ONE: Final = 0.9995  # what three digits round to 1
+_ONE: Final = 0.9995  # rounds to 1 at three digits
 _WIDTH: Final = 1280
-_LEFT: Final = 120  # of the time axis; further right where the labels of the lanes are long
+_LEFT: Final = 120  # left end of the time axis, moved right if lane labels are long
 _MOST_LEFT: Final = 400
 _RIGHT: Final = 40
 _TOP: Final = 104
-_LANE: Final = 92  # from one lane to the next
+_LANE: Final = 92  # distance between lanes
 _BAR: Final = 34
-_CHARACTER: Final = 6.7  # pixels, of the labels in bars and of arcs
-_LANE_CHARACTER: Final = 8.5  # of the labels of lanes
+_CHARACTER: Final = 6.7  # pixels per character in labels of bars and arcs
+_LANE_CHARACTER: Final = 8.5  # the same for labels of lanes
 _TITLE_CHARACTER: Final = 11.8
-_LINE: Final = 14  # from one row of labels between two lanes to the next
-_NARROW: Final = 2.0  # pixels: what is narrower is drawn together with its neighbours
+_LINE: Final = 14  # height of a row of labels between two lanes
+_NARROW: Final = 2.0  # pixels: narrower bars are drawn together with their neighbors
 _MOST_ARCS: Final = 200
 _MOST_ARC_LABELS: Final = 12
 _TICKS: Final = 8
 
-# Fill by what an op's work is counted in, with black text readable on each; and what the legend calls it.
+# Fill color, readable under black text, and name in the legend, by the rate of an op's cost.
 _FILLS: Final = {
     "product": ("#8ecae6", "matrix product"),
     "convolution": ("#e5989b", "convolution"),
@@ -52,7 +52,7 @@ class _Bar(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """Where the time axis begins, and pixels per second."""
+    """The left end of the time axis, and its scale in pixels per second."""
 
     left: float
     scale: float
@@ -84,7 +84,7 @@ class _Box(NamedTuple):
 
 
 def draw_timeline(schedule: Schedule, title: str) -> str:
-    """The SVG of a schedule, lanes in the order of its timeline."""
+    """Return the SVG of a schedule, with lanes in the order of its timeline."""
     devices = list(schedule.timeline)
     labels = device_labels(devices)
     lanes = {device: _TOP + i * _LANE for i, device in enumerate(devices)}
@@ -109,7 +109,7 @@ def draw_timeline(schedule: Schedule, title: str) -> str:
     ]
     for device in devices:
         parts += _lane(labels[device], lanes[device], left)
-    # Under the bars, whose names are worth more than an arc that passes.
+    # Arcs are below the bars: the names in the bars matter more than a passing arc.
     parts += [_curve(arc, labels) for arc in arcs]
     parts += _arc_labels(arcs) if len(arcs) <= _MOST_ARC_LABELS else ()
     for device in devices:
@@ -135,7 +135,7 @@ def _legend(bars: Sequence[_Bar]) -> Iterator[str]:
 
 
 def _ticks(seconds: float, axis: _Axis, bottom: float) -> Iterator[str]:
-    """Ticks at round numbers of milliseconds."""
+    """Yield ticks at round numbers of milliseconds."""
     y = bottom + 24
     step = _round_step(seconds * 1e3 / _TICKS) if seconds else 1.0
     digits = max(0, -floor(log10(step)))
@@ -149,7 +149,7 @@ def _ticks(seconds: float, axis: _Axis, bottom: float) -> Iterator[str]:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, … that is not below `least`."""
+    """Return the smallest of 1, 2, 5, 10, … that is not below `least`."""
     power = 10.0 ** floor(log10(least))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
 
@@ -161,7 +161,7 @@ def _lane(label: str, y: float, left: float) -> Iterator[str]:
 
 
 def _bars(intervals: Sequence[Interval], scale: float) -> Iterator[_Bar]:
-    """What takes time, in order; neighbours that would be too narrow to see become one bar."""
+    """Yield bars for nodes that take time, in order. Neighbors that are too narrow to be visible become one bar."""
     run: list[Interval] = []
     for interval in intervals:
         if interval.finish <= interval.start:
@@ -202,7 +202,7 @@ def _drawn(bar: _Bar, y: float, axis: _Axis) -> str:
 
 
 def _fitted(name: str, width: float, character: float = _CHARACTER) -> str:
-    """As much of the end of a name as fits: names of nodes differ at their ends."""
+    """Return as much of the end of a name as fits, because names of nodes differ at their ends."""
     room = int(width / character)
     if len(name) <= room:
         return name
@@ -230,7 +230,7 @@ def _curve(arc: _Arc, labels: Mapping[str, str]) -> str:
 
 
 def _arc_labels(arcs: Sequence[_Arc]) -> Iterator[str]:
-    """The sizes of transfers beside their arcs, where they leave a lane. One for which there is no room is left out."""
+    """Yield the sizes of transfers beside their arcs, where these leave a lane. Labels without room are left out."""
     taken = [_head(arc) for arc in arcs]
     for arc in arcs:
         label = byte_text(arc.transfer.size)
@@ -238,7 +238,7 @@ def _arc_labels(arcs: Sequence[_Arc]) -> Iterator[str]:
         if box is None:
             continue
         taken.append(box)
-        # On white, since other arcs may pass there.
+        # A white background, since other arcs may cross the label.
         yield (
             f'<rect x="{box.left:.1f}" y="{box.top}" width="{box.right - box.left:.1f}" height="{_LINE}" fill="white" '
             f'opacity="0.8"/><text x="{(box.left + box.right) / 2:.1f}" y="{box.bottom - 3}" text-anchor="middle" '
@@ -247,13 +247,13 @@ def _arc_labels(arcs: Sequence[_Arc]) -> Iterator[str]:
 
 
 def _head(arc: _Arc) -> _Box:
-    """Where the arrow is."""
+    """Return the box of the arrow head."""
     top = arc.y2 - 8 if arc.y1 < arc.y2 else arc.y2
     return _Box(arc.x2 - 5, top, arc.x2 + 5, top + 8)
 
 
 def _places(arc: _Arc, width: float) -> Iterator[_Box]:
-    """Where the label of an arc may be, the best place first: in rows between its lane and the next, on both sides."""
+    """Yield the possible boxes of an arc's label, best first: in rows between its lane and the next, on both sides."""
     down = arc.y1 < arc.y2
     for row in range((_LANE - _BAR) // _LINE):
         top = arc.y1 + 2 + row * _LINE if down else arc.y1 - 2 - (row + 1) * _LINE
@@ -263,7 +263,7 @@ def _places(arc: _Arc, width: float) -> Iterator[_Box]:
 
 
 def device_labels(devices: Sequence[str]) -> dict[str, str]:
-    """Short names: "CPU:0" where all devices belong to one task, otherwise with the task: "worker/1 CPU:0"."""
+    """Return short names: "CPU:0" if all devices belong to one task, otherwise with the task: "worker/1 CPU:0"."""
     specs = {device: DeviceSpec.from_string(device) for device in devices}
     tasks = {(spec.job, spec.replica, spec.task) for spec in specs.values()}
     return {
@@ -275,13 +275,13 @@ def device_labels(devices: Sequence[str]) -> dict[str, str]:
 
 
 def time_text(seconds: float) -> str:
-    """A time with its unit: "1.25 ms"."""
+    """Return a time with its unit: "1.25 ms"."""
     factor, unit = next(((f, u) for f, u in ((1.0, "s"), (1e3, "ms")) if seconds * f >= _ONE), (1e6, "µs"))
     return f"{seconds * factor:.3g} {unit}"
 
 
 def byte_text(size: float) -> str:
-    """A number of bytes with its unit: "4.2 MB"."""
+    """Return a number of bytes with its unit: "4.2 MB"."""
     for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
         if size >= _ONE * 10**power:
             return f"{size / 10**power:.3g} {unit}"

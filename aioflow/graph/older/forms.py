@@ -1,4 +1,4 @@
-"""Which op is the newer form of an older one, and those that become several nodes."""
+"""Replacement of older ops: by the newer form of the same op, or by several nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow.graph.opdef import OPS, OpDef
 
 __all__ = ["VARIABLES", "Fresh", "expanded", "newer_form"]
 
-# A name that no node has, like this one.
+# Returns a node name that is not in use yet, derived from its argument.
 Fresh: TypeAlias = Callable[[str], str]
 
 VARIABLES: Final = ("Variable", "VariableV2")
@@ -31,7 +31,7 @@ _VERSION: Final = re.compile(r"V\d+")
 
 
 def newer_form(op: str) -> str | None:
-    """The op on resources that an op on references, or on handles that were strings, has become; None for others."""
+    """Return the resource op that replaces `op`, an op on references or string handles, or None for other ops."""
     if op in OPS:
         return None
     if op in _NAMED:
@@ -50,17 +50,17 @@ def _has_handles(op_def: OpDef) -> bool:
     return any(arg.dtype is resource for arg in (*op_def.inputs, *op_def.outputs))
 
 
-# ── what becomes several nodes ───────────────────────────────────────────────────────────────────────────────────────
+# ── ops that expand into several nodes ───────────────────────────────────────────────────────────────────────────────
 
 
 def expanded(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
-    """The nodes in the place of one; the last of them has its name and its outputs."""
+    """Return the nodes that replace `node`; the last one has its name and its outputs."""
     rule = None if node.op in OPS else _RULES.get(node.op)
     return [node] if rule is None else rule(node, fresh)
 
 
 class _Nodes:
-    """Nodes that stand for one."""
+    """Builder of the nodes that replace one node."""
 
     def __init__(self, node: NodeDef, fresh: Fresh) -> None:
         self._node = node
@@ -71,7 +71,7 @@ class _Nodes:
         self._made: list[NodeDef] = []
 
     def require(self, inputs: int, *attrs: str) -> None:
-        """Raise InvalidArgumentError where it has fewer inputs, or lacks an attribute."""
+        """Raise InvalidArgumentError if the node has fewer than `inputs` inputs or lacks one of `attrs`."""
         missing = [name for name in attrs if name not in self.attrs]
         if len(self.data) < inputs or missing:
             error = InvalidArgumentError(
@@ -89,7 +89,7 @@ class _Nodes:
         return made.name
 
     def vector(self, name: str, text: str) -> str:
-        """A string as a vector of one."""
+        """Reshape the scalar string `text` to a vector of one element."""
         attrs = {"T": string, "Tshape": int32}
         return self.node(name, "Reshape", (text, self.constant(f"{name}/shape", np.int32([1]))), attrs)  # type: ignore[arg-type]  # NumPy's classes make arrays too
 
@@ -156,7 +156,10 @@ def _all_indices(nodes: _Nodes, handle: str, flow: str) -> str:
 
 
 def _select(node: NodeDef, fresh: Fresh) -> list[NodeDef]:
-    """The reference of that index, by a switch for each. The index is looked up first, so that another fails."""
+    """Select the reference with the given index by a chain of switches and merges, one of each per input.
+
+    GatherV2 looks up the index first, so that an index out of range is an error.
+    """
     nodes = _Nodes(node, fresh)
     nodes.require(2, "T")
     (index, *given), control = nodes.data, [text for text in node.inputs if text.startswith("^")]

@@ -1,8 +1,8 @@
-"""References become resources.
+"""Conversion of references to resources.
 
-A node that took a reference and used the value reads it here by a node of its own, after all that the node waits for:
-that is when TensorFlow looked at the buffer. A node that changed a variable and passed the reference on becomes an
-update, and under its own name the value after that. So each name stands for the value that it stood for.
+A node that received a reference and used the value gets its own ReadVariableOp, which runs after everything that the
+node waits for: TensorFlow read the buffer at that moment. A node that changed a variable and passed the reference on
+becomes an update followed by a read, and the read has the node's name. So each name still yields the same value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MANY_EDGES: Final = 1 << 8
 
 
 class _Reference(NamedTuple):
-    """What a reference refers to: a handle, of a variable of this dtype, as it is after these nodes."""
+    """The target of a reference: the handle of a variable of this dtype, as it is after the nodes in `waits`."""
 
     handle: str
     dtype: DType
@@ -31,10 +31,10 @@ class _Reference(NamedTuple):
 
 
 def modernized(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
-    """The nodes with ops that are here in the place of older ones; what has no newer form stays as it is.
+    """Return the nodes with older ops replaced by current ones. A node whose op has no newer form stays unchanged.
 
     Raises:
-        InvalidArgumentError: references go in a circle, or a node does not fit its op.
+        InvalidArgumentError: references form a cycle, or a node does not fit its op.
     """
     older = {op for op in {node.op for node in nodes} if op not in OPS}
     if not older:
@@ -47,7 +47,8 @@ def modernized(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
 class _Names:
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
-        self._tried: dict[str, int] = {}  # the last number that each name was given
+        # The last suffix that was tried for each name.
+        self._tried: dict[str, int] = {}
 
     def fresh(self, name: str) -> str:
         found, tried = name, self._tried.get(name, 0)
@@ -60,7 +61,7 @@ class _Names:
 
 
 class _Lowering:
-    """The nodes of one definition."""
+    """The conversion of the nodes of one graph definition."""
 
     def __init__(self, nodes: Sequence[NodeDef], names: _Names) -> None:
         self._nodes = nodes
@@ -68,10 +69,11 @@ class _Lowering:
         self._by_name = {node.name: node for node in nodes}
         self._known: dict[InputRef, _Reference | None] = {}
         self._others: dict[str, str] = {}
-        self._read: set[str] = set()  # handles of which somebody reads the value, waiting for nothing
+        # Handles of the variables that already have a read without control inputs.
+        self._read: set[str] = set()
 
     def all(self) -> Iterator[NodeDef]:
-        """The nodes in the place of each, and a read of each variable that has none, for those who fetch its value."""
+        """Yield the converted nodes, then a read for each variable that has none, so that its value can be fetched."""
         for node in self._nodes:
             yield from self._converted(node)
         for node in self._nodes:
@@ -79,10 +81,10 @@ class _Lowering:
                 name = self._names.fresh(f"{node.name}/Read/ReadVariableOp")
                 yield NodeDef(name, "ReadVariableOp", (node.name,), node.device, {"dtype": _dtype(node, "dtype")})
 
-    # -- what is referred to ----------------------------------------------------------------------------------------
+    # -- resolving references -----------------------------------------------------------------------------------------
 
     def _reference(self, text: str) -> _Reference | None:
-        """What this input refers to; None where it is a value."""
+        """Return the target of the reference that `text` names, or None if this input is a value."""
         passed: dict[InputRef, None] = {}
         ref = InputRef.parse(text)
         while ref not in self._known:
@@ -102,7 +104,7 @@ class _Lowering:
         return self._known[next(iter(passed))] if passed else found
 
     def _is_update(self, node: NodeDef, form: str) -> bool:
-        """Whether it changes its first input and passes the reference on."""
+        """Return True if the node changes its first input and passes the reference on."""
         if form not in OPS or OPS.get(form).outputs or not node.inputs or node.inputs[0].startswith("^"):
             return False
         return OPS.get(form).inputs[0].dtype is resource
@@ -113,20 +115,23 @@ class _Lowering:
         if node.op in VARIABLES:
             return _Reference(node.name, _dtype(node, "dtype")) if ref.port == 0 else None
         form = newer_form(node.op)
-        # Switch and the like pass references on; of a Merge the second output is a number.
+        # Switch and the like pass references on; the second output of a Merge is an index.
         if form is None or node.op != f"Ref{form}" or (form == "Merge" and ref.port):
             return None
         handle = InputRef(self._beside(node.name, "handle"), ref.port) if self._is_fetched(node, form) else ref
         return _Reference(str(handle), _dtype(node, "T"))
 
     def _is_fetched(self, node: NodeDef, form: str) -> bool:
-        """Whether somebody may want its value by its name: not of what is inside a branch or a loop."""
+        """Return True if the node's value may be fetched by name, which excludes values inside a branch or a loop."""
         sources = [self._by_name.get(InputRef.parse(text).node) for text in node.inputs]
         is_loops = any(source is not None and source.op == "RefNextIteration" for source in sources)
         return form in ("Exit", "Identity") or (form == "Merge" and not is_loops)
 
     def _beside(self, name: str, part: str) -> str:
-        """The name of the node that does what this one did, where this one has become the value after that."""
+        """Return the name of the node that does the work of the node `name`.
+
+        The name itself now belongs to the node that yields the value afterwards.
+        """
         if name not in self._others:
             self._others[name] = self._names.fresh(f"{name}/{part}")
         return self._others[name]
@@ -134,7 +139,7 @@ class _Lowering:
     def _update(self, name: str) -> str:
         return self._beside(name, "update")
 
-    # -- what becomes of a node -------------------------------------------------------------------------------------
+    # -- converting a node --------------------------------------------------------------------------------------------
 
     def _converted(self, node: NodeDef) -> Iterator[NodeDef]:
         if node.op in VARIABLES:
@@ -168,7 +173,7 @@ class _Lowering:
     def _taken(
         self, node: NodeDef, form: str | None, references: Mapping[str, _Reference | None]
     ) -> tuple[list[NodeDef], list[str]]:
-        """What a node reads and waits for, and the nodes that are made for that."""
+        """Return the nodes to insert before `node`, and its inputs, control inputs included."""
         handles = _handles(form, node) if form is not None else set()
         before: list[NodeDef] = []
         after: list[str] = []
@@ -185,7 +190,8 @@ class _Lowering:
                     after = [f"^{before[0].name}"] if before else after
                 before.append(self._reading(node, index, reference, after))
                 inputs.append(before[-1].name)
-            elif form == "Merge" and reference.waits:  # one of its inputs comes, so that it cannot wait for all
+            elif form == "Merge" and reference.waits:
+                # A Merge runs when one of its inputs arrives, so it cannot wait for the updates of all of them.
                 name = self._names.fresh(f"{node.name}/input_{index}")
                 before.append(NodeDef(name, "Identity", (reference.handle, *reference.waits), "", {"T": resource}))
                 inputs.append(name)
@@ -195,7 +201,7 @@ class _Lowering:
         return before, inputs + [text for text in dict.fromkeys(waits) if text not in inputs]
 
     def _with_value(self, node: NodeDef) -> Iterator[NodeDef]:
-        """A node that passes a reference on, and under its own name the value."""
+        """Yield the node that passes the reference on, and a read of its value under the node's own name."""
         handle, dtype = self._beside(node.name, "handle"), _dtype(self._by_name[node.name], "T")
         yield replace(node, name=handle)
         if node.op != "Merge":
@@ -216,21 +222,22 @@ class _Lowering:
         return NodeDef(node.name, "ReadVariableOp", inputs, node.device, {**private, "dtype": reference.dtype})
 
     def _awaited(self, node: NodeDef, taken: Mapping[str, _Reference | None]) -> list[str]:
-        """What a node waits for, and so do its reads."""
+        """Return the control inputs of the reads of a node: everything that the node itself waits for."""
         control = [text for text in node.inputs if text.startswith("^")]
-        if node.op != "Merge":  # which does not wait for both of its inputs
+        # A Merge does not wait for both of its inputs.
+        if node.op != "Merge":
             sources = [self._by_name.get(InputRef.parse(text).node) for text, ref in taken.items() if ref is None]
             control += [f"^{source.name}" for source in sources if source is not None and source.inputs]
             control += [wait for ref in taken.values() if ref is not None for wait in ref.waits]
         return list(dict.fromkeys(control))
 
     def _joined(self, node: NodeDef, control: Sequence[str], readers: int) -> Iterator[NodeDef]:
-        """One node for all that is waited for, where so many waiting for so much would be too many edges."""
+        """Yield one NoOp that waits for `control` if an edge from each of these nodes to each reader is too many."""
         if readers * len(control) > _MANY_EDGES and node.op != "Merge":
             yield NodeDef(self._names.fresh(f"{node.name}/before"), "NoOp", tuple(control))
 
     def _reading(self, node: NodeDef, index: int, reference: _Reference, control: Sequence[str]) -> NodeDef:
-        """A read of the value that a node takes, after all else that it takes."""
+        """Return a read of the value of input `index` that runs after `control`."""
         own = reference.waits if node.op == "Merge" else ()
         inputs = (reference.handle, *dict.fromkeys((*control, *own)))
         name = self._names.fresh(f"{node.name}/read_{index}")
@@ -250,12 +257,13 @@ def _handle(node: NodeDef) -> NodeDef:
     names = {key: node.attrs[key] for key in ("container", "shared_name") if key in node.attrs}
     attrs: dict[str, Any] = {**kept, **names, "dtype": _dtype(node, "dtype"), "shape": node.attrs.get("shape")}
     if node.op == "Variable" and attrs["shape"] == ():
-        attrs["shape"] = None  # the older op had no other way to say that it is not known
+        # The older op had no other way to state an unknown shape.
+        attrs["shape"] = None
     return NodeDef(node.name, "VarHandleOp", node.inputs, node.device, attrs)
 
 
 def _handles(form: str, node: NodeDef) -> set[int]:
-    """The positions of the inputs that are handles in the newer form."""
+    """Return the positions of the inputs that are handles in the newer form."""
     found: set[int] = set()
     at = 0
     for arg in OPS.get(form).inputs:
@@ -274,7 +282,8 @@ def _handles(form: str, node: NodeDef) -> set[int]:
 def _attrs(node: NodeDef, form: str) -> dict[str, Any]:
     known = OPS.get(form).attrs
     attrs = {key: value for key, value in node.attrs.items() if key in known or key.startswith("_")}
-    attrs.pop("_output_shapes", None)  # of references, or strings
+    # They describe the outputs of the older op, which were references or strings.
+    attrs.pop("_output_shapes", None)
     if "dtype" in known and "dtype" not in attrs and "T" in node.attrs:
         attrs["dtype"] = node.attrs["T"]
     if node.op == f"Ref{form}":

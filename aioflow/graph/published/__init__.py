@@ -1,1 +1,1 @@
-"""Graph definitions in the form that TensorFlow publishes: messages of protocol buffers, as bytes and as text."""
+"""Graph definitions in the form that TensorFlow publishes: protocol buffer messages, as bytes and as text."""

@@ -1,7 +1,7 @@
-"""Attributes of nodes to and from `AttrValue`.
+"""Conversion of node attributes to and from `AttrValue`.
 
-A message says of which kind a value is. Here the definition of the op does, so that it is asked where an attribute is
-written; what it does not know (attributes that begin with "_") is written as what it looks like.
+A message states the kind of each value. In aioflow the definition of the op states it, so `write_attributes` looks it
+up there. For attributes that the definition does not know (those that begin with "_") it follows from the value.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FIELDS: Final[Mapping[str, str]] = {"string": "s", "int": "i", "float": "f", "b
 
 
 def attributes_of(node: Message, room: Room) -> dict[str, Any]:
-    """The attributes of a NodeDef message.
+    """Return the attributes of a NodeDef message.
 
     Raises:
-        DTypeError: a dtype that is not known here.
+        DTypeError: a dtype is unknown.
         InvalidArgumentError: a value is malformed; the error names the attribute.
-        UnimplementedError: a function is given attributes of its own.
+        UnimplementedError: a function has attributes of its own.
     """
     defined = OPS.get(node.op).attrs if node.op in OPS else {}
     found: dict[str, Any] = {}
@@ -49,7 +49,10 @@ def attributes_of(node: Message, room: Room) -> dict[str, Any]:
 
 
 def _is_dispensable(value: Message, has_default: bool) -> bool:
-    """Whether there is nothing in it, or bytes where text is wanted: how TensorFlow's runtime is configured."""
+    """Return True if an optional attribute has no value, or has bytes that are not text.
+
+    TensorFlow stores the configuration of its runtime in such bytes.
+    """
     kind = value.WhichOneof("value")
     return has_default and (kind is None or (kind == "s" and not _is_text(value.s)))
 
@@ -63,7 +66,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def value_of(value: Message, room: Room) -> Any:
-    """What an AttrValue message holds; a list as a tuple. Raises as `attributes_of`."""
+    """Return the value of an AttrValue message, lists as tuples. Raises the same errors as `attributes_of`."""
     kind = value.WhichOneof("value")
     if kind is None or kind == "placeholder":
         raise InvalidArgumentError("it has no value", expected="a value", actual=value.placeholder or "nothing")
@@ -88,12 +91,13 @@ def _item(kind: str, item: Any, room: Room) -> Any:
         return tensor_of(item, room)
     if kind == "func":
         return function_of(item)
-    # The shortest number that is the same float32: what somebody has written.
+    # The decimal number with the fewest digits that rounds to the same float32: usually the number in the user's
+    # program.
     return float(str(np.float32(item))) if kind == "f" else item
 
 
 def function_of(item: Message) -> FunctionRef:
-    """The function that a NameAttrList names."""
+    """Return the function that a NameAttrList names."""
     given = [key for key in item.attr if not key.startswith("_")]
     if given:
         raise UnimplementedError("a function with attributes", expected="none", actual=f"{item.name}: {sorted(given)}")
@@ -101,7 +105,7 @@ def function_of(item: Message) -> FunctionRef:
 
 
 def write_attributes(node: Message, op: str, attrs: Mapping[str, Any]) -> None:
-    """Give the message the attributes of a node of that op."""
+    """Write the attributes of a node of this op into the message."""
     kinds = OPS.get(op).attrs if op in OPS else {}
     for key, value in attrs.items():
         kind = kinds[key].kind if key in kinds else _looks_like(value)

@@ -1,7 +1,7 @@
-"""Functions: `FunctionDef` to and from the message of that name.
+"""Conversion of `FunctionDef` to and from the message of that name.
 
-The message has its nodes read "node:output:1", the second tensor of the output of that name, where nodes of a graph say
-"node:3". The ops' signatures tell which is which.
+In the message, an input "node:output:1" is the second tensor of the output with that name; in a graph, inputs look like
+"node:3". The ops' signatures relate the two forms.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from aioflow.protos import Message
 __all__ = ["Library", "function_of", "write_function"]
 
 Library: TypeAlias = Mapping[str, Message]
-_DIGITS = 10  # of a port: too many
-_READS = 2  # colons in "node:output:1"
+# A port with this many digits or more is malformed.
+_DIGITS = 10
+# Number of colons in "node:output:1".
+_READS = 2
 
 
 def function_of(
     message: Message, library: Library, gradient: str, node_of: Callable[[Message, tuple[str, ...]], NodeDef | None]
 ) -> FunctionDef:
-    """The function that a FunctionDef message is.
+    """Return the function that a FunctionDef message describes.
 
     Args:
+        message: The FunctionDef message.
         library: The messages of all functions, by name.
         gradient: The name of the function that computes its gradient, or "".
-        node_of: The definition of a node, given its inputs; None for one that has been refused.
+        node_of: Returns the definition of a node, given its inputs, or None if the node was refused.
 
     Raises:
-        InvalidArgumentError: it reads what is not there, or leaves out a result.
-        UnimplementedError: its dtypes depend on the call.
+        InvalidArgumentError: a node reads an unknown output, or a result is missing.
+        UnimplementedError: the dtypes depend on the call.
     """
     signature = message.signature
     if signature.attr:
@@ -64,7 +67,7 @@ def function_of(
 
 
 def _dims(message: Message, index: int) -> Any:
-    """What is known of an argument's shape."""
+    """Return the known shape of an argument, or None."""
     if index not in message.arg_attr or "_output_shapes" not in message.arg_attr[index].attr:
         return None
     shapes = message.arg_attr[index].attr["_output_shapes"].list.shape
@@ -72,21 +75,21 @@ def _dims(message: Message, index: int) -> Any:
 
 
 def _effects(message: Message, nodes: Sequence[NodeDef]) -> tuple[str, ...]:
-    """The nodes that run in any case: those that it names, and, as TensorFlow has it, all that change something."""
+    """Return the names of the nodes that always run: the control returns and, as in TensorFlow, nodes with effects."""
     named = dict.fromkeys(message.control_ret[name] for name in sorted(message.control_ret))
     changes = (node.name for node in nodes if node.op in OPS and OPS.get(node.op).traits.effect is Effect.CHANGES)
     return tuple(dict.fromkeys((*named, *changes)))
 
 
 class _Reads:
-    """Says which output of a node a text means."""
+    """A resolver of the inputs of a function's nodes."""
 
     def __init__(self, message: Message, library: Library) -> None:
         self._nodes = {node.name: node for node in message.node_def}
         self._library = library
 
     def flat(self, text: str) -> str:
-        """ "node:output:1" as "node:3"; an argument and a control input as they are.
+        """Convert "node:output:1" to "node:3". Return arguments and control inputs unchanged.
 
         Raises:
             InvalidArgumentError: the node has no such output.
@@ -110,7 +113,8 @@ def _first(node: Message, output: str, text: str, library: Library) -> int:
         raise InvalidArgumentError(f"unknown input {text!r}", expected="an output of that op").at(
             node.name, node.op, None
         )
-    return 0  # an op that nobody knows, which will be refused
+    # An unknown op; the caller refuses its node.
+    return 0
 
 
 def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, int]]:
@@ -131,7 +135,7 @@ def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, 
 
 
 def _default(node: str, op: str, attr: str) -> Any:
-    """The default of an attribute that a node leaves out."""
+    """Return the default of an attribute that a node omits."""
     known = OPS.get(op).attrs[attr]
     if not known.has_default:
         raise InvalidArgumentError(f"attribute {attr!r} is missing", expected="a value").at(node, op, None)
@@ -144,11 +148,13 @@ def write_function(
     library: Mapping[str, FunctionDef],
     write_node: Callable[[Message, NodeDef], None],
 ) -> None:
-    """Give the message a function.
+    """Write a function into the message.
 
     Args:
+        message: The FunctionDef message to fill.
+        function: The function.
         library: All functions, by name.
-        write_node: Gives a message a node, but not its inputs.
+        write_node: Writes a node, without its inputs, into a message.
     """
     signature = message.signature
     signature.name = function.name
@@ -172,7 +178,7 @@ def write_function(
 
 
 def _named(text: str, nodes: Mapping[str, NodeDef], library: Mapping[str, FunctionDef]) -> str:
-    """ "node:3" as "node:output:1"."""
+    """Convert "node:3" to "node:output:1"."""
     ref = InputRef.parse(text)
     if ref.port < 0 or ref.node not in nodes:
         return text if ref.port < 0 else ref.node

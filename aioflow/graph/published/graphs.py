@@ -1,4 +1,4 @@
-"""Whole graphs to and from `GraphDef` messages."""
+"""Conversion of whole graphs to and from `GraphDef` messages."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from aioflow.protos import Message, message
 
 __all__ = ["PRODUCER", "Refuse", "definition_of", "message_of"]
 
-# What TensorFlow counts up with each change of what ops mean. No op that is here has changed since.
+# TensorFlow raises this number when the meaning of ops changes. No op in aioflow has changed since this version.
 PRODUCER: Final = 2000
-_NEWEST: Final = 3000  # a producer may ask for a consumer that is as new as this
-_KNOWN_SHAPES: Final = 24  # the producers before wrote a placeholder of unknown shape as a scalar
+# The highest consumer version that a producer may require.
+_NEWEST: Final = 3000
+# Producers before this version wrote a placeholder of unknown shape as a scalar.
+_KNOWN_SHAPES: Final = 24
 
-# Is told op, node and reason of what has no form here.
+# Called with op, node name and reason for each node or function that aioflow cannot represent.
 Refuse: TypeAlias = Callable[[str, str, str], None]
 
 
 def definition_of(
     graph: Message, refuse: Refuse | None = None, producer: Message = None
 ) -> tuple[tuple[NodeDef, ...], tuple[FunctionDef, ...]]:
-    """The nodes and functions of a GraphDef message, without those that are refused.
+    """Return the nodes and functions of a GraphDef message, without the refused ones.
 
     Args:
-        refuse: Is told what has no form here; without it that is an error.
-        producer: An OpList message, the ops as the producer had them: an attribute that is not known here is dropped
-            where it has the producer's default.
+        graph: The GraphDef message.
+        refuse: Called for each node or function that aioflow cannot represent. Without it, that is an error.
+        producer: An OpList message with the producer's ops. An attribute that aioflow's op lacks is dropped if it has
+            the producer's default.
 
     Raises:
-        DTypeError, UnimplementedError: a node or function has no form here.
-        InvalidArgumentError: something in it is malformed; the error names the node.
-        ResourceExhaustedError: its constants are much larger than what is written.
+        DTypeError, UnimplementedError: aioflow cannot represent a node or function.
+        InvalidArgumentError: something in the graph is malformed; the error names the node.
+        ResourceExhaustedError: the constants are much larger than their encoded form.
     """
     needed = graph.versions.min_consumer
     if needed > _NEWEST:
@@ -51,7 +54,7 @@ def definition_of(
 
 
 class _Reader:
-    """Reads the nodes and functions of one graph."""
+    """A reader of the nodes and functions of one graph."""
 
     def __init__(self, graph: Message, refuse: Refuse | None, producer: Message) -> None:
         self._refuse = refuse
@@ -99,7 +102,7 @@ class _Reader:
 
 
 def _defaults(producer: Message, room: Room) -> dict[str, dict[str, Any]]:
-    """The defaults of the attributes of the producer's ops."""
+    """Return the default values of the attributes of the producer's ops."""
     return {
         op.name: {a.name: value_of(a.default_value, room) for a in op.attr if a.HasField("default_value")}
         for op in (() if producer is None else producer.op)
@@ -107,10 +110,10 @@ def _defaults(producer: Message, room: Room) -> dict[str, dict[str, Any]]:
 
 
 def message_of(nodes: Sequence[NodeDef], functions: Sequence[FunctionDef]) -> Message:
-    """The GraphDef message of nodes and functions.
+    """Return the GraphDef message of nodes and functions.
 
     Raises:
-        InvalidArgumentError: a function reads what is not there.
+        InvalidArgumentError: a function reads an unknown output.
     """
     made = message("GraphDef")()
     made.versions.producer = PRODUCER

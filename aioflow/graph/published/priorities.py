@@ -1,4 +1,4 @@
-"""A queue by priority: here its first component is the priority, which the published definition leaves out."""
+"""Conversion of priority queues: in aioflow the first component is the priority; the published definition omits it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from aioflow.graph.dtypes import int64
 
 __all__ = ["with_priority", "without_priority"]
 
-_OP: Final = "PriorityQueue"  # and its second version
+# Also the prefix of PriorityQueueV2.
+_OP: Final = "PriorityQueue"
 
 
 def with_priority(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a node as they are here."""
+    """Return the attributes of a node in aioflow's form."""
     made = dict(attrs)
     if op.startswith(_OP):
         if isinstance(attrs.get("component_types", ()), tuple):
@@ -24,7 +25,7 @@ def with_priority(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_priority(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a node as they are published."""
+    """Return the attributes of a node in the published form."""
     made = dict(attrs)
     if op.startswith(_OP):
         for key in ("component_types", "shapes"):

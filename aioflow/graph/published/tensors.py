@@ -1,4 +1,4 @@
-"""Constants: `TensorData` to and from `TensorProto`, by the rules of `tensor_fields`."""
+"""Conversion of constants: `TensorData` to and from `TensorProto`, by the rules of `tensor_fields`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from aioflow.protos import Message
 
 __all__ = ["REFERENCE", "Room", "dtype_of", "shape_of", "tensor_of", "write_shape", "write_tensor"]
 
-REFERENCE: Final = 100  # what the number of a dtype is more, where it is one of references
-_SPREAD: Final = 1 << 28  # bytes that one element, which stands for all, may become in all constants of a graph
+# The dtype number of a reference is that of its target plus this.
+REFERENCE: Final = 100
+# Limit for all constants of a graph that are written as one repeated element, in bytes after expansion.
+_SPREAD: Final = 1 << 28
 
 
 class Room:
-    """How much of one definition may be spread: a few bytes of it could stand for terabytes."""
+    """A budget for the expansion of constants: a definition of a few bytes could otherwise expand to terabytes."""
 
     def __init__(self, limit: int = _SPREAD) -> None:
         self._left = limit
 
     def take(self, size: int) -> None:
-        """Raise ResourceExhaustedError where the definition has asked for too much."""
+        """Reserve `size` bytes. Raise ResourceExhaustedError if the definition exceeds its limit."""
         if size > self._left:
             raise ResourceExhaustedError(
                 "constants that are written as one element are too large",
@@ -38,12 +40,12 @@ class Room:
 
 
 def dtype_of(number: int) -> DType:
-    """The dtype of that number; of a reference, what is referred to. Raises DTypeError."""
+    """Return the dtype with that number; for a reference, the dtype of its target. Raises DTypeError."""
     return as_dtype(number - REFERENCE if number > REFERENCE else number)
 
 
 def shape_of(proto: Message) -> tuple[int | None, ...] | None:
-    """The sizes, None for each that is not known, and None where not even the rank is.
+    """Return the sizes, with None for each unknown one, or None if the rank is unknown.
 
     Raises:
         InvalidArgumentError: a size is below -1.
@@ -57,7 +59,7 @@ def shape_of(proto: Message) -> tuple[int | None, ...] | None:
 
 
 def write_shape(proto: Message, dims: Any) -> None:
-    """Give the message the sizes."""
+    """Write the sizes into the message."""
     proto.SetInParent()
     if dims is None:
         proto.unknown_rank = True
@@ -67,12 +69,12 @@ def write_shape(proto: Message, dims: Any) -> None:
 
 
 def tensor_of(proto: Message, room: Room) -> TensorData:
-    """The constant that a TensorProto holds.
+    """Return the constant in a TensorProto.
 
     Raises:
         DTypeError: constants of that dtype are not supported.
         InvalidArgumentError: the elements do not fit the shape.
-        ResourceExhaustedError: it is much larger than what is written.
+        ResourceExhaustedError: the constant is much larger than its encoded form.
     """
     dtype = dtype_of(proto.dtype)
     shape = shape_of(proto.tensor_shape)
@@ -92,7 +94,7 @@ def tensor_of(proto: Message, room: Room) -> TensorData:
 
 
 def write_tensor(proto: Message, data: TensorData | Array) -> None:
-    """Give the message the constant: its bytes, or its strings."""
+    """Write the constant into the message, as bytes or as strings."""
     data = data if isinstance(data, TensorData) else TensorData.of(data)
     proto.dtype = data.dtype.as_datatype_enum
     write_shape(proto.tensor_shape, data.shape)

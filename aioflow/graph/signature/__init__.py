@@ -1,1 +1,1 @@
-"""What an op takes and gives: its arguments and attributes, and the notation that they are written in."""
+"""The signatures of ops: inputs, outputs and attributes, and the notation for them."""

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a signature, and where each lies in the flat list that a node has."""
+"""The inputs and outputs of a signature, and their positions in the flat lists of a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioflow.graph.dtypes import DType
 
 __all__ = ["ArgDef", "per_argument", "places"]
 
-_Flat = TypeVar("_Flat")  # what the inputs or outputs of a node are given as
+_Flat = TypeVar("_Flat")  # any representation of an input or output of a node
 _Split: TypeAlias = "tuple[ArgDef, Sequence[_Flat]]"
 
 
@@ -19,8 +19,8 @@ _Split: TypeAlias = "tuple[ArgDef, Sequence[_Flat]]"
 class ArgDef:
     """One input or output of a signature.
 
-    Exactly one of `dtype` (fixed), `type_attr` (an attribute of kind type) and `list_attr` (of kind list(type)) says
-    the dtype; with `number_attr` the argument is a sequence of that many tensors.
+    Exactly one of `dtype` (fixed), `type_attr` (an attribute of kind type) and `list_attr` (of kind list(type))
+    determines the dtype. With `number_attr` the argument is a sequence of that many tensors.
     """
 
     name: str
@@ -31,11 +31,11 @@ class ArgDef:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the argument takes a sequence of tensors."""
+        """True if the argument is a sequence of tensors."""
         return self.number_attr is not None or self.list_attr is not None
 
     def count(self, attrs: Mapping[str, Any]) -> int:
-        """How many tensors it is, for a node with these attributes."""
+        """Return the number of tensors for a node with these attributes."""
         if self.number_attr is not None:
             number: int = attrs[self.number_attr]
             return number
@@ -43,11 +43,11 @@ class ArgDef:
 
 
 def per_argument(args: Sequence[ArgDef], attrs: Mapping[str, Any], flat: Sequence[_Flat]) -> Iterator[_Split[_Flat]]:
-    """The flat inputs or outputs of a node with these attributes, argument by argument of its signature."""
+    """Yield each argument with its items of `flat`, the flat inputs or outputs of a node with these attributes."""
     yield from zip(args, (flat[place] for place in places(arg.count(attrs) for arg in args)), strict=True)
 
 
 def places(counts: Iterable[int]) -> list[slice]:
-    """Where each argument lies in a flat list, from how many values each of them is."""
+    """Return the slice of each argument in a flat list, given the number of its values."""
     ends = accumulate(counts := list(counts))
     return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]

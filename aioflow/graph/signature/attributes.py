@@ -1,4 +1,4 @@
-"""The attributes of a signature: of which kind each is, and the one form in which a node has its value."""
+"""The attributes of a signature: their kinds and the canonical form of their values."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class AttrDef:
     minimum: int | None = None
 
     def check(self, value: Any) -> Any:
-        """The value in its canonical form.
+        """Return the value in its canonical form.
 
         Raises:
-            DTypeError: it is of a different kind, or a dtype that is not allowed.
-            InvalidArgumentError: it is out of range.
+            DTypeError: the value has another kind, or is a dtype that is not allowed.
+            InvalidArgumentError: the value is out of range.
         """
         if self.kind.startswith("list("):
             return self._check_list(value)
@@ -126,5 +126,5 @@ KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def item_kind(kind: str) -> str:
-    """The kind of the items of a list, or the kind itself."""
+    """Return the kind of the items of a list, or the kind itself."""
     return kind[5:-1] if kind.startswith("list(") else kind

@@ -40,7 +40,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Signature(NamedTuple):
-    """What an op takes and gives."""
+    """The inputs, outputs and attributes of an op."""
 
     inputs: tuple[ArgDef, ...]
     outputs: tuple[ArgDef, ...]
@@ -48,10 +48,10 @@ class Signature(NamedTuple):
 
 
 def read_signature(inputs: str, outputs: str, attrs: Sequence[str]) -> Signature:
-    """Read the texts that `define_op` describes.
+    """Parse the texts that `define_op` describes.
 
     Raises:
-        InvalidArgumentError: one cannot be read, or does not fit the others.
+        InvalidArgumentError: a text cannot be parsed, or does not fit the others.
     """
     parsed = _parse_attrs(attrs)
     taken, given = (tuple(_parse_args(text, parsed)) for text in (inputs, outputs))
@@ -82,7 +82,7 @@ def _parse_args(text: str, attrs: Mapping[str, AttrDef]) -> Iterator[ArgDef]:
             yield ArgDef(name, dtype=_dtype_of(element, attrs), number_attr=number_attr)
 
 
-@cache  # "x: T" is an input of hundreds
+@cache  # hundreds of ops have an input "x: T"
 def _named_kind(part: str) -> tuple[str, str]:
     name, colon, kind = (s.strip() for s in part.partition(":"))
     if not (colon and name.isidentifier() and kind):
@@ -93,7 +93,7 @@ def _named_kind(part: str) -> tuple[str, str]:
 
 
 def _attr_of(name: str, kind: str, attrs: Mapping[str, AttrDef]) -> str:
-    """The name, if that is an attribute of that kind."""
+    """Return the name. Raise InvalidArgumentError unless it is an attribute of that kind."""
     if name not in attrs or attrs[name].kind != kind:
         raise InvalidArgumentError(
             f"{name!r} is not an attribute of kind {kind}",
@@ -106,7 +106,8 @@ def _attr_of(name: str, kind: str, attrs: Mapping[str, AttrDef]) -> str:
 def _dtype_of(name: str, attrs: Mapping[str, AttrDef]) -> DType:
     try:
         return as_dtype(name)
-    except (DTypeError, TypeError) as error:  # NumPy reads some letters as dtypes, and fails in its own way
+    except (DTypeError, TypeError) as error:
+        # NumPy reads some letters as dtypes, and raises its own TypeError for others.
         raise DTypeError(
             f"{name!r} is neither a dtype nor an attribute",
             expected=f'a dtype such as "float32", or "{name}: type" among the attributes',

@@ -1,4 +1,4 @@
-"""What the environment says in the manner of TensorFlow and Kubernetes: `TF_CONFIG`, and numbers of processes."""
+"""Settings from the environment: TensorFlow's `TF_CONFIG`, and process indices of Kubernetes and Slurm."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from aioflow.net.cluster_sources.sources import Source
 __all__ = ["environment_number", "numbered_task", "tf_config"]
 
 TF_CONFIG: Final = "TF_CONFIG"
-_MOST_TEXT: Final = 4 << 20  # letters
+_MOST_TEXT: Final = 4 << 20  # characters
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
-# Who numbers the processes that it starts, and how it calls the number.
+# The launchers that number their processes, and the variables that hold the number.
 _NUMBERED_BY: Final[Mapping[str, str]] = {
     "a Kubernetes indexed Job": "JOB_COMPLETION_INDEX",
     "Slurm": "SLURM_PROCID",
@@ -25,11 +25,13 @@ _NUMBERED_BY: Final[Mapping[str, str]] = {
 
 
 def tf_config(environment: Mapping[str, str]) -> Source | None:
-    """What `TF_CONFIG` says, TensorFlow's JSON: `cluster` (addresses by job, in a list or by index), and `task` with
-    its `type` and `index`. What else is in it, such as `environment` and `rpc_layer`, is for others. None: nothing.
+    """Parse `TF_CONFIG`, TensorFlow's JSON; return None if it is not set.
+
+    Reads `cluster` (addresses by job, as a list or by index), and `task` with its `type` and `index`. Other keys, such
+    as `environment` and `rpc_layer`, are ignored.
 
     Raises:
-        InvalidArgumentError: it is not that.
+        InvalidArgumentError: it is malformed.
     """
     text = environment.get(TF_CONFIG, "").strip()
     if not text:
@@ -50,6 +52,7 @@ def _job_and_task(task: Any) -> tuple[str | None, int | None]:
     if not isinstance(task, dict):
         raise InvalidArgumentError(f"{TF_CONFIG}: not a task", expected='{"type": …, "index": …}', actual=brief(task))
     job, index = task.get("type"), task.get("index")
+    # TensorFlow accepts the index as text, too.
     if isinstance(index, str) and _NUMBER.fullmatch(index):
         index = int(index)
     if not (job is None or isinstance(job, str)) or not (index is None or (type(index) is int and index >= 0)):
@@ -60,10 +63,10 @@ def _job_and_task(task: Any) -> tuple[str | None, int | None]:
 
 
 def numbered_task(environment: Mapping[str, str]) -> tuple[int, str]:
-    """The number that this process was started with, and the name of the variable that says so.
+    """Return the index of this process among those of its launcher, and the name of the variable that holds it.
 
     Raises:
-        InvalidArgumentError: there is none, or more than one.
+        InvalidArgumentError: no such variable is set, or more than one.
     """
     there = [name for name in _NUMBERED_BY.values() if environment.get(name)]
     if len(there) != 1:
@@ -76,7 +79,7 @@ def numbered_task(environment: Mapping[str, str]) -> tuple[int, str]:
 
 
 def environment_number(environment: Mapping[str, str], name: str) -> int:
-    """The number in a variable. Raises InvalidArgumentError."""
+    """Return the number in a variable. Raises InvalidArgumentError."""
     text = environment.get(name, "").strip()
     if not _NUMBER.fullmatch(text):
         raise InvalidArgumentError(f"{name} is not a number", expected="such as 0", actual=brief(text))

@@ -1,6 +1,6 @@
-"""Many addresses in one text: "worker-{0..3}.svc:2222" as shells write ranges, and "node[1-3,07]" as Slurm does.
+"""Lists of addresses in one text: shell ranges, "worker-{0..3}.svc:2222", and Slurm hostlists, "node[1-3,07]".
 
-How many names a text stands for is known, and bounded, before any of them is made.
+The number of names is computed and bounded before any name is made.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from aioflow.errors import InvalidArgumentError
 
 __all__ = ["expand_addresses", "expand_hostlist"]
 
-_MOST: Final = 1 << 16  # names, as many as a job can have tasks
-_MOST_TEXT: Final = 1 << 20  # letters
-_MOST_NAME: Final = 512  # letters of one address, without its ranges
+_MOST: Final = 1 << 16  # names: the maximum number of tasks of a job
+_MOST_TEXT: Final = 1 << 20  # characters
+_MOST_NAME: Final = 512  # characters of one address without its ranges
 _BRACES: Final = re.compile(r"\{([0-9]{1,9})\.\.([0-9]{1,9})\}")
 _BRACKETS: Final = re.compile(r"\[([^][]*)\]")
 _RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def expand_addresses(text: str) -> list[str]:
-    """The addresses of "host:port,…", where "{0..3}" stands for each number from 0 to 3, and "{00..10}" for numbers of
-    two digits. Of several ranges in one address the last one runs fastest.
+    """Expand "host:port,…", where "{0..3}" stands for the numbers 0 to 3 and "{00..10}" for numbers of two digits.
+
+    Of several ranges in one address, the last one varies fastest.
 
     Raises:
-        InvalidArgumentError: a part is empty, a range is none, or there are more than 65,536 addresses.
+        InvalidArgumentError: a part is empty, a range is malformed, or there are more than 65,536 addresses.
     """
     _require_short(text)
     found: list[str] = []
@@ -44,9 +45,10 @@ def expand_addresses(text: str) -> list[str]:
 
 
 def _range(low: str, high: str) -> list[str]:
-    """The numbers, padded with zeros where one of the ends is."""
+    """Return the numbers of a range, padded with zeros if one of its ends is."""
     if int(low) > int(high):
         raise InvalidArgumentError("a range runs backwards", expected=f"{{{high}..{low}}}", actual=f"{{{low}..{high}}}")
+    # Checked before the numbers are made: a range may have a billion of them.
     _require_few(int(high) - int(low) + 1, f"{low}..{high}", _MOST)
     padded = any(end.startswith("0") and len(end) > 1 for end in (low, high))
     width = max(len(low), len(high)) if padded else 0
@@ -54,8 +56,9 @@ def _range(low: str, high: str) -> list[str]:
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """The hosts of a list as Slurm writes it: "login,node[1-3,07],rack[0-1]n[1-2]". Numbers have as many digits as the
-    lower end of their range.
+    """Expand a Slurm hostlist, "login,node[1-3,07],rack[0-1]n[1-2]".
+
+    Numbers have as many digits as the lower end of their range.
 
     Raises:
         InvalidArgumentError: it is malformed, or names more than 65,536 hosts.
@@ -73,7 +76,7 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """What stands between commas that are in no bracket."""
+    """Yield the parts between commas outside of brackets."""
     depth = start = 0
     for place, letter in enumerate(text):
         if letter in "[]":
@@ -97,13 +100,13 @@ def _numbers(inside: str, text: str) -> list[str]:
 
 
 def _product(literals: Sequence[str], ranges: Iterable[Sequence[str]], text: str, most: int) -> list[str]:
-    """The literals with a number of each range between them."""
+    """Return all combinations of the literals with one number of each range between them."""
     if sum(map(len, literals)) > _MOST_NAME:
         raise InvalidArgumentError("too long an address", expected=f"at most {_MOST_NAME} letters", actual=brief(text))
     made: list[Sequence[str]] = []
     count = 1
     _require_few(count, text, most)
-    for numbers in ranges:  # none is made after there are too many
+    for numbers in ranges:  # a lazy iterable: no range is expanded after the limit is exceeded
         count *= len(numbers)
         _require_few(count, text, most)
         made.append(numbers)

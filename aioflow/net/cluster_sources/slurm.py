@@ -1,7 +1,7 @@
-"""A cluster that Slurm has started: which hosts, how many tasks on each, and which of them this is, from its variables.
+"""The cluster of a Slurm job, from its environment variables: hosts, tasks per host, and the rank of this process.
 
-Ranks go through the hosts in their order, as `srun` distributes them unless it is told otherwise; the tasks of one host
-have ports one after another. The first ranks are the tasks of the first job.
+Assumes that ranks fill the hosts in order, which is the default distribution of `srun`. The tasks of one host have
+consecutive ports. The first ranks are the tasks of the first job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["FIRST_PORT", "parse_jobs", "slurm"]
 FIRST_PORT: Final = 8888
 _RANK: Final = "SLURM_PROCID"
 _NODE: Final = "SLURM_NODEID"
-# Those of a step are believed before those of the whole job, of which a step may be a part.
+# The variables of the step come first, because a step may be only a part of the Slurm job.
 _HOSTS: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 _COUNT: Final = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _PER_HOST: Final = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
@@ -32,7 +32,7 @@ _TIMES: Final = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 def parse_jobs(text: str) -> dict[str, int]:
-    """How many tasks each job has, of "ps=1,worker=3". Raises InvalidArgumentError."""
+    """Return the number of tasks of each job in "ps=1,worker=3". Raises InvalidArgumentError."""
     jobs: dict[str, int] = {}
     for part in text.split(","):
         job, equals, count = part.partition("=")
@@ -45,15 +45,16 @@ def parse_jobs(text: str) -> dict[str, int]:
 
 
 def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = FIRST_PORT) -> Source:
-    """The cluster, and this process's place in it.
+    """Return the cluster, and this process's job and task in it.
 
     Args:
-        jobs: For each job the number of its tasks, in the order in which they get their ranks.
-        port: Of the first task of each host.
+        jobs: Number of tasks of each job, in the order in which ranks are assigned.
+        environment: The environment variables.
+        port: Port of the first task of each host.
 
     Raises:
-        InvalidArgumentError: Slurm has not started this, has started more or fewer tasks than the jobs have, or has not
-            distributed them host by host; or its variables are malformed.
+        InvalidArgumentError: not running under Slurm, the numbers of tasks differ, the tasks are not distributed host
+            by host, or a variable is malformed.
     """
     if not isinstance(jobs, Mapping):
         raise DTypeError("not the jobs of a cluster", expected="{job: count}", actual=brief(jobs))
@@ -68,6 +69,7 @@ def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = F
             expected=f"{len(places)} tasks, of which this is {rank}",
             actual=", ".join(f"{job}={count}" for job, count in jobs.items()),
         )
+    # Ranks would not match the hosts if the tasks were distributed cyclically.
     if environment.get(_NODE) and environment_number(environment, _NODE) != places[rank][0]:
         raise InvalidArgumentError(
             "Slurm has not distributed its tasks host by host: srun --distribution=block does",
@@ -84,7 +86,7 @@ def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = F
 
 
 def _places(environment: Mapping[str, str], port: int) -> list[tuple[int, str]]:
-    """For each rank the number of its host, and its address."""
+    """Return the host number and the address of each rank."""
     name, text = _first(environment, _HOSTS)
     hosts = expand_hostlist(text)
     counts = _counts(environment, len(hosts))
@@ -102,7 +104,7 @@ def _places(environment: Mapping[str, str], port: int) -> list[tuple[int, str]]:
 
 
 def _counts(environment: Mapping[str, str], hosts: int) -> list[int]:
-    """How many tasks each host has; where Slurm does not say, as evenly as it can be."""
+    """Return the number of tasks of each host; if Slurm does not state it, distribute them as evenly as possible."""
     if any(environment.get(name) for name in _PER_HOST):
         name, text = _first(environment, _PER_HOST)
         return _times(name, text)
@@ -112,7 +114,7 @@ def _counts(environment: Mapping[str, str], hosts: int) -> list[int]:
 
 
 def _times(name: str, text: str) -> list[int]:
-    """The numbers of "2(x3),1"."""
+    """Return the numbers in "2(x3),1"."""
     counts: list[int] = []
     for part in text.split(","):
         match = _TIMES.fullmatch(part)

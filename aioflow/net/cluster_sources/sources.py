@@ -1,4 +1,4 @@
-"""What one place says of the cluster, the job and the task, and who is believed where several do."""
+"""The settings of one source (cluster, job, task), and the precedence between several."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ __all__ = ["AUTO", "ClusterTask", "Given", "Source", "believed"]
 
 CLUSTER, JOB, TASK = "cluster", "job", "task"
 AUTO: Final = "auto"
-_ALONE: Final = "the cluster"
+_ALONE: Final = "the cluster"  # origin of a setting that follows because only one task fits
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What one place says; None where it says nothing.
+    """The settings from one place; None if it does not define one.
 
     Attributes:
-        said: Where it says a setting ("cluster", "job", "task"), for messages.
-        cluster: As `ClusterSpec` takes it; an address may have ranges, and a text is as good as a list.
+        said: Returns the origin of a setting ("cluster", "job", "task"), for messages.
+        cluster: A cluster as `ClusterSpec` accepts it. Addresses may have ranges, and lists may be given as one text.
+        job: Name of the job.
+        task: Index of the task.
     """
 
     said: Callable[[str], str]
@@ -36,13 +38,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a caller or a file says; None where it says nothing.
+    """The settings from a caller or a file; None if it does not define one.
 
     Attributes:
-        said, cluster, job: As of `Source`.
-        task: A number, or "auto": the environment has it.
-        slurm_jobs: How many tasks each job has of what Slurm has started: that is the cluster.
-        slurm_port: Of the first task of each host.
+        said: As for `Source`.
+        cluster: As for `Source`.
+        job: As for `Source`.
+        task: A number, or "auto" to read it from the environment.
+        slurm_jobs: Number of tasks of each job, if the cluster is the current Slurm job.
+        slurm_port: Port of the first task of each host under Slurm.
     """
 
     said: Callable[[str], str]
@@ -54,10 +58,13 @@ class Given:
 
 
 class ClusterTask(NamedTuple):
-    """One task of a cluster, as it was found.
+    """A task of a cluster, with the origin of each setting.
 
     Attributes:
-        came_from: For "cluster", "job" and "task" who said so; "the cluster" where only one fits.
+        cluster: The cluster.
+        job_name: Name of the job.
+        task_index: Index of the task.
+        came_from: Origin of "cluster", "job" and "task"; "the cluster" if only one task fits.
     """
 
     cluster: ClusterSpec
@@ -66,7 +73,7 @@ class ClusterTask(NamedTuple):
     came_from: Mapping[str, str]
 
     def is_told_by(self, prefix: str) -> bool:
-        """Whether all is said by sources whose names begin so, or follows from that."""
+        """Return True if all settings come from sources whose names start with `prefix`, or follow from those."""
         return all(source == _ALONE or source.startswith(prefix) for source in self.came_from.values())
 
     def __str__(self) -> str:
@@ -75,12 +82,13 @@ class ClusterTask(NamedTuple):
 
 
 def believed(sources: Sequence[Source]) -> ClusterTask:
-    """The task that the sources speak of. For each setting the first one that has it is believed; but the task's number
-    in one that names a job is a number of that job, and counts for no other.
+    """Combine the sources into one task. The first source that defines a setting takes precedence.
+
+    If a source names a job, its task index counts only for that job.
 
     Raises:
-        InvalidArgumentError: nobody says which cluster or which task, or it is malformed.
-        NotFoundError: there is no such job or task.
+        InvalidArgumentError: the cluster or the task is not defined, or malformed.
+        NotFoundError: the job or task does not exist.
     """
     of_cluster = next((source for source in sources if source.cluster is not None), None)
     if of_cluster is None:
@@ -91,6 +99,7 @@ def believed(sources: Sequence[Source]) -> ClusterTask:
     spec = _spec(of_cluster)
     of_job = next((source for source in sources if source.job is not None), None)
     job = None if of_job is None else of_job.job
+    # An index in a source with another job belongs to that job.
     fitting = (source for source in sources if source.task is not None and job in (None, source.job or job))
     of_task = next(fitting, None)
     index = None if of_task is None else of_task.task
@@ -126,7 +135,7 @@ def _expanded(tasks: Any) -> Any:
     if isinstance(tasks, list | tuple) and all(isinstance(address, str) for address in tasks):
         return [found for address in tasks for found in expand_addresses(address)]
     if isinstance(tasks, Mapping) and all(isinstance(key, str) and _NUMBER.fullmatch(key) for key in tasks):
-        return {int(key): address for key, address in tasks.items()}  # in JSON and TOML all keys are texts
+        return {int(key): address for key, address in tasks.items()}  # JSON and TOML keys are always strings
     return tasks
 
 

@@ -1,4 +1,4 @@
-"""Which task of which cluster this process is: arguments, then a file, then the environment."""
+"""The cluster and task of this process, from arguments, then a file, then the environment."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ def cluster_task(
     slurm_port: int = FIRST_PORT,
     environment: Mapping[str, str] | None = None,
 ) -> ClusterTask:
-    """Which task of which cluster this process is, as its arguments, a file, or its environment say.
+    """Return the cluster and task of this process, from arguments, a file, or the environment.
 
         task = aioflow.distributed.cluster_task()
         server = aioflow.train.Server(task.cluster, task.job_name, task.task_index)
 
-    It stands for TensorFlow's `TFConfigClusterResolver` and `SlurmClusterResolver`. Arguments are believed before the
-    file, and the file before `TF_CONFIG`.
+    Replaces TensorFlow's `TFConfigClusterResolver` and `SlurmClusterResolver`. Precedence: arguments, then the file,
+    then `TF_CONFIG`.
 
     Args:
-        cluster: As `train.ClusterSpec` takes it; addresses may have ranges, "job-{0..3}.svc:2222".
-        job_name, task_index: Which task. "auto" is the number in `JOB_COMPLETION_INDEX` (a Kubernetes indexed Job) or
-            `SLURM_PROCID`. May be left out where only one fits.
+        cluster: A cluster as `train.ClusterSpec` accepts it; addresses may have ranges, "job-{0..3}.svc:2222".
+        job_name: Name of the job. May be omitted if only one task fits.
+        task_index: Index of the task, or "auto" for the number in `JOB_COMPLETION_INDEX` (a Kubernetes indexed Job) or
+            `SLURM_PROCID`. May be omitted if only one task fits.
         config: A TOML file (docs/cluster.md).
-        slurm_jobs: How many tasks each job has: the cluster is what Slurm has started.
-        slurm_port: Of the first task of each host.
-        environment: `os.environ` by default.
+        slurm_jobs: Number of tasks of each job, if the cluster is the current Slurm job.
+        slurm_port: Port of the first task of each host under Slurm.
+        environment: Environment variables; `os.environ` by default.
 
     Raises:
-        InvalidArgumentError: nobody says which cluster or task, or what they say is malformed; the message names who.
+        InvalidArgumentError: the cluster or task is not defined, or malformed; the message names the source.
         NotFoundError: the file cannot be read.
     """
     if task_index is not None and task_index != AUTO:
@@ -60,7 +61,10 @@ def cluster_task(
 
 
 def find_task(given: Sequence[Given], environment: Mapping[str, str]) -> ClusterTask:
-    """The task that these speak of, the first one first, and then the environment. Raises as `cluster_task`."""
+    """Return the task that these settings define; earlier ones take precedence, the environment is last.
+
+    Raises as `cluster_task`.
+    """
     sources: list[Source] = []
     for one in given:
         if one.cluster is not None and one.slurm_jobs is not None:
@@ -72,6 +76,7 @@ def find_task(given: Sequence[Given], environment: Mapping[str, str]) -> Cluster
         sources.append(_source(one, sources, environment))
         if one.slurm_jobs is not None and all(source.cluster is None for source in sources):
             sources.append(slurm(one.slurm_jobs, environment, one.slurm_port))
+    # `TF_CONFIG` is not even parsed if everything is defined, so that a malformed one does no harm.
     if any(_lacks(sources, setting) for setting in (CLUSTER, JOB, TASK)):
         said = tf_config(environment)
         sources += [] if said is None else [said]
@@ -82,7 +87,7 @@ def _source(given: Given, before: Sequence[Source], environment: Mapping[str, st
     task, said = given.task, given.said
     if task == AUTO:
         if given.slurm_jobs is not None or not _lacks(before, TASK):
-            task = None  # which Slurm says, or somebody has said
+            task = None  # Slurm or an earlier source defines it
         else:
             task, name = numbered_task(environment)
             return Source(lambda setting: name if setting == TASK else said(setting), given.cluster, given.job, task)

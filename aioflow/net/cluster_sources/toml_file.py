@@ -1,4 +1,4 @@
-"""The cluster in a TOML file:
+"""The cluster in a TOML file.
 
     job = "worker"
     task = "auto"
@@ -7,9 +7,9 @@
     ps = ["ps.example:2222"]
     worker = "worker-{0..3}.example:2222"
 
-or, in the place of `[cluster]`, `[slurm]` with `jobs = {ps = 1, worker = 3}` and `port`. What is in `[worker]` are
-options of `python -m aioflow.worker`, and `[limits]` says what clients and peers may ask of it, by the names of
-`Limits` and `CommOptions`.
+Instead of `[cluster]`, a file may have `[slurm]` with `jobs = {ps = 1, worker = 3}` and `port`. `[worker]` holds
+options of `python -m aioflow.worker`. `[limits]` holds limits on clients and peers, by the names in `Limits` and
+`CommOptions`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _MOST_BYTES: Final = 4 << 20
 
 
 class ClusterFile(NamedTuple):
-    """What a file says.
+    """The contents of a file.
 
     Attributes:
-        given: Of the cluster and the task.
-        worker: The options of a worker.
-        limits: Its limits by their names.
+        given: The cluster and the task.
+        worker: Options of the worker.
+        limits: Limits by name.
     """
 
     given: Given
@@ -47,14 +47,15 @@ class ClusterFile(NamedTuple):
 
 
 def read_toml(path: Path) -> ClusterFile:
-    """What is in a file.
+    """Read and parse a file.
 
     Raises:
-        NotFoundError: there is none that can be read.
-        InvalidArgumentError: as of `parse_toml`.
+        NotFoundError: the file cannot be read.
+        InvalidArgumentError: as `parse_toml`.
     """
     try:
         with path.open("rb") as file:
+            # One byte more than allowed, to detect a file that is too long.
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
@@ -62,12 +63,12 @@ def read_toml(path: Path) -> ClusterFile:
 
 
 def parse_toml(name: str, data: bytes) -> ClusterFile:
-    """What the bytes of a file say. Raises InvalidArgumentError, which names the file and the key."""
+    """Parse the bytes of a file. Raises InvalidArgumentError, which names the file and the key."""
     if len(data) > _MOST_BYTES:
         raise InvalidArgumentError(f"{name} is too long", expected=f"at most {_MOST_BYTES} bytes", actual=len(data))
     try:
         document = tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:  # of which those of Unicode and TOML are kinds
+    except (ValueError, RecursionError) as error:  # errors of Unicode and TOML are subclasses of ValueError
         raise InvalidArgumentError(f"{name} is not TOML: {error}") from error
     _require_known(name, document, _KEYS)
     cluster, slurm, worker, limits = (_table(name, document, key) for key in ("cluster", "slurm", "worker", "limits"))

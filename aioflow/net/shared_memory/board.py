@@ -1,7 +1,7 @@
-"""The boards: a page of each end that the other reads, by which what was lent comes back without a message.
+"""Boards: a page of each end that the other reads, by which exported memory is returned without a message.
 
-A byte is written by one process and read by the other, and means the same whenever that happens. What the peer writes
-is believed only about what was lent to the peer.
+A byte is written by one process and read by the other, and its meaning does not depend on timing. The peer's bytes are
+trusted only about the tensors exported to that peer.
 """
 
 from __future__ import annotations
@@ -27,56 +27,59 @@ FILE_BYTES: Final = _BYTES - _BYTES % -TRAILER + TRAILER
 
 
 class Board:
-    """This end's own.
+    """The own board of this end.
+
+    Args:
+        nonce: The first bytes of the board.
 
     Raises:
-        OSError: there can be none.
+        OSError: the system does not provide the memory.
     """
 
     def __init__(self, nonce: bytes) -> None:
         self._segment = Segment(_BYTES)
-        self._segment.reserve(_BYTES)  # what is written from now on needs nothing of the system
+        self._segment.reserve(_BYTES)  # allocate the pages now, so that later writes cannot fail
         self._bytes = np.frombuffer(self._segment.memory, np.uint8)
         self._bytes[:NONCE_BYTES] = np.frombuffer(nonce, np.uint8)
 
     @property
     def fd(self) -> int:
-        """Its file."""
+        """File descriptor of the board."""
         return self._segment.fd
 
     def ready(self) -> None:
-        """This end can reach the other's memory."""
+        """Declare that this end can reach the other's memory."""
         self._bytes[_READY] = 1
 
     def arrived(self, slot: int, turn: int) -> None:
-        """What was lent has come."""
+        """Acknowledge the arrival of an imported tensor."""
         self._bytes[_ARRIVED + slot] = turn
 
     def returned(self, slot: int, turn: int) -> None:
-        """And is held no more. A forked child, which has the same page, says nothing."""
+        """Return an imported tensor. Does nothing in a forked child, which shares the page."""
         if self._segment.is_mine:
             self._bytes[_RETURNED + slot] = turn
 
 
 class PeerBoard:
-    """The other end's."""
+    """The other end's board."""
 
     def __init__(self, opened: Opened) -> None:
         self._bytes = opened.bytes
 
     def is_of(self, nonce: str) -> bool:
-        """Whether it is the one that was announced."""
+        """Return True if this is the board that was announced with the nonce."""
         return self._bytes[:NONCE_BYTES].tobytes().hex() == nonce
 
     @property
     def ready(self) -> bool:
-        """Whether the other end can reach this one's memory."""
+        """True if the other end can reach this end's memory."""
         return bool(self._bytes[_READY] == 1)
 
     def arrived(self, slot: int) -> int:
-        """The turn in which something came last."""
+        """Return the turn of the last tensor that arrived in a slot."""
         return int(self._bytes[_ARRIVED + slot])
 
     def returned(self, slot: int) -> int:
-        """The turn in which something came back last, and perhaps SPOILED."""
+        """Return the turn of the last tensor returned in a slot, plus SPOILED if a forked child may hold it."""
         return int(self._bytes[_RETURNED + slot])

@@ -1,7 +1,7 @@
-"""What the other end has lent to this one: arrays over its memory, and word to it when nobody holds them any more.
+"""Imported tensors: arrays over the other end's memory, and their return when they are freed.
 
-All that describes an array has come by the connection and is checked; of the memory itself, which its owner may change
-at any time, nothing is believed. Segments stay mapped for the next array until their owner has no more use for them.
+The description of an array comes over the connection and is checked. The contents of the memory are never trusted,
+since the owner may change them at any time. Segments stay mapped for later arrays until their owner retires them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PLACE: Final = 6  # numbers
 
 
 class _Borrowed(np.ndarray[Any, Any]):
-    """An array over another process's memory; all others over it have it for their base."""
+    """The array over another process's memory that all other arrays over it have as their base."""
 
-    ticket: _Ticket | None = None  # of views of it, which are not borrowed themselves
+    ticket: _Ticket | None = None  # None for views of it, which return nothing themselves
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.ticket is not None and not is_over():
@@ -38,27 +38,27 @@ class _Borrowed(np.ndarray[Any, Any]):
 
 
 class _Ticket:
-    """One array that was lent."""
+    """The record of one imported array."""
 
     __slots__ = ("_borrower", "file", "number", "size", "slot", "spoiled", "turn")
 
     def __init__(self, borrower: Borrower, slot: int, turn: int, number: int, file: tuple[int, ...], size: int) -> None:
         self._borrower = borrower
         self.slot, self.turn, self.number, self.file, self.size = slot, turn, number, file, size
-        self.spoiled = False  # whether a forked child may hold it
+        self.spoiled = False  # True if a forked child may hold the array
 
     def give_back(self) -> None:
-        """Nobody holds it here; may be called from any thread."""
+        """Return the array to its owner. Thread-safe."""
         self._borrower.give_back(self)
 
 
 class Borrower:
-    """One end's.
+    """The importing side of one end.
 
     Args:
-        process: The other end's.
-        board: This end's own, by which the other learns what has become of what it lent.
-        limits: This end's own.
+        process: The process at the other end.
+        board: This end's board, by which imported tensors are returned.
+        limits: Limits of this end.
     """
 
     def __init__(self, process: Process, board: Board, limits: Limits) -> None:
@@ -66,29 +66,30 @@ class Borrower:
         self._board = board
         self._limits = limits
         self._held: dict[int, _Ticket] = {}
-        self._mapped: dict[int, Opened] = {}  # by the number of the segment, the last used last
+        self._mapped: dict[int, Opened] = {}  # by number of the segment, least recently used first
         spoil_at_fork(self)
 
     @property
     def bytes(self) -> int:
-        """What is held, in whole segments."""
+        """Bytes of the imported arrays in use, in whole segments."""
         return sum({ticket.number: ticket.size for ticket in list(self._held.values())}.values())
 
     @property
     def mapped(self) -> int:
-        """Bytes that are mapped, be they held or not."""
+        """Bytes that are mapped, in use or not."""
         return sum(opened.bytes.nbytes for opened in self._mapped.values())
 
     def borrow(self, description: Any, own: bool = False) -> tuple[int, Array]:
-        """The array that a description in a LENT stands for, and which of the message's tensors it is.
+        """Import an array and return its index among the message's tensors, and the array.
 
         Args:
-            own: Whether it can be written to, which nobody else sees; otherwise it is read-only.
+            description: The entry of a LENT that describes the array.
+            own: Whether to map the array privately, so that it is writable; otherwise it is read-only.
 
         Raises:
             DataLossError: the description is malformed, or does not fit the memory.
-            ResourceExhaustedError: it is over a limit.
-            UnavailableError: the memory is not there any more.
+            ResourceExhaustedError: a limit is exceeded.
+            UnavailableError: the memory no longer exists.
         """
         index, spec, place = _parsed(description, self._limits)
         number, fd, file_bytes, offset, slot, turn = place
@@ -99,6 +100,7 @@ class Borrower:
         if slot in self._held:
             raise DataLossError("a place for a tensor was used twice", actual=slot)
         memory = self._memory(number, fd, file_bytes, own)
+        # Limits are counted by segment number, and two files with one number would evade them.
         if any(ticket.number == number and ticket.file != memory.file for ticket in list(self._held.values())):
             raise DataLossError("two segments have one number, by which they are counted", actual=number)
         borrowed = _Borrowed(spec.shape, spec.dtype.np_dtype, memory.bytes, offset)
@@ -131,24 +133,25 @@ class Borrower:
             del self._mapped[idle]
 
     def give_back(self, ticket: _Ticket) -> None:
-        """Let the other end know that nobody holds an array any more."""
+        """Return an array that is no longer held to its owner."""
+        # Before the board: the owner may reuse the slot once the board is written.
         self._held.pop(ticket.slot, None)
         spoiled = ticket.spoiled or is_forking()
         self._board.returned(ticket.slot, ticket.turn + (SPOILED if spoiled else 0))
 
     def spoil(self) -> None:
-        """A child is about to hold what is held here."""
+        """Mark all imported arrays before a fork: the child will hold them, too."""
         for ticket in list(self._held.values()):
             ticket.spoiled = True
 
     def trim(self) -> None:
-        """Let go of what its owner has no more use for."""
+        """Unmap the segments that their owner has retired."""
         for number, opened in list(self._mapped.items()):
             if opened.bytes[-TRAILER]:
                 del self._mapped[number]
 
     def end(self) -> None:
-        """Nothing more is lent; what is held stays."""
+        """Stop importing; arrays that are held stay valid."""
         self._mapped.clear()
         self._process.close()
 

@@ -1,4 +1,4 @@
-"""What one end has lent to the other, without I/O: what may be lent, what has come back, what is lost with the end."""
+"""Bookkeeping of exported tensors, without I/O: which may be exported, were returned, or became unreachable."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Lender", "large"]
 
 
 class _Lent:
-    """A tensor at the other end."""
+    """A tensor exported to the other end."""
 
     __slots__ = ("array", "arrived", "loan", "turn")
 
     def __init__(self, array: Array, loan: Loan, turn: int) -> None:
-        self.array, self.loan, self.turn = array, loan, turn  # held, so that nobody overwrites it
+        self.array, self.loan, self.turn = array, loan, turn  # references keep the memory from reuse
         self.arrived = False
 
 
 class _Place(NamedTuple):
-    """Where a tensor is, as a LENT says it."""
+    """The location of a tensor, as in a LENT."""
 
     segment: int
     fd: int
@@ -40,18 +40,18 @@ class _Place(NamedTuple):
 
 
 def large(message: Message) -> bool:
-    """Whether a message has a tensor that may be worth lending."""
+    """Return True if a message has a tensor that may be worth exporting."""
     return any(getattr(tensor, "nbytes", 0) >= SHARED.smallest for tensor in message.tensors)
 
 
 class Lender:
-    """One end's.
+    """The exporting side of one end.
 
     Args:
-        board: The other end's.
-        most: Bytes that may be lent at a time, in whole segments.
-        unread: Bytes that may be on their way at a time, beside a first message.
-        limits: This end's own.
+        board: The other end's board.
+        most: Maximum bytes exported at a time, in whole segments.
+        unread: Maximum bytes in transit at a time; if none are, a message may have more.
+        limits: Limits of this end.
     """
 
     def __init__(self, board: PeerBoard, most: int, unread: int, limits: Limits) -> None:
@@ -64,11 +64,11 @@ class Lender:
 
     @property
     def bytes(self) -> int:
-        """What is lent, in whole segments."""
+        """Exported bytes, in whole segments."""
         return sum(_segments(self._lent.values()).values())
 
     def collect(self) -> None:
-        """See what has come back."""
+        """Read the other end's board, and release the tensors that have been returned."""
         for slot, lent in list(self._lent.items()):
             lent.arrived = lent.arrived or self._board.arrived(slot) == lent.turn
             came = self._board.returned(slot)
@@ -78,7 +78,7 @@ class Lender:
                 del self._lent[slot]
 
     def picked(self, message: Message) -> dict[int, tuple[DType, Array]]:
-        """The tensors of a message that may be lent, with their places; none where it cannot be sent at all."""
+        """Return the tensors of a message that may be exported, by index; empty if the message exceeds a limit."""
         self._ready = self._ready or self._board.ready
         tensors, limits = message.tensors, self._limits
         if not self._ready or message.kind < Kind.REQUEST or not isinstance(message.header, Mapping):
@@ -95,7 +95,8 @@ class Lender:
         return self._within(found)
 
     def _within(self, found: dict[int, tuple[DType, Array]]) -> dict[int, tuple[DType, Array]]:
-        """Those for which there is room."""
+        """Return those tensors for which there is room."""
+        # With nothing in transit, a message of any size may be exported: otherwise it could never be.
         on_way = sum(lent.array.nbytes for lent in self._lent.values() if not lent.arrived)
         if on_way and on_way + sum(array.nbytes for _, array in found.values()) > self._unread:
             return {}
@@ -103,6 +104,7 @@ class Lender:
         chosen = {}
         for index, (dtype, array) in found.items():
             loan = loan_of(array)
+            # A copy goes to a new segment, which may be up to a quarter larger than the array.
             size = array.nbytes * 5 // 4 if loan is None or loan.segment is None else loan.segment.size
             if size <= room and slots:
                 room -= size
@@ -111,7 +113,7 @@ class Lender:
         return chosen
 
     def lend(self, arrays: Mapping[int, tuple[DType, Array]]) -> Iterator[tuple[int, list[Any]]]:
-        """Lend arrays that lie in segments: the slot of each, and what a LENT says of it."""
+        """Export arrays that lie in segments, and yield the slot and the LENT entry of each."""
         free = iter(sorted(set(range(SLOTS)).difference(self._lent)))
         for index, (dtype, array) in arrays.items():
             loan = loan_of(array)
@@ -125,12 +127,12 @@ class Lender:
             yield slot, [index, dtype.name, list(array.shape), array.nbytes, list(place)]
 
     def revoke(self, slots: Iterable[int]) -> None:
-        """What was lent has not been sent."""
+        """Take back tensors whose message has not been sent."""
         for slot in slots:
             del self._lent[slot]
 
     def end(self) -> None:
-        """The connection has ended, and nobody says any more whether the other end holds what was lent."""
+        """Retire the exported segments: the connection has ended, so the other end can no longer return them."""
         for lent in self._lent.values():
             _spoil(lent)
         self._lent.clear()
@@ -138,7 +140,7 @@ class Lender:
 
 
 def _segments(all_lent: Iterable[_Lent]) -> dict[int, int]:
-    """Their segments, and the size of each."""
+    """Return the sizes of the tensors' segments, by number."""
     return {lent.loan.segment.number: lent.loan.segment.size for lent in all_lent if lent.loan.segment is not None}
 
 

@@ -1,7 +1,7 @@
-"""Opening the memory of another process, which may name any file descriptor of any process.
+"""Access to the memory of another process, which may name any file descriptor of any process.
 
-Nothing is done to a file before it is known to be of the kind that is meant: it is found (`O_PATH`), looked at, and
-only then opened. So a name that leads to a pipe, a device or somebody's file has no effect but a refusal.
+A file is only opened once it is known to be of the expected kind: it is located (`O_PATH`), examined, and then opened.
+So a name that leads to a pipe, a device or another program's file causes a refusal and no other effect.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _MOST: Final = 2**31 - 1
 
 
 class _Mapped(np.ndarray[Any, Any]):
-    """Bytes that arrays are made over, and those again have for their base.
+    """Mapped bytes as an array subclass, which NumPy keeps as the base of arrays over it.
 
-    NumPy looks through a plain array, past the arrays in between, and through a memoryview, to memory below it that
-    counts as writable though it is not.
+    NumPy collapses the bases of plain arrays, past the arrays in between. It also looks through a memoryview, to memory
+    below that counts as writable although it is not.
     """
 
 
 class Opened:
-    """Memory of another process.
+    """Mapped memory of another process.
 
     Attributes:
-        bytes: All of it. Arrays over it keep it mapped.
-        file: Which file it is, and how long.
+        bytes: The whole mapping. Arrays over it keep it mapped.
+        file: Device, inode and size of the file.
     """
 
     __slots__ = ("bytes", "file")
@@ -53,10 +53,10 @@ class Process:
     """Another process of this user on this host, or this one.
 
     Args:
-        number: As it says.
+        number: The process id that the peer has sent.
 
     Raises:
-        OSError: there is none of that number here, or it is another user's.
+        OSError: there is no such process here, or it belongs to another user.
     """
 
     def __init__(self, number: int) -> None:
@@ -65,16 +65,18 @@ class Process:
         self._files = os.open(f"/proc/{number}/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def open(self, fd: int, size: int, *, own: bool = False) -> Opened:
-        """Map a file of its.
+        """Map a file of the process.
 
         Args:
-            size: Its bytes.
-            own: Whether it is to be written to here, which the other process does not see: the system copies a page
-                when it is first written to.
+            fd: The file's descriptor in that process.
+            size: Expected size of the file in bytes.
+            own: Whether to map the file privately for writing. The other process does not see the writes: the system
+                copies
+                a page when it is first written to.
 
         Raises:
             UnavailableError: there is no such file; the process may have ended.
-            DataLossError: it is not one that may be mapped.
+            DataLossError: the file is not of a kind that may be mapped.
         """
         try:
             found = os.open(str(fd), os.O_PATH | os.O_CLOEXEC, dir_fd=self._files)
@@ -88,20 +90,20 @@ class Process:
             os.close(found)
 
     def close(self) -> None:
-        """Nothing more is opened."""
+        """Open no more files."""
         if self._files >= 0:
             os.close(self._files)
             self._files = -1
 
     def __del__(self) -> None:
-        with suppress(OSError, AttributeError):  # it was never there
+        with suppress(OSError, AttributeError):  # `__init__` has failed
             self.close()
 
 
 def _mapped(found: int, size: int, own: bool) -> Opened:
     if sys.platform != "linux":
         raise OSError("there are no sealed files in memory")
-    import fcntl  # not on every platform
+    import fcntl  # does not exist on every platform
 
     place = f"/proc/self/fd/{found}"
     state = os.fstat(found)
@@ -111,9 +113,10 @@ def _mapped(found: int, size: int, own: bool) -> Opened:
         raise _refusal(f"a file of user {os.geteuid()}", state.st_uid)
     file = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # Who reads beyond the end of a file is killed: it must not shrink, nor want for pages, as huge ones may.
+        # A read beyond the end of a mapped file kills the process (SIGBUS): so the file must not be able to shrink, nor
+        # run out of pages, as files with huge pages may.
         seals = 0
-        with suppress(OSError):  # it is a file that only has such a name
+        with suppress(OSError):  # not a memory file in spite of its name
             seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
         if not seals & _SHRINK:
             raise _refusal("a file that cannot shrink", "one that can")

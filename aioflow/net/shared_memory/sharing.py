@@ -1,7 +1,7 @@
-"""One end of a connection that may share memory with the other, for the comm that carries its messages.
+"""One end of a connection that may share memory, for the comm that carries its messages.
 
-Whatever the system refuses here (no such files, too many, another user's process) means that tensors go as they would
-without; only what the peer says wrong ends the connection.
+If the system refuses something (no such files, too many, another user's process), tensors are sent over the connection
+as usual; only malformed data from the peer ends the connection.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from aioflow.work.segments import SHARED, has_segments, loan_of
 
 __all__ = ["Sharing"]
 
-_PIECE: Final = 1 << 20  # bytes that are copied at a time
-_TURN: Final = 0.5e-3  # seconds after which the event loop gets its turn
-_IDLE_SECONDS: Final = 30.0  # for which memory waits to be lent again
+_PIECE: Final = 1 << 20  # bytes copied at a time
+_TURN: Final = 0.5e-3  # seconds after which a copy yields to the event loop
+_IDLE_SECONDS: Final = 30.0  # for which memory is kept for reuse
 _LENT: Final = frozenset({"kind", "header", "lent"})
 _INNER: Final = {kind.value: kind for kind in (Kind.REQUEST, Kind.REPLY, Kind.PUSH)}
 
 
 class _Offer(NamedTuple):
-    """What a MEMORY says."""
+    """The contents of a MEMORY message."""
 
     process: int
     board: int
@@ -48,11 +48,11 @@ class _Offer(NamedTuple):
 
 
 class Sharing:
-    """Of a comm.
+    """The memory sharing of one comm.
 
     Args:
-        limits: This end's own.
-        wanted: Whether it is to share memory at all.
+        limits: Limits of this end.
+        wanted: Whether this end is configured to share memory.
     """
 
     def __init__(self, limits: Limits, wanted: bool) -> None:
@@ -63,12 +63,12 @@ class Sharing:
         self._lender: Lender | None = None
 
     def offered(self, socket: Any) -> bool:
-        """Whether this end can share memory with what is behind a socket."""
-        self._wanted = self._wanted and socket.fileno() >= 0 and has_segments()  # a simulated one has no file
+        """Return True if this end can share memory with the peer of a socket."""
+        self._wanted = self._wanted and socket.fileno() >= 0 and has_segments()  # simulated sockets have no file
         return self._wanted
 
     def begin(self) -> Message | None:
-        """Both ends can share memory: what this one says first, if anything."""
+        """Create this end's board and return the first message to send, if any. Call once both ends can share."""
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
         try:
             self._board = Board(nonce)
@@ -81,12 +81,15 @@ class Sharing:
     # ── in ──
 
     def within(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """Messages that have arrived: of a LENT the one in it; a MEMORY is for this object alone.
+        """Yield received messages: those enclosed in a LENT are extracted; a MEMORY is consumed.
+
+        Args:
+            messages: The received messages.
 
         Raises:
-            DataLossError: one is malformed, or has come where nothing is shared.
-            ResourceExhaustedError: it is over a limit.
-            UnavailableError: the memory is not there any more.
+            DataLossError: a message is malformed, or arrived although no memory is shared.
+            ResourceExhaustedError: a limit is exceeded.
+            UnavailableError: the memory no longer exists.
         """
         for message in messages:
             if message.kind < Kind.MEMORY:
@@ -101,7 +104,7 @@ class Sharing:
         if self._board is None or self._borrower is not None:
             raise DataLossError("an offer of memory that was not asked for", actual=brief(dict(message.header)))
         board: PeerBoard | None = None
-        with suppress(OSError, OpError):  # it is not of this host, of this user, or not what it was there
+        with suppress(OSError, OpError):  # of another host or user, or the id belongs to another process now
             process = Process(offer.process)
             board = PeerBoard(process.open(offer.board, FILE_BYTES))
         if board is None or not board.is_of(offer.nonce):
@@ -132,11 +135,11 @@ class Sharing:
     # ── out ──
 
     def takes(self, message: Message) -> bool:
-        """Whether something of a message may be lent."""
+        """Return True if tensors of a message may be exported."""
         return self._lender is not None and large(message)
 
     async def encode(self, message: Message) -> Encoded:
-        """A message to be sent, with what can be lent in memory. Raises as `framing.encode`."""
+        """Encode a message, with tensors exported where possible. Raises as `framing.encode`."""
         if self._lender is None:
             return encode(message, self._limits)
         arrays = {}
@@ -147,7 +150,7 @@ class Sharing:
         return self._encoded(message, arrays) or encode(message, self._limits)
 
     def encode_now(self, message: Message, most: int) -> Encoded | None:
-        """As `encode`, without waiting; None where that takes long, or the payload is longer than that."""
+        """Encode a message without waiting. Return None if that takes long, or the payload exceeds `most` bytes."""
         encoded = None
         if self._lender is not None and large(message):
             picked = self._lender.picked(message)
@@ -167,7 +170,7 @@ class Sharing:
         lent = dict(self._lender.lend(arrays))
         header = {"kind": int(message.kind), "header": message.header, "lent": list(lent.values())}
         rest = tuple(tensor for index, tensor in enumerate(message.tensors) if index not in arrays)
-        with suppress(OpError):  # the message itself is encoded then, which says what is wrong with it, if anything is
+        with suppress(OpError):  # then the plain message is encoded, which raises the message's own errors
             encoded = encode(Message(Kind.LENT, message.request, header, rest), self._limits)
             if most is None or encoded.payload_bytes <= most:
                 return encoded
@@ -177,14 +180,14 @@ class Sharing:
     # ── time, and the end ──
 
     def tick(self) -> None:
-        """Once in a while: see what came back, and let go of what nobody uses."""
+        """Collect returned tensors and release unused memory. Call periodically."""
         if self._lender is not None and self._borrower is not None:
             self._lender.collect()
             self._borrower.trim()
             SHARED.trim(_IDLE_SECONDS)
 
     def end(self) -> None:
-        """The connection has ended, and the other end has got what it could."""
+        """Stop sharing: the connection has ended, and the other end has received what it could."""
         if self._lender is not None and self._borrower is not None:
             self._lender.end()
             self._borrower.end()
@@ -192,7 +195,7 @@ class Sharing:
 
 
 def _loan(message: Message) -> tuple[Kind, dict[str, Any], list[Any]]:
-    """What a LENT says: the kind and header of the message in it, and what is lent. Raises DataLossError."""
+    """Return the kind and header of the message in a LENT, and the entries of its tensors. Raises DataLossError."""
     said = message.header
     kind, header, lent = said.get("kind"), said.get("header"), said.get("lent")
     if said.keys() == _LENT and type(kind) is int and isinstance(header, dict) and isinstance(lent, list):
@@ -203,7 +206,7 @@ def _loan(message: Message) -> tuple[Kind, dict[str, Any], list[Any]]:
 
 
 def _offer(message: Message) -> _Offer:
-    """What a MEMORY says. Raises DataLossError."""
+    """Return the contents of a MEMORY. Raises DataLossError."""
     said = message.header
     if said.keys() == set(_Offer._fields) and not message.tensors:
         nonce, numbers = said["nonce"], [said[key] for key in ("process", "board", "bytes", "unread")]
@@ -217,7 +220,7 @@ def _new(array: Array, reserve: bool) -> Array | None:
 
 
 def _lies(array: Array) -> bool:
-    """Whether it lies in a segment as it must for the other end."""
+    """Return True if the array lies in a segment, in the layout that the other end expects."""
     loan = loan_of(array)
     native = bool(array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned)
     return loan is not None and native
@@ -233,7 +236,7 @@ def _copied_now(array: Array) -> Array | None:
 
 
 async def _copied(array: Array) -> Array | None:
-    """The array in a segment, copied there step by step if it is not."""
+    """Return the array in a segment, copied there in pieces if necessary; None if there is no memory."""
     if _lies(array) or not (array.flags.c_contiguous and array.dtype.isnative):
         return _copied_now(array)
     copy = _new(array, reserve=False)
@@ -245,6 +248,7 @@ async def _copied(array: Array) -> Array | None:
     for start in range(0, source.size, _PIECE):
         stop = min(start + _PIECE, source.size)
         try:
+            # Allocates the pages, since a write to a file without space would kill the process (SIGBUS).
             loan.segment.reserve(stop)
         except OSError:
             return None

@@ -1,1 +1,1 @@
-"""Ops of tensors as arrays: made, cut, joined, reordered."""
+"""Array ops: creation, slicing, joining and reordering of tensors."""

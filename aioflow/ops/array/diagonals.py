@@ -50,12 +50,12 @@ def _diag_part_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor of twice the rank with `diagonal` where both halves of the index agree, and zeros elsewhere."""
+    """Return a tensor of twice the rank with `diagonal` where both halves of the index agree, and zeros elsewhere."""
     return make("Diag", diagonal, name=name)
 
 
 def diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """The elements where both halves of the index agree. Raises InvalidArgumentError unless the shape does."""
+    """Return the elements where both halves of the index agree. Raise InvalidArgumentError if the halves differ."""
     return make("DiagPart", input, name=name)
 
 
@@ -147,7 +147,7 @@ def matrix_diag(
     padding_value: TensorLike = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
-    """Square matrices [..., n, n] with the vectors [..., n] on their main diagonals and zeros elsewhere.
+    """Return square matrices [..., n, n] with vectors [..., n] on their main diagonals and zeros elsewhere.
 
     Raises:
         InvalidArgumentError: a diagonal, size or padding other than the default is requested.
@@ -159,7 +159,7 @@ def matrix_diag(
 def matrix_diag_part(
     input: TensorLike, name: str = "diag_part", k: int = 0, padding_value: TensorLike = 0, align: str = "RIGHT_LEFT"
 ) -> Tensor:
-    """The main diagonals [..., min(m, n)] of matrices [..., m, n]. Raises InvalidArgumentError for another one."""
+    """Return the main diagonals [..., min(m, n)] of matrices [..., m, n]. Raise InvalidArgumentError for others."""
     _main_diagonal_only(k=k, padding_value=padding_value)
     return make("MatrixDiagPart", input, name=name)
 
@@ -167,7 +167,7 @@ def matrix_diag_part(
 def matrix_set_diag(
     input: TensorLike, diagonal: TensorLike, name: str = "set_diag", k: int = 0, align: str = "RIGHT_LEFT"
 ) -> Tensor:
-    """Matrices with their main diagonals replaced. Raises InvalidArgumentError where one does not fit."""
+    """Return matrices with replaced main diagonals. Raise InvalidArgumentError if a diagonal does not fit."""
     _main_diagonal_only(k=k)
     return make("MatrixSetDiag", input, diagonal, name=name)
 
@@ -197,9 +197,11 @@ def _band_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def matrix_band_part(
     input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Matrices with zeros outside a band: `num_lower` diagonals below and `num_upper` above the main one; -1 keeps all.
+    """Return matrices with zeros outside of a band around the main diagonal.
+
+    The band has `num_lower` diagonals below the main one and `num_upper` above it; -1 keeps all.
 
     Raises:
-        InvalidArgumentError: there are fewer diagonals than that.
+        InvalidArgumentError: the matrices have fewer diagonals than that.
     """
     return make("MatrixBandPart", input, num_lower, num_upper, name=name)

@@ -1,4 +1,4 @@
-"""Picking and placing elements by index: Gather, GatherNd, ScatterNd, TensorScatter*."""
+"""Selecting and updating elements by index: Gather, GatherNd, ScatterNd, TensorScatter*."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ define_op(
 
 
 def _batch_dims(batch: int, order: int) -> int:
-    """The number of batch dimensions of indices of that rank; a negative one counts from their end."""
+    """Return the number of batch dimensions for indices of rank `order`; a negative one counts from their end."""
     if not -order <= batch <= order:
         raise InvalidArgumentError(
             "batch_dims is out of range", expected=f"batch_dims in [{-order}, {order}]", actual=batch
@@ -103,7 +103,10 @@ define_op(
 
 
 def _rows_gradient(params: Tensor, indices: Tensor, grad: Tensor) -> IndexedSlices:
-    """The gradient of rows picked by `indices` along the first dimension: sparse, so its cost is that of the rows."""
+    """Return the gradient of rows picked by `indices` along the first dimension.
+
+    It is sparse, so that its cost depends on the picked rows alone.
+    """
     flat = make("Reshape", indices, int_constant([-1])) if indices.dims is None or len(indices.dims) != 1 else indices
     count, inner = num_elements(indices.dims), None if params.dims is None else params.dims[1:]
     if indices.dims is not None and len(indices.dims) == 1:
@@ -143,9 +146,10 @@ def _gather_v2_grad(op: Operation, grad: Tensor) -> list[Gradient | None]:
 
 
 def _dense_gather_gradient(params: Tensor, indices: Tensor, grad: Tensor, axis: int, batch: int) -> Tensor:
-    """Move what was gathered to the front (after the batch dimensions), scatter it, and move it back.
+    """Return the gradient of a gather along any axis, with batch dimensions.
 
-    Dimensions of grad: batch, outer (batch..axis of params), those of the indices, inner.
+    The gathered dimension is moved to the front (after the batch dimensions), scattered, and moved back. Dimensions of
+    grad: batch, outer (batch..axis of params), those of the indices, inner.
     """
     order, picked = len(params.dims or ()), len(indices.dims or ()) - batch
     outer = list(range(batch, axis))
@@ -164,7 +168,10 @@ def _dense_gather_gradient(params: Tensor, indices: Tensor, grad: Tensor, axis: 
 
 
 def _summed_gather_gradient(params: Tensor, indices: Tensor, axis: Tensor, grad: Tensor) -> Tensor:
-    """The same where a step finds out the ranks: move what was gathered to the front, sum it by index, move it back."""
+    """Return the same gradient for ranks that only a step knows.
+
+    The gathered dimension is moved to the front, summed by index, and moved back.
+    """
     shape, order, count = make("Shape", params), make("Rank", params), make("Reshape", make("Size", indices), [1])
     here = make("Reshape", make("FloorMod", make("Cast", axis, DstT=dtypes.int32), order), [1])
     after = make("AddV2", here, int_constant([1]))
@@ -187,7 +194,7 @@ def _as(tensor: Tensor, dtype: DType) -> Tensor:
 
 
 def _full_indices(indices: Tensor, batch: int) -> Tensor:
-    """Index vectors of length `batch + 1`: the position in each batch dimension, then the index."""
+    """Return index vectors of length `batch + 1`: the position in each batch dimension, then the index."""
     last = make("ExpandDims", indices, -1)
     if batch == 0:
         return last
@@ -212,7 +219,7 @@ def gather(
     axis: TensorLike | None = None,
     batch_dims: int = 0,
 ) -> Tensor:
-    """The slices of `params` at `indices` along `axis` (by default the first dimension after the batch dimensions).
+    """Return the slices of `params` at `indices` along `axis`, by default the first one after the batch dimensions.
 
     The result has the shape `params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis+1:]`.
 
@@ -229,7 +236,7 @@ def gather(
 
 
 def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
-    """`gather` along the last dimension of the indices, all before it being batch dimensions."""
+    """Apply `gather` along the last dimension of the indices; all dimensions before it are batch dimensions."""
     tensor = convert_to_tensor(indices)
     if tensor.dims is None:
         raise InvalidArgumentError(
@@ -277,9 +284,9 @@ def _scatter(indices: Tensor, updates: Tensor, like: Tensor) -> Tensor:
 def gather_nd(
     params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0, bad_indices_policy: str = ""
 ) -> Tensor:
-    """The slices of `params` at index vectors: the last dimension of `indices` addresses the leading ones of `params`.
+    """Return slices of `params` at index vectors: the last axis of `indices` addresses the leading axes of `params`.
 
-    The first `batch_dims` dimensions of both run side by side.
+    The first `batch_dims` dimensions of both are iterated together.
 
     Raises:
         InvalidArgumentError: an index is out of bounds (with the policy "IGNORE" that slice is zero instead).
@@ -307,7 +314,7 @@ def gather_nd(
 
 
 def _batch_coordinates(indices: Tensor, batch: int) -> list[Tensor]:
-    """For each batch dimension, the position in it, in the shape of the indices with one element per vector."""
+    """Return, for each batch dimension, the positions in it, in the shape of the indices with vectors of length 1."""
     shape = shape_of(indices)
     ones = make("ConcatV2", [make("StridedSlice", shape, [0], [-1], [1]), int_constant([1])], 0)
     found: list[Tensor] = []
@@ -366,7 +373,7 @@ def _scatter_nd_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def scatter_nd(
     indices: TensorLike, updates: TensorLike, shape: TensorLike, bad_indices_policy: str = "", name: str | None = None
 ) -> Tensor:
-    """Zeros of `shape`, to which `updates` are added at the index vectors `indices`; repeated indices add up.
+    """Add `updates` to zeros of `shape` at the index vectors `indices`; updates of repeated indices add up.
 
     Raises:
         InvalidArgumentError: an index is out of bounds (with the policy "IGNORE" it is skipped), or shapes do not fit.
@@ -413,7 +420,7 @@ def _tensor_scatter_sub_grad(op: Operation, grad: Tensor) -> list[Tensor | None]
 
 @gradient("TensorScatterMin", "TensorScatterMax")
 def _tensor_scatter_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Each result's gradient is shared equally among the elements that equal it."""
+    """Divide each result's gradient equally among the elements that equal the result."""
     tensor, indices, updates = op.inputs
     result = op.outputs[0]
     kept = make("Cast", make("Equal", tensor, result), DstT=grad.dtype)
@@ -425,7 +432,7 @@ def _tensor_scatter_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | N
 def tensor_scatter_nd_update(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`tensor` with `updates` in the places of the index vectors `indices`.
+    """Return `tensor` with `updates` at the positions of the index vectors `indices`.
 
     Raises:
         InvalidArgumentError: an index is out of bounds, or shapes do not fit.
@@ -436,28 +443,31 @@ def tensor_scatter_nd_update(
 def tensor_scatter_nd_add(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
 ) -> Tensor:
-    """`tensor` with `updates` added at the index vectors `indices`; repeated ones add up. Errors as in `scatter_nd`."""
+    """Return `tensor` with `updates` added at the index vectors `indices`; updates of repeated indices add up.
+
+    Errors are as in `scatter_nd`.
+    """
     return make("TensorScatterAdd", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
 
 
 def tensor_scatter_nd_sub(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
 ) -> Tensor:
-    """`tensor` with `updates` subtracted at the index vectors `indices`. Errors as in `scatter_nd`."""
+    """Return `tensor` with `updates` subtracted at the index vectors `indices`. Errors are as in `scatter_nd`."""
     return make("TensorScatterSub", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
 
 
 def tensor_scatter_nd_min(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
 ) -> Tensor:
-    """`tensor` with the smaller of itself and `updates` at the index vectors `indices`. Errors as in `scatter_nd`."""
+    """Return the minimum of `tensor` and `updates` at the index vectors `indices`. Errors are as in `scatter_nd`."""
     return make("TensorScatterMin", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
 
 
 def tensor_scatter_nd_max(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
 ) -> Tensor:
-    """`tensor` with the larger of itself and `updates` at the index vectors `indices`. Errors as in `scatter_nd`."""
+    """Return the maximum of `tensor` and `updates` at the index vectors `indices`. Errors are as in `scatter_nd`."""
     return make("TensorScatterMax", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
 
 

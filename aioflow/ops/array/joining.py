@@ -103,7 +103,7 @@ def _concat_grads(values: Sequence[Tensor], axis: Tensor, grad: Gradient) -> Seq
 
 
 def _lengths(values: Sequence[Tensor], axis: Tensor) -> Tensor:
-    """How long each of the values is along the axis."""
+    """Return the sizes of the values along the axis."""
     known = constant_value(axis)
     sizes: list[Any] = [None] * len(values)
     if known is not None and _rank(values) is not None:
@@ -119,7 +119,7 @@ def _rank(values: Sequence[Tensor]) -> int | None:
 
 
 def _joins_rows(values: Sequence[Tensor], axis: Tensor) -> bool | None:
-    """Whether the axis is the first one; None where that is not known."""
+    """Return whether the axis is the first one; None if unknown."""
     known, rank = constant_value(axis), _rank(values)
     if known is None or (known < 0 and rank is None):
         return None
@@ -127,7 +127,7 @@ def _joins_rows(values: Sequence[Tensor], axis: Tensor) -> bool | None:
 
 
 def _rows_of_parts(values: Sequence[Tensor], grad: IndexedSlices) -> list[Gradient]:
-    """For each value the slices that lie in its rows of the joined tensor."""
+    """Return, for each value, the slices that lie in its rows of the joined tensor."""
     found: list[Gradient] = []
     rows = grad.indices if grad.indices.dtype is dtypes.int64 else make("Cast", grad.indices, DstT=dtypes.int64)
     start: Tensor = constant(0, dtypes.int64)
@@ -143,7 +143,7 @@ def _rows_of_parts(values: Sequence[Tensor], grad: IndexedSlices) -> list[Gradie
 
 
 def _from_front(axis: Tensor, shape: Tensor) -> Tensor:
-    """The axis counted from the front, where it may be negative."""
+    """Return the axis, which may be negative, counted from the front."""
     known = constant_value(axis)
     if known is not None and int(known) >= 0:
         return axis
@@ -173,7 +173,7 @@ def concat(values: TensorLike, axis: TensorLike, name: str = "concat") -> Tensor
 
 
 def _check_scalar_axis(axis: Tensor) -> None:
-    """As ConcatV2 does: the arguments of older programs come in the other order."""
+    """Check the axis as ConcatV2 does: older programs pass the arguments in the other order."""
     if axis.dtype not in (dtypes.int32, dtypes.int64):
         raise DTypeError("the axis of concat must be an integer", expected="concat(values, axis)", actual=f"{axis!r}")
     if axis.dims:
@@ -286,13 +286,12 @@ def _joined(op: Operation, grads: tuple[Any, ...], axis: Tensor) -> Tensor:
 def split(
     value: TensorLike, num_or_size_splits: TensorLike, axis: TensorLike = 0, num: int | None = None, name: str = "split"
 ) -> list[Tensor]:
-    """Cut a tensor along `axis` into equal parts (an int), or into parts of the sizes given (a vector; one may be -1).
+    """Split a tensor along `axis` into equal parts (an int), or parts of given sizes (a vector; one may be -1).
 
-    Args:
-        num: How many parts there are, where the sizes are a tensor of unknown length.
+    `num` is the number of parts, required if the sizes are a tensor of unknown length.
 
     Raises:
-        InvalidArgumentError: the parts do not add up to the whole, or their number cannot be told.
+        InvalidArgumentError: the parts do not add up to the whole, or their number is unknown.
     """
     if isinstance(num_or_size_splits, int | np.integer):
         return make_list("Split", axis, value, num_split=int(num_or_size_splits), name=name)
@@ -394,15 +393,14 @@ def stack(values: TensorLike | Iterable[TensorLike], axis: int = 0, name: str = 
 
 
 def parallel_stack(values: TensorLike, name: str = "parallel_stack") -> Tensor:
-    """`stack` along the first dimension."""
+    """Join tensors along a new first dimension, like `stack`."""
     return make("Pack", values, axis=0, name=name)
 
 
 def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
-    """The slices of a tensor along `axis`, which goes away.
+    """Return the slices of a tensor along `axis`, which is removed.
 
-    Args:
-        num: How many there are, where the static shape does not say.
+    `num` is their number, required if the static shape does not determine it.
 
     Raises:
         InvalidArgumentError: the number is unknown, or differs from the size.
@@ -463,6 +461,7 @@ def _tile_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     value, multiples = op.inputs
     dims, counts = known_dims(value), constant_value(multiples)
     if dims is not None and counts is not None:
+        # Summing over the first dimension of each (repetitions, size) pair adds up the copies.
         pairs = np.stack([counts.astype(np.int64), np.array(dims, np.int64)], axis=1).reshape(-1)
         split_up = make("Reshape", grad, int_constant(pairs))
         return [make("Sum", split_up, int_constant(np.arange(0, len(pairs), 2)), keep_dims=False), None]
@@ -482,8 +481,9 @@ def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> T
 
 
 def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Repeat each element `repeats` times (a scalar, or one count per position) along `axis`, or of the flattened
-    tensor.
+    """Repeat each element along `axis`, or of the flattened tensor.
+
+    `repeats` is a scalar, or one count per position.
 
     Raises:
         InvalidArgumentError: the counts do not fit the size.
@@ -501,7 +501,8 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
     known = constant_value(counts)
     if known is not None and data.dims is not None and known.shape == (data.dims[position],):
         return make("GatherV2", data, int_constant(np.repeat(np.arange(known.size), known)), position, name=name)
-    # An element of the result comes from the position where the running sum of counts passes its own place.
+    # An element of the result comes from the first position whose running sum of counts exceeds the element's own
+    # index.
     ends = make("Cumsum", counts, 0)
     total = make("Sum", counts, int_constant([0]), keep_dims=False)
     places = make(
@@ -513,7 +514,7 @@ def repeat(input: TensorLike, repeats: TensorLike, axis: int | None = None, name
 
 
 def _length_along(data: Tensor, axis: int, dtype: DType) -> Tensor:
-    """The size of that dimension as a vector of one element."""
+    """Return the size of a dimension as a vector of one element."""
     shape = shape_of(data, dtype)
     return make("StridedSlice", shape, [axis], [axis + 1], [1], end_mask=int(axis == -1))
 

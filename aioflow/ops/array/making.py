@@ -38,7 +38,9 @@ __all__ = [
     "zeros_like",
 ]
 
-_SMALL: Final = 1000  # elements: below that a tensor of zeros is a constant of the graph, above it is made by each step
+# Tensors of zeros with fewer elements become constants of the graph; each step computes the larger ones, which would
+# only make the graph large.
+_SMALL: Final = 1000
 
 
 def _fill_shape(ctx: ShapeContext) -> Dims:
@@ -95,7 +97,7 @@ def _fill_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def fill(dims: TensorLike, value: TensorLike, name: str | None = None, layout: None = None) -> Tensor:
-    """A tensor of shape `dims` (an integer vector) with the scalar `value` everywhere.
+    """Return a tensor of shape `dims` (an integer vector) with the scalar `value` everywhere.
 
     Raises:
         InvalidArgumentError: a size is negative, or `value` is not a scalar.
@@ -104,7 +106,7 @@ def fill(dims: TensorLike, value: TensorLike, name: str | None = None, layout: N
 
 
 def _shape_vector(value: Any) -> Any:
-    """A vector of sizes, or a list that is to become one."""
+    """Return a vector of sizes, or a list that converts to one."""
     if isinstance(value, TensorShape):
         value = value.as_list()
     if isinstance(value, list | tuple):
@@ -123,7 +125,7 @@ def _filled(shape: Any, dtype: DType, value: int, name: str | None) -> Tensor:
 
 
 def _static_sizes(shape: Any) -> tuple[int, ...] | None:
-    """The sizes, if they are all plain numbers; a tensor, even a constant one, is left to the graph."""
+    """Return the sizes if all are plain numbers, else None. A tensor, even a constant one, is left to the graph."""
     if isinstance(shape, Tensor):
         return None
     if isinstance(shape, TensorShape):
@@ -140,26 +142,40 @@ def _static_sizes(shape: Any) -> tuple[int, ...] | None:
 
 
 def zeros(shape: TensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None, layout: None = None) -> Tensor:
-    """Zeros (empty strings, False) of that shape. Raises InvalidArgumentError for a negative size."""
+    """Return zeros (empty strings, False) of that shape.
+
+    Raises:
+        InvalidArgumentError: a size is negative.
+    """
     return _filled(shape, as_dtype(dtype), 0, name)
 
 
 def ones(shape: TensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None, layout: None = None) -> Tensor:
-    """Ones (True) of that shape. Raises InvalidArgumentError for a negative size."""
+    """Return ones (True) of that shape.
+
+    Raises:
+        InvalidArgumentError: a size is negative.
+    """
     return _filled(shape, as_dtype(dtype), 1, name)
 
 
 def zeros_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Zeros in the shape of `tensor`, of its dtype or of `dtype`; `optimize` lets a static shape replace the input."""
+    """Return zeros in the shape of `tensor`, of its dtype or of `dtype`.
+
+    With `optimize`, a static shape replaces the input.
+    """
     return _like(tensor, dtype, 0, name, optimize)
 
 
 def ones_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Ones in the shape of `tensor`, of its dtype or of `dtype`; `optimize` lets a static shape replace the input."""
+    """Return ones in the shape of `tensor`, of its dtype or of `dtype`.
+
+    With `optimize`, a static shape replaces the input.
+    """
     return _like(tensor, dtype, 1, name, optimize)
 
 
@@ -188,8 +204,10 @@ def _range_shape(ctx: ShapeContext) -> Dims:
 
 
 def range_length(start: float, limit: float, delta: float) -> int:
-    """How many elements a range has. Raises InvalidArgumentError for a step of zero or in the wrong direction, and for
-    what is not finite.
+    """Return the number of elements of a range.
+
+    Raises:
+        InvalidArgumentError: the step is zero or has the wrong direction, or a number is not finite.
     """
     if not (isfinite(start) and isfinite(limit) and isfinite(delta)):
         raise InvalidArgumentError(
@@ -232,7 +250,7 @@ def range(
     dtype: DTypeLike | None = None,
     name: str = "range",
 ) -> Tensor:
-    """`start`, `start + delta`, … up to `limit` without it; `range(n)` counts from 0.
+    """Return `start`, `start + delta`, … up to but excluding `limit`; `range(n)` counts from 0.
 
     The dtype is `dtype`, or the widest of the arguments' among int32, int64, float32 and float64.
 
@@ -284,7 +302,7 @@ define_op(
 
 @gradient("LinSpace")
 def _linspace_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Each element is start + part * (stop - start), where the parts go from 0 to 1."""
+    """Differentiate start + part * (stop - start), where the parts go from 0 to 1."""
     dtype = grad.dtype
     parts = make("LinSpace", _cast(constant(0.0), dtype), _cast(constant(1.0), dtype), op.inputs[2])
     whole, of_stop = (make("Sum", t, int_constant([0]), keep_dims=False) for t in (grad, make("Mul", grad, parts)))
@@ -292,7 +310,7 @@ def _linspace_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | None = None, axis: int = 0) -> Tensor:
-    """`num` evenly spaced values from `start` to `stop`, both included, along a new dimension `axis`.
+    """Return `num` evenly spaced values from `start` to `stop`, both included, along a new dimension `axis`.
 
     `start` and `stop` may be tensors of one shape; each pair of elements spans its own interval.
 
@@ -313,7 +331,7 @@ def linspace(start: TensorLike, stop: TensorLike, num: TensorLike, name: str | N
 
 
 def _along(axis: int, tensor: Tensor) -> Tensor:
-    """The shape of a vector that lies along a new dimension `axis` of the tensor."""
+    """Return the shape of a vector that lies along a new dimension `axis` of the tensor."""
     if tensor.dims is not None:
         position = axis % (len(tensor.dims) + 1)
         return int_constant([1] * position + [-1] + [1] * (len(tensor.dims) - position))
@@ -367,12 +385,12 @@ def one_hot(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """For each index a vector of length `depth` with `on_value` (1) at the index and `off_value` (0) elsewhere.
+    """Return for each index a vector of length `depth`: `on_value` (1) at the index, `off_value` (0) elsewhere.
 
-    An index out of range gives a vector of `off_value` alone. The new dimension is the last one, or `axis`.
+    An index out of range yields a vector of `off_value` alone. The new dimension is the last one, or `axis`.
 
     Raises:
-        InvalidArgumentError: `depth` is negative, or `axis` out of range.
+        InvalidArgumentError: `depth` is negative, or `axis` is out of range.
         DTypeError: the values and `dtype` disagree.
     """
     wanted = None if dtype is None else as_dtype(dtype)
@@ -386,7 +404,10 @@ def one_hot(
 def sequence_mask(
     lengths: TensorLike, maxlen: TensorLike | None = None, dtype: DTypeLike = dtypes.bool_, name: str | None = None
 ) -> Tensor:
-    """`mask[..., j]` is whether `j < lengths[...]`, for j below `maxlen` (the greatest length without it)."""
+    """Return a mask: `mask[..., j]` is `j < lengths[...]`, for each j below `maxlen`.
+
+    `maxlen` is the greatest length if not given.
+    """
     counts = convert_to_tensor(lengths)
     if maxlen is None:
         longest = make("Max", counts, all_axes(counts), keep_dims=False)
@@ -401,10 +422,9 @@ def sequence_mask(
 
 
 def meshgrid(*args: TensorLike, indexing: str = "xy", name: str = "meshgrid") -> list[Tensor]:
-    """Coordinate grids from vectors: one tensor per argument, all of the shape of their product.
+    """Return coordinate grids from vectors: one tensor per vector, all of the shape of their product.
 
-    Args:
-        indexing: "xy" swaps the first two dimensions (Cartesian order), "ij" keeps them (matrix order).
+    With `indexing="xy"` the first two dimensions are swapped (Cartesian order), with "ij" they are not (matrix order).
 
     Raises:
         InvalidArgumentError: `indexing` is unknown.
@@ -430,5 +450,5 @@ not_differentiable("Timestamp")
 
 
 def timestamp(name: str | None = None) -> Tensor:
-    """Seconds since the epoch, read each time that the node runs."""
+    """Return the seconds since the epoch, read each time the node runs."""
     return make("Timestamp", name=name)

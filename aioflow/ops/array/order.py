@@ -1,4 +1,4 @@
-"""Changing the order of elements, and sorting them out: Reverse, Roll, Unique, DynamicPartition, LowerBound, …"""
+"""Ops that reorder and sort out elements: Reverse, Roll, Unique, DynamicPartition, LowerBound and others."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def reverse(tensor: TensorLike, axis: TensorLike, name: str | None = None) -> Te
     """Reverse the order along each dimension of `axis` (a vector).
 
     Raises:
-        InvalidArgumentError: an axis is out of range or given twice.
+        InvalidArgumentError: an axis is out of range or is listed twice.
     """
     return make("ReverseV2", tensor, axis, name=name)
 
@@ -138,7 +138,7 @@ def reverse_sequence(
 ) -> Tensor:
     """Reverse the first `seq_lengths[b]` elements along `seq_axis` for each b of `batch_axis`.
 
-    `seq_dim` and `batch_dim` are the old names of the two.
+    `seq_dim` and `batch_dim` are the old names of the two axes.
 
     Raises:
         InvalidArgumentError: a length is negative or larger than the dimension.
@@ -173,8 +173,9 @@ def _roll_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def roll(input: TensorLike, shift: TensorLike, axis: TensorLike, name: str | None = None) -> Tensor:
-    """Shift the elements by `shift` along `axis` (scalars, or vectors of equal length); what falls off one end comes in
-    at the other.
+    """Shift the elements by `shift` along `axis`; elements shifted off one end come in at the other.
+
+    `shift` and `axis` are scalars, or vectors of equal length.
 
     Raises:
         InvalidArgumentError: an axis is out of range, or the vectors differ in length.
@@ -200,7 +201,11 @@ not_differentiable("InvertPermutation")
 
 
 def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
-    """`y[x[i]] = i`. Raises InvalidArgumentError if `x` is not a permutation of 0, 1, …"""
+    """Return `y` with `y[x[i]] = i`.
+
+    Raises:
+        InvalidArgumentError: `x` is not a permutation of 0, 1, ….
+    """
     return make("InvertPermutation", x, name=name)
 
 
@@ -228,7 +233,8 @@ def _unique_v2_shape(ctx: ShapeContext) -> list[Dims]:
 
 def _unique_value(x: Array) -> list[Array]:
     values, first, inverse = np.unique(x, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # in the order of their first appearance
+    # np.unique sorts; the op returns the values in the order of their first appearance.
+    order = np.argsort(first)
     return [values[order], np.argsort(order)[inverse]]
 
 
@@ -287,14 +293,14 @@ not_differentiable("Unique", "UniqueV2", "UniqueWithCounts", "ListDiff")
 
 
 class Unique(NamedTuple):
-    """What `unique` gives."""
+    """The result of `unique`."""
 
     y: Tensor
     idx: Tensor
 
 
 class UniqueWithCounts(NamedTuple):
-    """What `unique_with_counts` gives."""
+    """The result of `unique_with_counts`."""
 
     y: Tensor
     idx: Tensor
@@ -302,24 +308,24 @@ class UniqueWithCounts(NamedTuple):
 
 
 class ListDiff(NamedTuple):
-    """What `setdiff1d` gives."""
+    """The result of `setdiff1d`."""
 
     out: Tensor
     idx: Tensor
 
 
 def unique(x: TensorLike, out_idx: DTypeLike = dtypes.int32, name: str | None = None) -> Unique:
-    """(y, idx): the distinct elements of a vector in the order in which they first appear, and `x == y[idx]`."""
+    """Return (y, idx): the distinct elements of a vector in order of first appearance, and `x == y[idx]`."""
     return make_tuple(Unique, "Unique", x, out_idx=as_dtype(out_idx), name=name)
 
 
 def unique_with_counts(x: TensorLike, out_idx: DTypeLike = dtypes.int32, name: str | None = None) -> UniqueWithCounts:
-    """(y, idx, count): as `unique`, with how often each element appears."""
+    """Return (y, idx, count): like `unique`, with the number of occurrences of each element."""
     return make_tuple(UniqueWithCounts, "UniqueWithCounts", x, out_idx=as_dtype(out_idx), name=name)
 
 
 def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: DTypeLike = dtypes.int32, name: str | None = None) -> ListDiff:
-    """(out, idx): the elements of vector `x` that are not in vector `y`, in order, and where they stand in `x`."""
+    """Return (out, idx): the elements of vector `x` that are not in vector `y`, and where they are in `x`, in order."""
     return make_tuple(ListDiff, "ListDiff", x, y, out_idx=as_dtype(index_dtype), name=name)
 
 
@@ -368,7 +374,7 @@ def _partition_grad(op: Operation, *grads: Any) -> list[Tensor | None]:
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """Sort the slices of `data` into `num_partitions` tensors by the number in `partitions`, keeping their order.
+    """Sort the slices of `data` into `num_partitions` tensors by the numbers in `partitions`, keeping their order.
 
     Raises:
         InvalidArgumentError: a number is not in [0, num_partitions), or the shapes do not fit.
@@ -426,7 +432,7 @@ def _stitch_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def dynamic_stitch(indices: list[TensorLike], data: list[TensorLike], name: str | None = None) -> Tensor:
-    """One tensor with the slices `data[m][i, …]` at `indices[m][i]`; where an index is repeated, the last one wins.
+    """Return a tensor with the slices `data[m][i, …]` at `indices[m][i]`; the last slice of a repeated index wins.
 
     Raises:
         InvalidArgumentError: an index is negative, or the shapes do not fit.
@@ -464,11 +470,14 @@ def searchsorted(
     out_type: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """Where each value would have to stand in its sorted row (the last dimension) to keep the order.
+    """Return the position at which each value can be inserted into its sorted row, keeping the order.
 
     Args:
-        sorted_sequence: [..., n]; values: [..., m] with the same leading sizes.
+        sorted_sequence: [..., n]; the rows are along the last dimension.
+        values: [..., m] with the same leading sizes.
         side: "left" is before equal elements, "right" after them.
+        out_type: Dtype of the positions, int32 or int64.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: the leading sizes differ, or `side` is unknown.
@@ -484,10 +493,11 @@ def searchsorted(
 
 
 def _as_rows(tensor: Tensor) -> Tensor:
-    """The shape of the tensor as a matrix of rows of its last dimension."""
+    """Return the shape of the tensor as a matrix whose rows are those of its last dimension."""
     last = tensor.dims[-1] if tensor.dims else None
     if last is not None and (last > 0 or num_elements(tensor.dims) is None):
         return int_constant([-1, last])
+    # Reshape cannot infer the number of rows (-1) from a tensor without elements.
     if last == 0:
         return int_constant([num_elements((tensor.dims or ())[:-1]) or 0, 0])
     size = make("StridedSlice", make("Shape", tensor), [-1], [0], [1], end_mask=1)
@@ -514,7 +524,7 @@ not_differentiable("UnravelIndex")
 
 
 def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None) -> Tensor:
-    """Coordinates in a tensor of shape `dims` of flat positions: row i holds those of dimension i.
+    """Convert flat positions to coordinates in a tensor of shape `dims`; row i holds the coordinates of dimension i.
 
     Raises:
         InvalidArgumentError: a position is outside the tensor.

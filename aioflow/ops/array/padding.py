@@ -1,4 +1,4 @@
-"""Padding and moving blocks between dimensions: Pad, MirrorPad, SpaceToDepth, SpaceToBatchND and their inverses."""
+"""Ops that pad or move blocks between dimensions: Pad, MirrorPad, SpaceToDepth, SpaceToBatchND, and their inverses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def _paddings(ctx: ShapeContext) -> tuple[Dims, Array | None]:
-    """The input's dims and the paddings as far as they are known, checked against each other."""
+    """Return the input's dims and the paddings as far as they are known, checked against each other."""
     dims, pairs = ctx.dims("input"), ctx.require_rank("paddings", 2)
     if pairs is not None and pairs[1] not in (None, 2):
         raise InvalidArgumentError("paddings must be pairs", expected="shape (rank, 2)", actual=format_dims(pairs))
@@ -52,7 +52,7 @@ def _paddings(ctx: ShapeContext) -> tuple[Dims, Array | None]:
 
 
 def _margin(pair: Array) -> int | None:
-    """What a pair of paddings adds to a size, if both are known."""
+    """Return the number of elements that a pair of paddings adds to a size, or None if one of them is unknown."""
     return None if pair[0] is None or pair[1] is None else int(pair[0]) + int(pair[1])
 
 
@@ -181,11 +181,10 @@ def pad(
 ) -> Tensor:
     """Add `paddings[i, 0]` elements before and `paddings[i, 1]` after the tensor in each dimension i.
 
-    Args:
-        mode: "CONSTANT" adds `constant_values`; "REFLECT" mirrors the tensor without its border, "SYMMETRIC" with it.
+    The mode "CONSTANT" adds `constant_values`, "REFLECT" mirrors the tensor without its border, "SYMMETRIC" with it.
 
     Raises:
-        InvalidArgumentError: a padding is negative, or larger than what can be mirrored; an unknown mode.
+        InvalidArgumentError: a padding is negative or larger than the part to mirror, or the mode is unknown.
     """
     check_text(mode, "the mode of padding")
     kind = mode.upper()
@@ -205,7 +204,7 @@ _FORMAT = "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'"
 
 
 def _four(ctx: ShapeContext) -> list[int | None] | None:
-    """The input's sizes as batch, height, width, depth."""
+    """Return the input's sizes as batch, height, width, depth."""
     if ctx.attrs["data_format"] == "NCHW_VECT_C":
         raise InvalidArgumentError(
             "the format NCHW_VECT_C is for quantized tensors only", expected="NHWC or NCHW", actual="NCHW_VECT_C"
@@ -280,7 +279,11 @@ def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, 
 
 
 def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
-    """The inverse of `space_to_depth`. Raises InvalidArgumentError unless the depth is a multiple of `block_size`²."""
+    """Invert `space_to_depth`.
+
+    Raises:
+        InvalidArgumentError: the depth is not a multiple of `block_size`².
+    """
     return make("DepthToSpace", input, block_size=block_size, data_format=data_format, name=name)
 
 
@@ -380,7 +383,7 @@ def _batch_to_space_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def space_to_batch_nd(
     input: TensorLike, block_shape: TensorLike, paddings: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Cut the padded spatial dimensions (after the first) into blocks, and move each place in a block to the batch.
+    """Divide the padded spatial dimensions (after the first) into blocks, and move each place in a block to the batch.
 
     Raises:
         InvalidArgumentError: a padded size is not a multiple of its block size.
@@ -389,7 +392,7 @@ def space_to_batch_nd(
 
 
 def batch_to_space_nd(input: TensorLike, block_shape: TensorLike, crops: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse of `space_to_batch_nd`, with `crops` taken off the spatial dimensions afterwards."""
+    """Invert `space_to_batch_nd`, and remove `crops` from the spatial dimensions afterwards."""
     return make("BatchToSpaceND", input, block_shape, crops, name=name)
 
 
@@ -400,7 +403,10 @@ def space_to_batch(
     name: str | None = None,
     block_shape: TensorLike | None = None,
 ) -> Tensor:
-    """`space_to_batch_nd` of the two spatial dimensions of a rank-4 tensor, with one block size (or `block_shape`)."""
+    """Apply `space_to_batch_nd` to the two spatial dimensions of a rank-4 tensor.
+
+    Both have the block size `block_size`, or `block_shape` has one for each.
+    """
     blocks: Any = [block_size] * 2 if block_shape is None else block_shape
     result = space_to_batch_nd(input, blocks, paddings, name)
     result.set_shape([None] * 4)
@@ -414,7 +420,10 @@ def batch_to_space(
     name: str | None = None,
     block_shape: TensorLike | None = None,
 ) -> Tensor:
-    """`batch_to_space_nd` of the two spatial dimensions of a rank-4 tensor, with one block size (or `block_shape`)."""
+    """Apply `batch_to_space_nd` to the two spatial dimensions of a rank-4 tensor.
+
+    Both have the block size `block_size`, or `block_shape` has one for each.
+    """
     result = batch_to_space_nd(input, [block_size] * 2 if block_shape is None else block_shape, crops, name)
     result.set_shape([None] * 4)
     return result
@@ -423,7 +432,7 @@ def batch_to_space(
 def required_space_to_batch_paddings(
     input_shape: TensorLike, block_shape: TensorLike, base_paddings: TensorLike | None = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Paddings that make each spatial size a multiple of its block size, and the crops that undo the extra ones."""
+    """Return paddings that make each spatial size a multiple of its block size, and crops that undo the extra ones."""
     with name_scope(name, "required_space_to_batch_paddings"):
         sizes = convert_to_tensor(input_shape, dtypes.int32)
         block = convert_to_tensor(block_shape, dtypes.int32)
@@ -442,6 +451,7 @@ def _known_paddings(sizes: Array, block: Array, base: Array | None) -> tuple[Ten
             actual=(sizes.shape, block.shape),
         )
     edges = np.zeros((len(block), 2), np.int32) if base is None else base
+    # Python's modulo is never negative: this is the distance to the next multiple of the block size.
     extra = -(sizes + edges.sum(axis=1)) % block
     paddings = np.stack([edges[:, 0], edges[:, 1] + extra], axis=1)
     crops = np.stack([np.zeros_like(extra), extra], axis=1)

@@ -1,4 +1,4 @@
-"""Picking elements by a condition: Where, Select, boolean masks."""
+"""Ops that select elements by a condition: Where, Select, boolean masks."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def _select_v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def where(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
-    """Elements of `x` where the condition holds, else of `y`; or, of a condition alone, the indices where it holds.
+    """Return the elements of `x` where the condition holds, else of `y`; or the indices where a lone condition holds.
 
-    `x` and `y` have the same shape. The condition has it too, or is a scalar, or a vector that chooses among rows.
+    `x` and `y` have the same shape. The condition has it too, or is a scalar, or a vector that selects rows.
     The indices are an int64 matrix with one row per true (nonzero) element, in row-major order.
 
     Raises:
@@ -107,7 +107,7 @@ def where(
 def where_v2(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
-    """As `where`, but the three arguments broadcast against one another."""
+    """Select like `where`, but broadcast the three arguments against one another."""
     return _choose("SelectV2", condition, x, y, name)
 
 
@@ -122,7 +122,7 @@ def _choose(
 
 
 def boolean_mask(tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask", axis: int | None = None) -> Tensor:
-    """The parts of `tensor` where `mask` is true; the dimensions of the mask, from `axis` on, become one.
+    """Return the parts of `tensor` where `mask` is true; the dimensions of the mask, from `axis` on, become one.
 
     Raises:
         InvalidArgumentError: the mask is a scalar, of unknown rank, or does not fit the tensor.
@@ -140,6 +140,7 @@ def boolean_mask(tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask
                 "the mask does not fit the tensor", expected=format_dims(data.dims), actual=format_dims(chosen.dims)
             )
     flat = data if order == 1 else _merge_dimensions(data, start, order)
+    # Where returns one column per dimension of the flat mask, which is one.
     rows = make("Squeeze", make("Where", make("Reshape", chosen, int_constant([-1]))), squeeze_dims=[1])
     return make("GatherV2", flat, rows, start, name=name)
 

@@ -1,4 +1,4 @@
-"""Ops that look at or change a shape and never touch the elements: Shape, Reshape, Transpose, BroadcastTo, …"""
+"""Ops that read or change a shape and never touch the elements: Shape, Reshape, Transpose, BroadcastTo and others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,11 @@ __all__ = [
 
 
 def check_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """`axis` counted from the front. Raises InvalidArgumentError where a tensor of that rank does not have it."""
+    """Return `axis` counted from the front.
+
+    Raises:
+        InvalidArgumentError: a tensor of that rank does not have the axis.
+    """
     if not -rank <= axis < rank:
         raise InvalidArgumentError(
             f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
@@ -50,7 +54,7 @@ def check_axis(axis: int, rank: int, what: str = "axis") -> int:
 
 
 def times(size: int | None, factor: int | None) -> int | None:
-    """The product of two sizes, as far as it is known: zero times anything is zero."""
+    """Return the product of two sizes as far as it is known; zero times an unknown size is zero."""
     if size == 0 or factor == 0:
         return 0
     return None if size is None or factor is None else size * factor
@@ -63,7 +67,8 @@ def _vector_of_rank(tensor: Any) -> Dims:
 def _shape_value(tensor: Tensor) -> Array | None:
     dims = tensor.op.inputs[tensor.value_index].dims
     if dims is None or any(size is not None and size > tensor.dtype.max for size in dims):
-        return None  # what is too large for the dtype is refused by the run
+        # The kernel raises the error for a size that is too large for the dtype.
+        return None
     return np.array(dims, dtype=object if None in dims else tensor.dtype.np_dtype)
 
 
@@ -125,7 +130,7 @@ not_differentiable("Shape", "ShapeN", "Size", "Rank")
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike | None = dtypes.int32) -> Tensor:
-    """The shape as a vector of `out_type` (int32 or int64); a constant where the static shape is fully known."""
+    """Return the shape as a vector of `out_type` (int32 or int64): a constant if the static shape is fully known."""
     tensor = convert_to_tensor(input)
     dims = known_dims(tensor)
     wanted = as_dtype(dtypes.int32 if out_type is None else out_type)
@@ -135,12 +140,12 @@ def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike | None
 
 
 def shape_n(input: Sequence[TensorLike], out_type: DTypeLike = dtypes.int32, name: str | None = None) -> list[Tensor]:
-    """The shape of each tensor of a list, all of the same dtype."""
+    """Return the shape of each tensor of a list; all tensors have the same dtype."""
     return make_list("ShapeN", input, out_type=out_type, name=name)
 
 
 def size(input: TensorLike, name: str | None = None, out_type: DTypeLike | None = dtypes.int32) -> Tensor:
-    """The number of elements as a scalar of `out_type`; a constant where the static shape is fully known."""
+    """Return the number of elements as a scalar of `out_type`: a constant if the static shape is fully known."""
     tensor = convert_to_tensor(input)
     count = num_elements(tensor.dims)
     wanted = as_dtype(dtypes.int32 if out_type is None else out_type)
@@ -150,7 +155,7 @@ def size(input: TensorLike, name: str | None = None, out_type: DTypeLike | None 
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
-    """The number of dimensions as an int32 scalar; a constant where it is known."""
+    """Return the number of dimensions as an int32 scalar: a constant if it is known."""
     tensor = convert_to_tensor(input)
     if tensor.dims is not None:
         return int_constant(len(tensor.dims), name=name or "Rank")
@@ -177,7 +182,7 @@ def _reshape_shape(ctx: ShapeContext) -> Dims:
 
 
 def _known_product(dims: tuple[int | None, ...]) -> tuple[int, list[int]]:
-    """The product of the known sizes and the positions of the others (none matters once a size is zero)."""
+    """Return the product of the known sizes and the positions of the unknown ones (empty if a known size is zero)."""
     total = 1
     for known in dims:
         total *= 1 if known is None else known
@@ -190,6 +195,7 @@ def _infer_size(source: tuple[int | None, ...], target: tuple[int | None, ...]) 
     if len(source_open) > 1 or len(target_open) > 1 or (source_open and target_open):
         return target
     if source_open:
+        # The unknown size of the source is the quotient, which must be a whole number.
         fits = count == 0 or product % count == 0
     elif target_open:
         fits = count % product == 0
@@ -225,10 +231,9 @@ def _reshape_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> Tensor:
-    """The same elements, in row-major order, in another shape.
+    """Return the same elements, in row-major order, in another shape.
 
-    Args:
-        shape: Sizes (int32 or int64 vector); one of them may be -1 and is worked out from the others.
+    `shape` is an int32 or int64 vector of sizes; one of them may be -1 and is computed from the others.
 
     Raises:
         InvalidArgumentError: the number of elements does not fit.
@@ -237,7 +242,7 @@ def reshape(tensor: TensorLike, shape: TensorLike, name: str | None = None) -> T
 
 
 def _sizes(value: TensorLike) -> TensorLike:
-    """Shapes that users write as TensorShape become plain lists of ints."""
+    """Convert a TensorShape to a vector of sizes, with -1 for an unknown one; return other values as they are."""
     if not isinstance(value, TensorShape):
         return value
     return np.array([-1 if d is None else d for d in value.as_list()], dtype=np.int32)
@@ -251,7 +256,8 @@ def _transpose_shape(ctx: ShapeContext) -> Dims:
     length = num_elements(perm_dims)
     if source is None:
         if length is None or length < 2:
-            return None  # a permutation of one element goes with a scalar as well as with a vector
+            # A permutation of one element fits a scalar as well as a vector.
+            return None
         source = (None,) * length
     elif length is not None and length != len(source) and not (len(source) == 0 and length == 1):
         raise InvalidArgumentError(
@@ -287,10 +293,9 @@ def _transpose_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def transpose(
     a: TensorLike, perm: TensorLike | None = None, name: str = "transpose", conjugate: bool = False
 ) -> Tensor:
-    """Dimension `i` of the result is dimension `perm[i]` of `a`; without `perm` their order is reversed.
+    """Permute the dimensions: dimension `i` of the result is dimension `perm[i]` of `a`.
 
-    Args:
-        conjugate: Take the complex conjugate too.
+    Without `perm` the order is reversed. With `conjugate` complex elements are conjugated too.
 
     Raises:
         InvalidArgumentError: `perm` is not a permutation of the axes.
@@ -357,7 +362,7 @@ def _expand_dims_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def expand_dims(
     input: TensorLike, axis: TensorLike | None = None, name: str | None = None, dim: TensorLike | None = None
 ) -> Tensor:
-    """Insert a dimension of size one at `axis` (negative counts from the end of the result); `dim` is its old name.
+    """Insert a dimension of size one at `axis` (negative counts from the end of the result); `dim` is the old name.
 
     Raises:
         InvalidArgumentError: `axis` is out of range, or missing.
@@ -409,7 +414,7 @@ def _squeeze_grad(op: Operation, grad: Tensor) -> Tensor:
 def squeeze(
     input: TensorLike, axis: TensorLike | None = None, name: str | None = None, squeeze_dims: TensorLike | None = None
 ) -> Tensor:
-    """Remove dimensions of size one: those in `axis` (an int or a list), or all. `squeeze_dims` is the old name of it.
+    """Remove the dimensions of size one in `axis` (an int or a list), or all. `squeeze_dims` is the old name of `axis`.
 
     Raises:
         InvalidArgumentError: a listed dimension is not of size one.
@@ -432,6 +437,7 @@ def _broadcast_to_shape(ctx: ShapeContext) -> Dims:
             "cannot broadcast to a lower rank", expected=format_dims(target), actual=format_dims(source)
         )
     head = len(target) - len(source)
+    # Sizes other than 1 are not broadcast, so they must match the target; 0 is left to the kernel.
     fixed = tuple(d if d is not None and d > 1 else None for d in source)
     return target[:head] + (merge_dims(target[head:], fixed) or ())
 
@@ -500,7 +506,7 @@ not_differentiable("Bitcast")
 
 
 def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tensor:
-    """The same bytes read as another dtype. A smaller dtype adds a last dimension, a larger one takes it away.
+    """Reinterpret the bytes as another dtype. A smaller dtype adds a last dimension, a larger one removes it.
 
     Raises:
         InvalidArgumentError: the last dimension does not hold one element of the larger dtype.
@@ -542,7 +548,7 @@ def _ensure_shape_grad(op: Operation, grad: Gradient) -> Gradient:
 
 
 def ensure_shape(x: TensorLike, shape: ShapeLike | None, name: str | None = None) -> Tensor:
-    """`x` with a static shape that is checked when it runs.
+    """Return `x` with a static shape that is checked when the step runs.
 
     Raises:
         InvalidArgumentError: the shape does not fit, now or when the step runs.

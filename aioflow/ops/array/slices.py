@@ -1,4 +1,4 @@
-"""Taking parts of a tensor: Slice, StridedSlice with its gradient, and `tensor[...]`."""
+"""Ops that slice a tensor: Slice, StridedSlice with its gradient, and `tensor[...]`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _slice_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None) -> Tensor:
-    """The block of sizes `size` that starts at `begin`; a size of -1 goes up to the end.
+    """Return the block of sizes `size` that starts at `begin`; a size of -1 extends to the end.
 
     Raises:
         InvalidArgumentError: the block is not inside the tensor.
@@ -174,10 +174,10 @@ def strided_slice(
     var: None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_[begin:end:strides]` with NumPy's meaning, one element of the vectors per dimension.
+    """Return `input_[begin:end:strides]` with NumPy's semantics; the vectors have one element per dimension.
 
-    Each mask is a set of bits, one per element: take from the start, take to the end, `...`, a new dimension, a single
-    index that removes its dimension.
+    Each mask is a set of bits, one per element. In the order of the parameters, a bit means: start at the beginning, go
+    to the end, `...`, a new dimension, a single index that removes its dimension.
 
     Raises:
         InvalidArgumentError: a stride is zero, or a single index is out of bounds.
@@ -213,6 +213,7 @@ class _Bounds:
             self.masks["new_axis_mask"] |= bit
         else:
             position = _index(item, 0)
+            # With the shrink bit set, the end is not read, so a tensor needs no node that adds 1.
             parts = (position, position if isinstance(position, Tensor) else position + 1, 1)
             self.masks["shrink_axis_mask"] |= bit
         for vector, part in zip(self.vectors, parts, strict=True):
@@ -229,7 +230,7 @@ def _is_open(bound: Any) -> bool:
 
 
 def _index(value: Any, default: int) -> Any:
-    """One bound: an int, or an integer scalar tensor."""
+    """Return one bound: an int, or an integer scalar tensor."""
     if _is_open(value):
         return default
     if hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic):
@@ -237,7 +238,8 @@ def _index(value: Any, default: int) -> Any:
         if tensor.dtype.is_integer and tensor.dims in ((), None):
             return tensor
     elif not isinstance(value, bool):
-        with suppress(TypeError):  # arrays have an `__index__`, which only those of one integer answer
+        # Every array has an `__index__`, which raises TypeError except for arrays of one integer.
+        with suppress(TypeError):
             return operator.index(value)
     raise DTypeError(
         "only integers, slices, `...`, None and integer scalar tensors are valid indices",

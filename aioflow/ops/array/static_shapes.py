@@ -1,7 +1,7 @@
 """Shapes as constants where they are static.
 
-Gradients and builders of the array family make many nodes whose inputs are shapes. Where a static shape is fully known
-they take a constant instead of a Shape node, so that graphs stay lean and kernels can be specialised.
+Gradients and builders of the array family make many nodes whose inputs are shapes. If a static shape is fully known,
+they use a constant instead of a Shape node: graphs stay small and kernels can be specialized.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def known_dims(tensor: Tensor) -> tuple[int, ...] | None:
-    """The static shape, if every size is known."""
+    """Return the static shape if every size is known, else None."""
     return _known(tensor.dims)
 
 
@@ -43,7 +43,11 @@ def _known(dims: Dims) -> tuple[int, ...] | None:
 
 
 def int_constant(value: Any, dtype: DType = dtypes.int32, name: str = "Const") -> Tensor:
-    """A constant of integers; an empty list too. Raises InvalidArgumentError where one is too large for the dtype."""
+    """Return a constant of integers, also for an empty list.
+
+    Raises:
+        InvalidArgumentError: a value is too large for the dtype.
+    """
     try:
         array = np.asarray(value, dtype=dtype.np_dtype)
     except OverflowError as error:
@@ -54,20 +58,20 @@ def int_constant(value: Any, dtype: DType = dtypes.int32, name: str = "Const") -
 
 
 def shape_of(tensor: Tensor, out_type: DType = dtypes.int32) -> Tensor:
-    """The shape vector: a constant where the static shape is known."""
+    """Return the shape vector: a constant if the static shape is known."""
     dims = known_dims(tensor)
     return make("Shape", tensor, out_type=out_type) if dims is None else int_constant(dims, out_type, "Shape")
 
 
 def all_axes(tensor: Tensor) -> Tensor:
-    """The vector of all axes, to reduce over."""
+    """Return the vector of all axes, to reduce over."""
     if tensor.dims is None:
         return make("Range", 0, make("Rank", tensor), 1)
     return int_constant(list(range(len(tensor.dims))))
 
 
 def reshape_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """`tensor` in the shape of `like`; no node where both shapes are known to agree."""
+    """Return `tensor` in the shape of `like`, without a node if both shapes are known to agree."""
     dense = convert_to_tensor(tensor)
     wanted = known_dims(like)
     if wanted is not None and wanted == known_dims(dense):
@@ -76,12 +80,12 @@ def reshape_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def or_zeros(op: Operation, grads: Sequence[Tensor | None]) -> list[Tensor]:
-    """The gradients of the outputs, with zeros where nothing flows back."""
+    """Return the gradients of the outputs, with zeros in the place of None."""
     return [zeros_of(op.outputs[i]) if grad is None else grad for i, grad in enumerate(grads)]
 
 
 def zeros_of(tensor: Tensor) -> Tensor:
-    """Zeros in the shape and dtype of `tensor`, without reading it where its shape is known."""
+    """Return zeros in the shape and dtype of `tensor`, without reading it if its shape is known."""
     dims = known_dims(tensor)
     if dims is None:
         return make("ZerosLike", tensor)
@@ -91,7 +95,8 @@ def zeros_of(tensor: Tensor) -> Tensor:
 
 def reduce_to(grad: Tensor, like: Tensor) -> Tensor:
     """Sum `grad` over the dimensions along which `like` was broadcast to its shape."""
-    grad = convert_to_tensor(grad)  # a sparse gradient has no shape of its own
+    # A sparse gradient (IndexedSlices) has no shape of its own.
+    grad = convert_to_tensor(grad)
     wanted, given = known_dims(like), known_dims(grad)
     if wanted is None or given is None:
         shape = shape_of(like)
@@ -107,10 +112,12 @@ def reduce_to(grad: Tensor, like: Tensor) -> Tensor:
 
 
 def swap_with_last(tensor: Tensor, axis: int) -> list[int] | Tensor:
-    """The permutation that swaps `axis` with the last one; it is its own inverse. A tensor, where the rank is unknown.
+    """Return the permutation that swaps `axis` with the last axis: a tensor if the rank is unknown.
+
+    The permutation is its own inverse.
 
     Raises:
-        InvalidArgumentError: there is no such axis.
+        InvalidArgumentError: the tensor has no such axis.
     """
     dims = tensor.dims
     if dims is None:

@@ -1,6 +1,7 @@
 """`TensorArray`: tensors by index within one step, as loops fill and read them.
 
-Order comes from the *flow*, a scalar that every write takes and gives: what is read after a write reads its flow.
+The order of operations follows from the *flow*, a scalar that every write consumes and returns. A read that must see a
+write reads the flow of that write.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ not_differentiable("TensorArrayV3", "TensorArraySizeV3", "TensorArrayCloseV3")
 
 
 def _gradients_of(op: Operation, dtype: DType, flow: Tensor) -> TensorArray:
-    """The array of the gradients of the array that `op` uses, one for each call of `gradients`."""
+    """Return the array of the gradients of the array that `op` uses, one for each call of `gradients`."""
     source = current_scope(op.graph).differentiation
     forward = TensorArray(dtype, handle=op.inputs[0], flow=flow, infer_shape=False)
     return forward.grad(source or "gradients", flow=flow)
@@ -197,19 +198,22 @@ def _concat_grad(op: Operation, grad: Tensor, lengths_grad: Tensor | None) -> li
 class TensorArray:
     """Tensors by index, each written once, that live as long as the step.
 
-    A write returns the array as it is afterwards; use that one from then on. Where it is a loop variable, the loop
+    A write returns the array as it is afterwards; use that one from then on. If the array is a loop variable, the loop
     carries its flow.
 
     Args:
-        dtype: Of the elements.
-        size: How many there are; 0 if not given.
-        dynamic_size: Whether writes beyond the end make it larger.
-        clear_after_read: Drop an element when it has been read; it cannot be read again then. True if not given.
+        dtype: Dtype of the elements.
+        size: Number of elements; 0 if not given.
+        dynamic_size: Whether writes beyond the end enlarge the array.
+        clear_after_read: Whether an element is dropped when it has been read, so that it can be read only once; True if
+            not given.
         tensor_array_name: A name for errors.
-        handle, flow: Of an array that exists already, in the place of `size`.
-        infer_shape: Elements are of one static shape, as far as it is known.
+        handle: Handle of an existing array, instead of `size`.
+        flow: Flow of that array.
+        infer_shape: Whether all elements have one static shape, as far as it is known.
         element_shape: Static shape of the elements.
         colocate_with_first_write_call: Accepted for published code.
+        name: Name of the node.
     """
 
     def __init__(
@@ -260,12 +264,12 @@ class TensorArray:
 
     @property
     def dtype(self) -> DType:
-        """Of the elements."""
+        """Dtype of the elements."""
         return self._dtype
 
     @property
     def handle(self) -> Tensor:
-        """The array as a resource."""
+        """The resource handle of the array."""
         return self._handle
 
     if not TYPE_CHECKING:
@@ -275,12 +279,12 @@ class TensorArray:
 
     @property
     def flow(self) -> Tensor:
-        """The scalar that orders what is done with the array."""
+        """The scalar that orders the operations on the array."""
         return self._flow
 
     @property
     def dynamic_size(self) -> bool:
-        """Whether it grows."""
+        """True if writes beyond the end enlarge the array."""
         return self._dynamic_size
 
     @property
@@ -290,45 +294,45 @@ class TensorArray:
 
     @property
     def graph(self) -> Graph:
-        """The graph that the array belongs to."""
+        """The graph of the array."""
         return self._flow.op.graph
 
     def with_flow(self, flow: Tensor) -> TensorArray:
-        """The same array after what made `flow`."""
+        """Return the same array with another flow: its operations come after the node that made `flow`."""
         after = object.__new__(TensorArray)
         after.__dict__.update(self.__dict__)
         after._flow = flow
         return after
 
     def identity(self) -> TensorArray:
-        """The same array, its flow in a node of its own: to hang control dependencies on."""
+        """Return the same array with its flow in a node of its own, to attach control dependencies to."""
         return self.with_flow(identity(self._flow))
 
     def read(self, index: TensorLike, name: str | None = None) -> Tensor:
-        """The element at `index`, a scalar.
+        """Return the element at `index`, a scalar.
 
         Raises:
-            InvalidArgumentError, FailedPreconditionError: at run time, where there is no such index or nothing was
-                written, or it was read and cleared.
+            InvalidArgumentError: when the step runs, if there is no such index or the element was not written.
+            FailedPreconditionError: when the step runs, if the element was read and cleared.
         """
         value = make("TensorArrayReadV3", self._handle, index, self._flow, dtype=self._dtype, name=name)
         value.set_shape(self._dims)
         return value
 
     def write(self, index: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
-        """Set the element at `index`; returns the array after that."""
+        """Set the element at `index`. Return the array after that."""
         tensor = self._converted(value)
         learned = self._learned(tensor.dims)
         flow = make("TensorArrayWriteV3", self._handle, index, tensor, self._flow, name=name)
         return self._after(flow, learned)
 
     def stack(self, name: str | None = None) -> Tensor:
-        """All elements, in one tensor [size] + element_shape."""
+        """Return all elements in one tensor [size] + element_shape."""
         with name_scope(name, "TensorArrayStack", [self]):
             return self.gather(make("Range", 0, self.size(), 1), name=name)
 
     def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """The elements at `indices`, a vector, in one tensor [n] + element_shape."""
+        """Return the elements at `indices`, a vector, in one tensor [n] + element_shape."""
         gathered = make(
             "TensorArrayGatherV3",
             self._handle,
@@ -343,28 +347,28 @@ class TensorArray:
         return gathered
 
     def concat(self, name: str | None = None) -> Tensor:
-        """All elements, joined along their first axis."""
+        """Return all elements, joined along their first axis."""
         rest = None if self._dims is None else self._dims[1:]
         return make_list(
             "TensorArrayConcatV3", self._handle, self._flow, dtype=self._dtype, element_shape_except0=rest, name=name
         )[0]
 
     def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
-        """Write the rows of `value` to 0, 1, 2, …; returns the array after that."""
+        """Write the rows of `value` to 0, 1, 2, …. Return the array after that."""
         with name_scope(name, "TensorArrayUnstack", [self._handle]):
             tensor = self._converted(value)
             count = make("StridedSlice", make("Shape", tensor), [0], [1], [1], shrink_axis_mask=1)
             return self.scatter(make("Range", 0, count, 1), tensor, name=name)
 
     def scatter(self, indices: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
-        """Write the rows of `value` to `indices`, a vector; returns the array after that."""
+        """Write the rows of `value` to `indices`, a vector. Return the array after that."""
         tensor = self._converted(value)
         learned = self._learned(None if tensor.dims is None else tensor.dims[1:])
         flow = make("TensorArrayScatterV3", self._handle, indices, tensor, self._flow, name=name)
         return self._after(flow, learned)
 
     def split(self, value: TensorLike, lengths: TensorLike, name: str | None = None) -> TensorArray:
-        """Write parts of `value`, cut along its first axis by `lengths`; returns the array after that."""
+        """Write parts of `value`, split along its first axis by `lengths`. Return the array after that."""
         tensor = self._converted(value)
         given = convert_to_tensor(lengths, dtype_hint="int64")
         if not given.dtype.is_integer:
@@ -375,18 +379,18 @@ class TensorArray:
         return self._after(flow, learned)
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements there are, an int32 scalar; the size that was given, where it cannot change."""
+        """Return the number of elements, an int32 scalar: the given size if it cannot change."""
         if self._size is not None:
             with self.graph.as_default():
                 return convert_to_tensor(self._size, "int32", name=name)
         return make("TensorArraySizeV3", self._handle, self._flow, name=name)
 
     def close(self, name: str | None = None) -> Operation:
-        """A node that drops the elements before the step ends."""
+        """Return a node that drops the elements before the step ends."""
         return make_op("TensorArrayCloseV3", self._handle, name=name)
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> TensorArray:
-        """The array of the gradients that flow to this one; `source` tells one differentiation from another."""
+        """Return the array of the gradients that flow to this one; `source` distinguishes calls of `gradients`."""
         handle, after = make_list(
             "TensorArrayGradV3", self._handle, self._flow if flow is None else flow, source=source, name=name
         )
@@ -395,7 +399,8 @@ class TensorArray:
         )
 
     def _converted(self, value: TensorLike) -> Tensor:
-        wanted = self._dtype if isinstance(value, list | tuple) else None  # to which the tensors of a list are cast
+        # The tensors of a list are cast to the array's dtype; a single tensor must have it.
+        wanted = self._dtype if isinstance(value, list | tuple) else None
         with self.graph.as_default():
             tensor = convert_to_tensor(value, wanted, dtype_hint=self._dtype, name="value")
         if tensor.dtype is not self._dtype:
@@ -404,7 +409,7 @@ class TensorArray:
         return tensor
 
     def _learned(self, dims: Dims) -> Dims:
-        """The static shape of the elements, with what a write of that shape says about it."""
+        """Return the static shape of the elements, merged with the shape of an element that is written."""
         if not is_compatible(self._dims, dims):
             raise InvalidArgumentError(
                 "the elements of the tensor array have a different shape",

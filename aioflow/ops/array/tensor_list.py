@@ -1,9 +1,9 @@
-"""Tensor lists: tensors in order, as plain values, which loops carry to their gradients.
+"""Tensor lists: tensors in order, as plain values. Loops use them to carry values to their gradients.
 
-A list never changes. Pushing makes a new one that shares what was there, and where nobody holds the old top any more it
-is gone: the values that a loop keeps for its gradient are freed as they are consumed. The gradient of pushing is
-popping and the other way round, so that gradients of gradients need nothing more. Graphs of TensorFlow 2 use lists by
-index, too, in the place of tensor arrays.
+A list is immutable. A push returns a new list that shares the elements of the old one. When the old top is no longer
+referenced it is freed, so the values that a loop keeps for its gradient are freed as the gradient consumes them. The
+gradient of a push is a pop and vice versa, so higher-order gradients need no other ops. Graphs of TensorFlow 2 also use
+lists by index, instead of tensor arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ELEMENT = "element_dtype: type"
 
 
 def _element(ctx: ShapeContext) -> Dims:
-    """The static shape of an element; a scalar -1 says nothing about it."""
+    """Return the static shape of an element; the scalar -1 stands for an unknown shape."""
     return None if ctx.dims("element_shape") == () else ctx.partial_shape("element_shape")
 
 
@@ -133,7 +133,7 @@ define_op(
     rows=row_lists.list_of_rows(0),
     traits=opaque(),
 )
-# Of a list's middle. TensorFlow has no such ops; ONNX has, of its sequences.
+# Insertion and removal in the middle. TensorFlow has no such ops; ONNX has them for its sequences.
 define_op(
     "_TensorListInsert",
     f"{_LIST}, index: int32, item: element_dtype",
@@ -156,24 +156,24 @@ not_differentiable("EmptyTensorList", "TensorListReserve", "TensorListLength", "
 
 
 def empty_list(dtype: DType) -> Tensor:
-    """A list of no tensors."""
+    """Return an empty list."""
     return make("EmptyTensorList", _any_shape(), constant(-1), element_dtype=dtype)
 
 
 def push(items: Tensor, tensor: Tensor) -> Tensor:
-    """The list with one more tensor."""
+    """Return the list with one more tensor."""
     return make("TensorListPushBack", items, tensor)
 
 
 def pop(items: Tensor, dtype: DType, dims: Dims = None) -> tuple[Tensor, Tensor]:
-    """The list without the tensor that was pushed last, and that tensor."""
+    """Return the list without the tensor that was pushed last, and that tensor."""
     rest, last = make_list("TensorListPopBack", items, _any_shape(), element_dtype=dtype)
     last.set_shape(dims)
     return rest, last
 
 
 def joined(items: Tensor, dtype: DType, dims: Dims = None) -> Tensor:
-    """All tensors of the list, joined along their first axis. They have the static shape `dims`."""
+    """Return all tensors of the list, joined along their first axis. They have the static shape `dims`."""
     rest = None if dims is None else dims[1:]
     sizes = [] if rest is None else [d for d in rest if d is not None]
     shape = constant([-1, *sizes]) if rest is not None and len(sizes) == len(rest) else _any_shape()
@@ -184,7 +184,7 @@ def joined(items: Tensor, dtype: DType, dims: Dims = None) -> Tensor:
 
 
 def hole(dtype: DType) -> Tensor:
-    """What is pushed for a tensor of a branch that was not taken; nobody ever reads it."""
+    """Return a placeholder to push for a tensor of a branch that was not taken; its value is never read."""
     return make("_Hole", dtype=dtype)
 
 

@@ -1,1 +1,1 @@
-"""Ops that make batches of what concurrent steps bring."""
+"""Ops that batch the inputs of concurrent steps."""

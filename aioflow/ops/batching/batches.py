@@ -1,4 +1,7 @@
-"""Batches that one step carries: it gets the rows of all, and the others nothing until they are given their own."""
+"""Batches that one step carries: it receives the rows of all steps.
+
+The other steps receive empty tensors, and each gets its own results from `Unbatch`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,11 @@ QUEUE = [
 
 
 def some_rows(dims: Dims) -> Dims:
-    """The shape with another number of rows, nobody knows which. Raises InvalidArgumentError for a scalar."""
+    """Return the shape with an unknown number of rows.
+
+    Raises:
+        InvalidArgumentError: the shape is that of a scalar.
+    """
     if dims is not None and not dims:
         raise InvalidArgumentError("a batch is made of rows", expected="rank >= 1", actual=format_dims(dims))
     return None if dims is None else (None, *dims[1:])

@@ -1,4 +1,4 @@
-"""Functions whose calls, in steps that run at the same time, are one run of the function on the rows of all."""
+"""Functions that merge the calls of concurrent steps into one run on the rows of all."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ define_op(
 
 @expander("BatchFunction")
 def _load(op: Operation) -> None:
-    """It stays as it is, since it is run for several steps at once; the function is made, if it is not yet."""
+    """Ensure that the function is loaded and returns the declared dtypes."""
+    # The node is not replaced by the function's body, because one run of the function serves several steps.
     function = called(op, "f", op.inputs)
     given, wanted = [tensor.dtype.name for tensor in function.outputs], [dtype.name for dtype in op.attrs["Tout"]]
     if given != wanted:
@@ -68,8 +69,9 @@ def nondifferentiable_batch_function(
     autograph: bool = True,
     enable_large_batch_splitting: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: calls of the function in steps that run at the same time, of any session of a worker, are one run of
-    it on the rows of all.
+    """Return a decorator that merges calls of a function in concurrent steps into one run on the rows of all.
+
+    The steps may be of any session of a worker.
 
         @aioflow.nondifferentiable_batch_function(1, 64, 2000)
         def layer(x):  # [rows, 784], of several steps
@@ -77,25 +79,26 @@ def nondifferentiable_batch_function(
 
         y = layer(image)  # [rows, 10], of this one
 
-    Each call makes a node and traces the function, whose arguments are tensors with the same number of rows along
-    axis 0, and so are its results. Which rows are a caller's own it cannot know. What it reads from outside is not
-    batched: steps share a run where that is the same for them. A run belongs to no step: one that is cancelled harms
-    no other, and rows that make a run fail are found by halving the batch, unless the function changes something.
+    Each call makes a node and traces the function. Its arguments are tensors with the same number of rows along axis 0,
+    and so are its results. The function cannot tell which rows belong to which caller. Values that it captures from
+    outside are not batched: steps share a run only if those values are the same. A run belongs to no single step, so
+    canceling a step does not affect the others. Rows that make a run fail are found by halving the batch, unless the
+    function changes state.
 
     Args:
-        num_batch_threads: How many runs there may be at once.
-        max_batch_size: Rows of a run, and the most that a step may bring.
+        num_batch_threads: Number of concurrent runs.
+        max_batch_size: Maximum number of rows of a run, and of a step.
         batch_timeout_micros: Microseconds that a step waits for others while a batch is not full.
-        allowed_batch_sizes: Rows that a run may have, rising to `max_batch_size`; one between is filled up by repeating
-            its last row.
-        max_enqueued_batches: Full batches that may wait.
+        allowed_batch_sizes: Numbers of rows that a run may have, rising to `max_batch_size`. A batch of another size is
+            padded to the next one by repeating its last row.
+        max_enqueued_batches: Number of full batches that may wait.
         autograph: Accepted for published code.
-        enable_large_batch_splitting: Whether a step's rows may be cut into several runs, where the last of
+        enable_large_batch_splitting: Whether a step's rows may be split into several runs, if the last of
             `allowed_batch_sizes` is less than `max_batch_size`.
 
     Raises, in a run:
         InvalidArgumentError: the arguments have different numbers of rows, or too many.
-        ResourceExhaustedError: too much is waiting already.
+        ResourceExhaustedError: the queue is full.
     """
     check_whole(max_batch_size, "max_batch_size", 1)
 

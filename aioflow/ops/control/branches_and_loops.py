@@ -1,4 +1,4 @@
-"""`cond`, `case`, `switch_case` and `while_loop`, as TensorFlow 1 builds them: out of Switch, Merge and loop frames."""
+"""`cond`, `case`, `switch_case` and `while_loop`, built as in TensorFlow 1 from Switch, Merge and loop frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["case", "cond", "switch_case", "while_loop"]
 
 
-# What a branch or the body of a loop gives for one tensor. (A node stands for a tensor that is made after it.)
+# One result of a branch or a loop body. (A node stands for a tensor that is computed after it.)
 _Leaf: TypeAlias = Tensor | SupportsTensor | Operation | np.ndarray[Any, Any] | np.generic | complex | str | bytes
 _Composite = TypeVar("_Composite", "SparseTensor", "IndexedSlices", "TensorArray")
 _F = TypeVar("_F")
@@ -109,20 +109,23 @@ def cond(
     fn1: Callable[[], Any] | None = None,
     fn2: Callable[[], Any] | None = None,
 ) -> Any:
-    """What `true_fn` makes if `pred` holds, otherwise what `false_fn` makes. Only that side's nodes run.
+    """Return the results of `true_fn` if `pred` holds, otherwise those of `false_fn`. Only that branch's nodes run.
 
-    Nodes that were made before are not part of a side: they run in either case.
+    Nodes made before the call belong to no branch: they run in either case.
 
     Args:
         pred: A bool scalar tensor.
-        true_fn, false_fn: Make tensors, or nested lists, tuples and dicts of them, of the same structure and dtypes.
-        strict: Return a list or tuple (a named one, too) of one tensor as such, and not the tensor.
-        fn1, fn2: Older names of `true_fn` and `false_fn`.
+        true_fn: Makes tensors, or nested lists, tuples and dicts of them.
+        false_fn: Makes results of the same structure and dtypes.
+        strict: Whether a list or tuple (a named one, too) of one tensor is returned as such, and not as the tensor.
+        name: Name scope of the nodes.
+        fn1: Old name of `true_fn`.
+        fn2: Old name of `false_fn`.
 
     Raises:
         DTypeError: `pred` is a Python bool, or not bool; a function is not callable; the two make different
             structures or dtypes. (Indices of slices of int32 and int64 become int64.)
-        InvalidArgumentError: a function makes nothing.
+        InvalidArgumentError: a function returns nothing.
     """
     if_true, if_false = (_callable(a, b) for a, b in ((true_fn, fn1), (false_fn, fn2)))
     if isinstance(pred, bool):
@@ -153,7 +156,7 @@ def _callable(function: Any, older: Any) -> Callable[[], Any]:
 
 
 def _branch(context: CondContext, function: Callable[[], Any], what: str, strict: bool) -> Any:
-    """What the function makes inside the context: a structure of tensors and tensor arrays."""
+    """Call the function inside the context. Return its results, a structure of tensors and tensor arrays."""
     with context.opened():
         made = function()
         if made is None:
@@ -166,12 +169,12 @@ def _branch(context: CondContext, function: Callable[[], Any], what: str, strict
 
 
 def _unpacked(made: Any, strict: bool) -> Any:
-    """The item of a list or tuple of one, unless `strict`."""
+    """Return the item of a list or tuple of length one, unless `strict`; other results as they are."""
     return made[0] if not strict and isinstance(made, list | tuple) and len(made) == 1 else made
 
 
 def _result(context: CondContext, value: Any) -> Any:
-    """One result of a branch. A node stands for the pivot after it."""
+    """Return one result of a branch as a tensor. A node is replaced by a copy of the pivot that waits for it."""
     if isinstance(value, Operation):
         pivot = context.pivot
         source = context.pred if pivot is None else pivot.outputs[0]
@@ -182,7 +185,7 @@ def _result(context: CondContext, value: Any) -> Any:
 
 
 def _widened(context: CondContext, made: Any, other: Any) -> Any:
-    """What a branch made, the indices of its slices int64 where those of the other branch are."""
+    """Return the results of a branch, with int32 indices of slices cast to int64 if the other branch's are int64."""
     if isinstance(made, IndexedSlices):
         if (made.indices.dtype, other.indices.dtype) != (dtypes.int32, dtypes.int64) or made.dense_shape is not None:
             return made
@@ -235,16 +238,17 @@ def case(
     strict: bool = False,
     name: str = "case",
 ) -> Any:
-    """What the function of the first predicate that holds makes.
+    """Return the results of the function of the first predicate that holds.
 
     Args:
         pred_fn_pairs: Pairs of a bool scalar tensor and a function, or a dict of them.
-        default: The function where no predicate holds; without one the step fails then.
-        exclusive: Fail the step where more than one holds.
-        strict: As in `cond`.
+        default: The function to use if no predicate holds; without it the step fails in that case.
+        exclusive: Whether the step fails if more than one predicate holds.
+        strict: See `cond`.
+        name: Name scope of the nodes.
 
     Raises:
-        DTypeError, InvalidArgumentError: the pairs are malformed, or as in `cond`.
+        DTypeError, InvalidArgumentError: the pairs are malformed, or an error of `cond` occurs.
     """
     pairs = _pairs(pred_fn_pairs)
     graph = pairs[0][0].graph
@@ -281,7 +285,7 @@ def _pairs(pairs: Any) -> list[tuple[Tensor, Callable[[], Any]]]:
 
 
 def _checked(pred: Tensor, function: Callable[[], Any], predicates: list[Tensor]) -> Any:
-    """The last case, where its predicate must hold because there is no default."""
+    """Build the last case, whose predicate must hold because there is no default."""
     message = convert_to_tensor(b"none of the conditions of case holds: ")
     check = Assert(pred, [message, *predicates], summarize=len(predicates))
     with pred.graph.control_dependencies([check]):
@@ -322,15 +326,16 @@ def switch_case(
 def switch_case(
     branch_index: TensorLike, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
 ) -> Any:
-    """What the function of that index makes.
+    """Return the results of the function of that index.
 
     Args:
         branch_index: An int32 scalar.
         branch_fns: A list of functions, a dict from index to function, or a list of such pairs.
-        default: The function for every other index; the one of the highest index if not given.
+        default: The function for every other index; if not given, the function of the highest index.
+        name: Name scope of the nodes.
 
     Raises:
-        DTypeError, InvalidArgumentError: the functions are malformed, or as in `cond`.
+        DTypeError, InvalidArgumentError: the functions are malformed, or an error of `cond` occurs.
     """
     branches = _numbered(branch_fns)
     graph = graph_of([branch_index])
@@ -437,24 +442,26 @@ def while_loop(
 ) -> Any:
     """Run `body` as long as `cond` holds.
 
-    Iterations overlap where the data allows. What is made before the loop and read inside runs once, before it.
+    Iterations overlap where the data allows. Nodes made before the loop and read inside run once, before it.
 
     Args:
-        cond, body: Take the loop variables; `cond` makes a bool scalar, `body` new values, of the same structure.
+        cond: A function of the loop variables that returns a bool scalar.
+        body: A function of the loop variables that returns their new values, in the same structure.
         loop_vars: A list, tuple or other structure of tensors, tensor arrays and values to start from.
         shape_invariants: For each loop variable (same structure) a static shape that holds in all iterations; by
-            default the one that it starts with.
-        parallel_iterations: How many iterations may be under way at once.
-        back_prop: Let gradients flow through the loop. It keeps what they need only where a step asks for them.
-        swap_memory: What is kept for gradients may move to host memory; on the CPU it is there already.
-        maximum_iterations: Stop after this many in any case.
-        return_same_structure: Return a structure like `loop_vars` even where there is one loop variable only.
+            default the static shape of its start value.
+        parallel_iterations: Maximum number of iterations in progress at once.
+        back_prop: Whether gradients flow through the loop. A step keeps the values for them only if it needs them.
+        swap_memory: Whether values kept for gradients may move to host memory; on the CPU they are there already.
+        name: Name scope of the nodes.
+        maximum_iterations: Upper bound of the number of iterations.
+        return_same_structure: Whether a single loop variable is returned in a structure like `loop_vars`, too.
 
     Returns:
         The values of the loop variables when `cond` no longer holds.
 
     Raises:
-        DTypeError: `cond` or `body` are not callable, or a dtype changes.
+        DTypeError: `cond` or `body` is not callable, or a dtype changes.
         InvalidArgumentError: there are no loop variables, the structures differ, or a static shape changes.
     """
     for what in (cond, body):

@@ -1,8 +1,8 @@
-"""The branch or loop that is being built, and how values from outside get into it.
+"""The branch or loop under construction, and the paths by which outside values reach it.
 
-A node that is made inside reads inside: what it reads from outside comes through a `Switch` into a branch, through an
-`Enter` into a loop, one for each tensor. A node that would wait for nothing inside waits for the *pivot*, the node that
-is alive just where the branch is taken or the body runs.
+A node made inside reads only tensors inside. An outside tensor enters a branch through a `Switch` and a loop through
+an `Enter`, one per tensor. A node that would depend on nothing inside waits for the *pivot*, the node that is alive
+exactly when the branch is taken or the body runs.
 """
 
 from __future__ import annotations
@@ -24,42 +24,48 @@ __all__ = ["CondContext", "ControlFlowContext", "Copies", "LoopVariable", "While
 
 
 def current_context(graph: Graph) -> ControlFlowContext | None:
-    """The innermost branch or loop that is being built here, or None."""
+    """Return the innermost branch or loop under construction, or None."""
     found: Any = scopes.current_scope(graph).context
     return found  # type: ignore[no-any-return]  # the only implementation of the protocol
 
 
 def placed(graph: Graph, context: ControlFlowContext | None, name: str = "") -> AbstractContextManager[Any]:
-    """A block whose new nodes are in that branch or loop (None: at the top), under that name, and inherit no more."""
+    """Return a block whose new nodes are in that branch or loop (None: at the top), under that name.
+
+    The nodes inherit no control dependencies, devices or colocation from around the block.
+    """
 
     return scopes.enter_scope(graph, lambda outer: outer.bare(context)._replace(name=name or outer.name))
 
 
 class Copies(Protocol):
-    """What stands for what in a copy of the nodes that a context is about. What is not copied stands for itself."""
+    """A mapping from originals to their copies, used while nodes with contexts are copied.
+
+    An item that is not copied maps to itself.
+    """
 
     def name(self, name: str) -> str:
-        """What stands for a name, in the name scope that the copy is made under."""
+        """Return the name in the name scope that the copy is made under."""
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor."""
+        """Return the copy of a tensor."""
 
     def operation(self, op: Operation) -> Operation:
-        """What stands for a node."""
+        """Return the copy of a node."""
 
     def context(self, context: Any) -> Any:
-        """What stands for a branch or a loop, or for None."""
+        """Return the copy of a branch or a loop, or None for None."""
 
     def variable(self, variable: LoopVariable) -> LoopVariable:
-        """What stands for a variable of a loop."""
+        """Return the copy of a loop variable."""
 
 
 class ControlFlowContext:
     """A branch or a loop.
 
     Attributes:
-        outer: The one around it, None at the top.
-        pivot: What nodes without inputs wait for.
+        outer: The enclosing context, None at the top.
+        pivot: The node that nodes without inputs wait for.
     """
 
     is_loop = False
@@ -72,14 +78,15 @@ class ControlFlowContext:
         self._gates: dict[Operation, Operation] = {}
 
     def opened(self) -> AbstractContextManager[Any]:
-        """A block whose new nodes are inside.
+        """Return a block whose new nodes are inside.
 
-        What control dependencies around the block ask for, the nodes inside wait for by way of the pivot.
+        Control dependencies around the block apply to the nodes inside through the pivot.
         """
         inside = scopes.Controller(())
 
         def inner(outer: scopes.Scope) -> scopes.Scope:
-            waiting = (inside,) if outer.controllers else ()  # so that variables are still read afresh
+            # An open control-dependency block, even an empty one, makes each read of a variable a node of its own.
+            waiting = (inside,) if outer.controllers else ()
             return outer._replace(context=self, controllers=waiting, colocation=(), colocated_device="")
 
         return scopes.enter_scope(self.graph, inner)
@@ -89,48 +96,52 @@ class ControlFlowContext:
     def admit(
         self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
     ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
-        """What a new node inside really reads and waits for."""
+        """Return the inputs and control inputs of a new node inside, each brought inside."""
         if op_type == "Exit":
             return inputs, control
         read = tuple(self.capture(t, name) for t in inputs)
         waited = tuple(dict.fromkeys(self._capture_control(c, name) for c in control))
         if self.pivot is not None and self._is_loose([t.op for t in read], waited):
+            # Without this edge the node would run even if the branch is not taken.
             waited = (*waited, self.pivot)
         return read, waited
 
     def stand_in(self, op_type: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Tensor | None:
-        """What such a node would give, if that can be had without it; otherwise None. Gradients of loops do it."""
+        """Return a replacement for the output of such a node, or None if the node is needed.
+
+        Contexts of loop gradients override this.
+        """
         return None if self.outer is None else self.outer.stand_in(op_type, inputs, attrs)
 
     def check_readable(self, source: Operation) -> None:
-        """Nodes at the top may read what is in a branch, which may be dead, but not what is in a loop."""
+        """Raise an error if `source` is in a loop: nodes at the top may read a branch, whose values may be dead."""
         context: ControlFlowContext | None = self
         while context is not None:
             if context.is_loop:
                 raise self._unreadable(source)
             context = context.outer
 
-    # -- copies of what is inside --------------------------------------------------------------------------------------
+    # -- copying -------------------------------------------------------------------------------------------------------
 
     def begin_copy(self, made: Any, copies: Copies) -> None:
-        """Tell the copy, a shallow one of this, what the nodes inside need when they are copied: where it is."""
+        """Set the place of `made`, a shallow copy of this context, before the nodes inside are copied."""
         made.outer = copies.context(self.outer)
         made.pivot = None
         made._captured, made._gates = {}, {}
 
     def end_copy(self, made: Any, copies: Copies) -> None:
-        """Tell the copy about the nodes, which are all there. Where this has grown since the last time, about more."""
+        """Set the nodes of the copy when all are copied. Call again after this context has grown."""
         made.pivot = None if self.pivot is None else copies.operation(self.pivot)
         made._captured.update((copies.tensor(t), copies.tensor(inside)) for t, inside in self._captured.items())
         made._gates.update((copies.operation(op), copies.operation(gate)) for op, gate in self._gates.items())
 
-    # -- bringing things inside --------------------------------------------------------------------------------------
+    # -- capturing ---------------------------------------------------------------------------------------------------
 
     def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
-        """The tensor as it is to be read inside.
+        """Return the tensor to read inside in the place of `tensor`.
 
         Raises:
-            InvalidArgumentError: it is inside a loop that is not open here.
+            InvalidArgumentError: `tensor` is inside a loop that is not open here.
         """
         if self.holds(tensor.op):
             return tensor
@@ -166,7 +177,7 @@ class ControlFlowContext:
         raise NotImplementedError
 
     def holds(self, op: Operation) -> bool:
-        """Whether the outputs of `op` are inside, at any depth of branches."""
+        """Return whether the outputs of `op` are inside, at any depth of branches."""
         context = op.control_flow_context
         crossed = False
         while context is not None and context is not self:
@@ -191,9 +202,9 @@ class CondContext(ControlFlowContext):
 
     Attributes:
         pred: The predicate, outside.
-        branch: 0 or 1: which output of each Switch is this side's.
+        branch: Index of this branch's output of each Switch: 0 or 1.
         other: The other branch.
-        forward: Where this branch holds gradients of nodes of another branch: that one.
+        forward: The branch whose gradients are in this one, or None.
     """
 
     other: CondContext
@@ -207,20 +218,21 @@ class CondContext(ControlFlowContext):
 
     @classmethod
     def pair(cls, pred: Tensor, pivots: Sequence[Operation]) -> tuple[CondContext, CondContext]:
-        """The two branches of a new cond: that for false and that for true."""
+        """Return the two branches of a new cond: the one for false and the one for true."""
         sides = cls(pred, pivots[0], 0), cls(pred, pivots[1], 1)
         sides[0].other, sides[1].other = sides[1], sides[0]
         return sides
 
     def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
-        """The tensor as it is to be read inside. What the branch that is differentiated made is alive here, too."""
+        """Return the tensor to read inside. Tensors of the branch that is differentiated are alive here, too."""
         forward = self.forward
+        # Both branches have the same predicate, and no frame lies between them: no Switch is needed.
         if forward is not None and enclosing_loop(forward) is enclosing_loop(self) and forward.holds(tensor.op):
             return tensor
         return super().capture(tensor, reader)
 
     def receive(self, outside: Tensor, dims: Dims) -> Tensor:
-        """The tensor inside, where it has the static shape `dims`, whatever it has in the other branch."""
+        """Bring `outside` inside with the static shape `dims`, which may differ in the other branch."""
         with placed(self.graph, self.outer):
             specs = [(outside.dtype, dims)] * 2
             op = self.graph.create_op("Switch", [outside, self.pred], {"T": outside.dtype}, specs, name="Switch")
@@ -228,13 +240,13 @@ class CondContext(ControlFlowContext):
         return op.outputs[self.branch]
 
     def begin_copy(self, made: Any, copies: Copies) -> None:
-        """Besides what every context has, its other side, and what it is the gradient of."""
+        """Extend the copy by the other branch and by the branch that this one has the gradients of."""
         super().begin_copy(made, copies)
         made.other = copies.context(self.other)
         made.forward = copies.context(self.forward)
 
     def end_copy(self, made: Any, copies: Copies) -> None:
-        """Besides what every context has, the predicate."""
+        """Extend the copy by the predicate."""
         super().end_copy(made, copies)
         made.pred = copies.tensor(self.pred)
 
@@ -242,7 +254,7 @@ class CondContext(ControlFlowContext):
         return make_list("Switch", outside, self.pred)[self.branch]
 
     def _capture_control(self, op: Operation, reader: str) -> Operation:
-        """A branch is in the frame of what is around it, so a node inside may wait for one outside directly."""
+        """Return the node to wait for inside: `op` itself, because a branch is in the frame of its surroundings."""
         if self.holds(op):
             return op
         if self.outer is not None:
@@ -257,12 +269,15 @@ class CondContext(ControlFlowContext):
 
 @dataclass(slots=True, eq=False)
 class LoopVariable:
-    """A value that a loop carries from one iteration to the next, where it is to be found.
+    """A value that a loop carries from one iteration to the next.
 
     Attributes:
-        enter: Before the first iteration. merge: At the start of each. inside: In the body. leaving: When the
-            predicate is false. exit: After the loop.
-        following: What the body made of it.
+        enter: The value before the first iteration.
+        merge: The value at the start of each iteration.
+        inside: The value in the body.
+        leaving: The value when the predicate is false.
+        exit: The value after the loop.
+        following: The new value that the body computes.
     """
 
     enter: Tensor
@@ -276,7 +291,7 @@ class LoopVariable:
         self.enter = enter
 
     def copied(self, copies: Copies) -> LoopVariable:
-        """What stands for it in a copy of the loop, which is complete."""
+        """Return the variable of a complete copy of the loop."""
         made = LoopVariable(copies.tensor(self.enter))
         made.merge, made.inside = copies.tensor(self.merge), copies.tensor(self.inside)
         made.leaving, made.exit = copies.tensor(self.leaving), copies.tensor(self.exit)
@@ -288,12 +303,12 @@ class WhileContext(ControlFlowContext):
     """A while loop.
 
     Attributes:
-        name: Of the frame.
-        parallel_iterations: How many iterations may be under way at once.
-        maximum_iterations: An upper bound, or None; the first variable counts iterations then.
-        variables: What it carries, in order.
-        invariants: What it reads from outside, as it is inside.
-        condition: The LoopCond.
+        name: Name of the frame.
+        parallel_iterations: Maximum number of iterations in progress at once.
+        maximum_iterations: An upper bound, or None. If it is set, the first variable counts iterations.
+        variables: The loop variables, in order.
+        invariants: The outside tensors that the loop reads, as they are inside.
+        condition: The output of the LoopCond.
     """
 
     is_loop = True
@@ -319,17 +334,17 @@ class WhileContext(ControlFlowContext):
         self._count: Tensor | None = None
         self._stacks: dict[Tensor, Tensor] = {}
 
-    # -- copies of what is inside --------------------------------------------------------------------------------------
+    # -- copying -------------------------------------------------------------------------------------------------------
 
     def begin_copy(self, made: Any, copies: Copies) -> None:
-        """Besides what every context has: a copy of a loop is a loop of its own."""
+        """Give the copy a name of its own and no variables yet: a copy of a loop is a separate loop."""
         super().begin_copy(made, copies)
         made.name = copies.name(self.name)
         made.variables, made.invariants = [], []
         made._count, made._stacks = None, {}
 
     def end_copy(self, made: Any, copies: Copies) -> None:
-        """Besides what every context has, what it carries, reads and keeps for its gradient."""
+        """Extend the copy by the loop variables, the invariants and the values kept for gradients."""
         super().end_copy(made, copies)
         made.condition = copies.tensor(self.condition)
         if self.maximum_iterations is not None:
@@ -343,9 +358,10 @@ class WhileContext(ControlFlowContext):
     # -- building ----------------------------------------------------------------------------------------------------
 
     def begin(self, starts: Sequence[Tensor], shapes: Sequence[Dims]) -> list[LoopVariable]:
-        """The variables, up to where the predicate reads them. To be called outside."""
+        """Make the variables up to the Merge that the predicate reads. Call outside of the loop."""
         made = [LoopVariable(self._enter(t, False, dims)) for t, dims in zip(starts, shapes, strict=True)]
         with self.opened():
+            # The second input of a Merge is a placeholder at first: `close` replaces it by the back edge.
             for variable in made:
                 variable.merge = make_list("Merge", [variable.enter] * 2)[0]
         self.pivot = made[0].merge.op
@@ -353,7 +369,7 @@ class WhileContext(ControlFlowContext):
         return made
 
     def decide(self, wanted: Tensor) -> None:
-        """Run the body as long as `wanted` holds. To be called inside."""
+        """Run the body as long as `wanted` holds. Call inside the loop."""
         self.condition = make("LoopCond", wanted, name="LoopCond")
         switches = [make_list("Switch", v.merge, self.condition) for v in self.variables]
         for variable, switch in zip(self.variables, switches, strict=True):
@@ -365,21 +381,21 @@ class WhileContext(ControlFlowContext):
         variable.inside = identity(inside)
 
     def close(self, variable: LoopVariable, following: Tensor) -> None:
-        """Carry `following` to the next iteration. To be called inside."""
+        """Carry `following` to the next iteration. Call inside the loop."""
         variable.following = following
         variable.merge.op.update_input(1, make("NextIteration", following))
 
     def leave(self, variables: Sequence[LoopVariable]) -> None:
-        """The values after the loop. To be called outside."""
-        # What a block around the loop waits for is of another frame than an Exit is. The Enters wait for it.
+        """Make the values after the loop. Call outside of the loop."""
+        # Control inputs of a block around the loop are of another frame than an Exit. The Enters wait for them.
         with scopes.enter_scope(self.graph, lambda outer: outer._replace(controllers=())):
             for variable in variables:
                 variable.exit = make("Exit", variable.leaving, name="Exit")
 
     def carry(self, start: Tensor, step: Callable[[Tensor], Tensor]) -> LoopVariable:
-        """One variable more, of a loop whose predicate is known: it starts as `start`, and `step` goes on from there.
+        """Add a variable to a loop whose predicate is known: it starts as `start`, and `step` computes each next value.
 
-        The loop may be complete, and have been run; to who does not need the new variable, nothing changes.
+        The loop may be complete and may have been run. Steps that do not need the new variable are not affected.
         """
         with self.outside():
             variable = LoopVariable(self._enter(start, False, start.dims))
@@ -393,11 +409,11 @@ class WhileContext(ControlFlowContext):
         return variable
 
     def outside(self) -> AbstractContextManager[Any]:
-        """A block whose new nodes are where the loop is, under its name."""
+        """Return a block whose new nodes are in the context of the loop itself, under the loop's name."""
         return placed(self.graph, self.outer, self.name)
 
     def _enter(self, outside: Tensor, is_constant: bool, dims: Dims) -> Tensor:
-        """A new Enter, made among the nodes outside."""
+        """Return the output of a new Enter, a node that is made among the nodes outside."""
         attrs = {
             "T": outside.dtype,
             "frame_name": self.name,
@@ -416,7 +432,10 @@ class WhileContext(ControlFlowContext):
         return invariant
 
     def _capture_control(self, op: Operation, reader: str) -> Operation:
-        """No edge may lead into a frame but through an Enter: so a value that is made after `op` does."""
+        """Return the node to wait for inside.
+
+        No edge may lead into a frame except through an Enter, so a constant that is made after `op` enters the loop.
+        """
         if self.holds(op):
             return op
         gate = self._gates.get(op)
@@ -427,16 +446,19 @@ class WhileContext(ControlFlowContext):
         return gate
 
     def _is_loose(self, sources: list[Operation], waited: Iterable[Operation]) -> bool:
-        """Whether a node would run once more than the body does: it depends on nothing but loop invariants."""
+        """Return whether a node depends on loop invariants only, and so would run once more than the body."""
         return all(
             op.type == "Enter" and op.attrs["is_constant"] and op.control_flow_context is self
             for op in (*sources, *waited)
         )
 
-    # -- what its gradient needs ---------------------------------------------------------------------------------------
+    # -- for the gradient ----------------------------------------------------------------------------------------------
 
     def trip_count(self) -> Tensor:
-        """How many times the body ran: an int32 scalar, or what `maximum_iterations` is, after the loop."""
+        """Return the number of runs of the body, after the loop.
+
+        It is an int32 scalar, or has the dtype of `maximum_iterations`.
+        """
         if self._count is None:
             if self.maximum_iterations is not None:
                 self._count = self.variables[0].exit
@@ -447,7 +469,7 @@ class WhileContext(ControlFlowContext):
         return self._count
 
     def stack(self, tensor: Tensor) -> Tensor:
-        """A list of what a tensor of the body was in each iteration, after the loop."""
+        """Return a list, after the loop, of the values that a tensor of the body had in each iteration."""
         if tensor not in self._stacks:
             with self.outside():
                 empty = empty_list(tensor.dtype)
@@ -455,7 +477,7 @@ class WhileContext(ControlFlowContext):
         return self._stacks[tensor]
 
     def _always_alive(self, tensor: Tensor) -> Tensor:
-        """The tensor, or where the branch that it is in was not taken, a hole."""
+        """Return the tensor, or a hole in an iteration that did not take the tensor's branch."""
         branch = tensor.op.control_flow_context
         while branch is not self:
             with placed(self.graph, branch.outer):
@@ -466,7 +488,7 @@ class WhileContext(ControlFlowContext):
 
 
 def enclosing_loop(context: ControlFlowContext | None) -> ControlFlowContext | None:
-    """The innermost loop that the context is in, itself if it is one; None at the top."""
+    """Return the innermost loop that the context is in, or the context itself if it is a loop; None at the top."""
     while context is not None and not context.is_loop:
         context = context.outer
     return context

@@ -1,4 +1,4 @@
-"""Critical sections: what runs in one runs alone, in this step and in all other steps that use it."""
+"""Critical sections: parts of the graph that run one at a time, across all steps that use the section."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EXECUTIONS: Final = "__critical_section_executions"
 
 @dataclass(frozen=True)
 class _Execution:
-    """One `execute`: of which section, and what resources its nodes use."""
+    """One `execute`: its section, and the resources that its nodes use."""
 
     handle: Tensor
     resources: frozenset[Tensor]
@@ -46,12 +46,13 @@ class _Execution:
 
 
 class CriticalSection:
-    """A lock around a part of the graph. Those who want it are served in the order in which they came.
+    """A lock around a part of the graph. Waiters acquire it in first-come, first-served order.
 
-    The lock is taken when a node of the part is about to run, and given back when its results are there, or else at the
-    end of the step, however that comes about.
+    The lock is acquired when a node of the part is about to run. It is released when the results are computed, or at
+    the latest when the step ends, for whatever reason.
 
     Args:
+        name: Name of the section.
         shared_name: Sections with the same name, in any session of a worker, are the same.
     """
 
@@ -85,13 +86,14 @@ class CriticalSection:
     ) -> Any: ...
 
     def execute(self, fn: Callable[[], Any], exclusive_resource_access: bool = True, name: str | None = None) -> Any:
-        """What `fn` makes, each time computed while nothing else is in the section.
+        """Return the results of `fn`, computed while no other execution is in the section.
 
         Args:
-            fn: Makes tensors and nodes, or nested lists, tuples and dicts of them. Of what it makes, that runs which
-                its results need.
-            exclusive_resource_access: Refuse other sections that use a variable which `fn` uses, since two locks around
-                one variable protect nothing.
+            fn: Makes tensors and nodes, or nested lists, tuples and dicts of them. Only the nodes that the results need
+                are run.
+            exclusive_resource_access: Whether other sections must not use a variable that `fn` uses, since two locks
+                around one variable protect nothing.
+            name: Name scope of the nodes.
 
         Raises:
             InvalidArgumentError: `fn` enters this section itself, or uses resources that belong to another one.
@@ -107,6 +109,7 @@ class CriticalSection:
                 results = [None if leaf is None else _again(leaf) for leaf in nest.flatten(made)]
             with graph.control_dependencies([r for r in results if r is not None]):
                 freed = make_op("ConsumeMutexLock", lock)
+            # Readers outside may see the results only after the lock is released, so they get copies that wait for it.
             with graph.control_dependencies([freed]):
                 return nest.pack(made, [freed if r is None else _again(r) for r in results])
 
@@ -132,7 +135,7 @@ class CriticalSection:
 
 
 def _origin(handle: Tensor) -> Tensor:
-    """Where a handle comes from, seen through loops and branches."""
+    """Follow a handle back through loops and branches to the tensor that it comes from."""
     while handle.op.type in ("Enter", "Switch", "Identity"):
         handle = handle.op.inputs[0]
     return handle

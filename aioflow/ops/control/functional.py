@@ -65,17 +65,21 @@ def map_fn(
     name: str | None = None,
     fn_output_signature: Any = None,
 ) -> Any:
-    """`fn` of each row of `elems`, stacked.
+    """Apply `fn` to each row of `elems`, and stack the results.
 
     Args:
-        fn: Takes a row, in the structure of `elems`; returns a tensor or a structure of them.
+        fn: A function of a row, in the structure of `elems`, that returns a tensor or a structure of them.
         elems: A tensor or a structure of tensors of the same first dimension.
-        dtype: Dtypes of the results, in their structure; needed where they are not those of `elems`.
+        dtype: Dtypes of the results, in their structure; required if they are not those of `elems`.
+        parallel_iterations: Maximum number of rows in progress at once; 10 if not given.
+        back_prop: See `while_loop`.
+        swap_memory: See `while_loop`.
+        infer_shape: Whether all results are of one shape, so that it is known statically.
+        name: Name scope of the nodes.
         fn_output_signature: A newer name of `dtype`.
-        infer_shape: All results are of one shape, so that it is known statically.
 
     Raises:
-        DTypeError, InvalidArgumentError: `fn` does not return what `dtype` says.
+        DTypeError, InvalidArgumentError: the results of `fn` do not match `dtype`.
     """
     _check_function(fn)
     wanted = dtype if fn_output_signature is None else fn_output_signature
@@ -137,7 +141,7 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """`fn(…fn(fn(initializer, elems[0]), elems[1])…)`; without an initializer it starts from the first row."""
+    """Return `fn(…fn(fn(initializer, elems[0]), elems[1])…)`; without an initializer, start from the first row."""
     options = {"parallel_iterations": parallel_iterations, "back_prop": back_prop, "swap_memory": swap_memory}
     return _fold(fn, elems, initializer, options, name or "foldl", backwards=False)
 
@@ -175,7 +179,7 @@ def foldr(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """As `foldl`, from the last row to the first."""
+    """Fold like `foldl`, but from the last row to the first."""
     options = {"parallel_iterations": parallel_iterations, "back_prop": back_prop, "swap_memory": swap_memory}
     return _fold(fn, elems, initializer, options, name or "foldr", backwards=True)
 
@@ -242,12 +246,19 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """All intermediate results of a fold, stacked.
+    """Stack all intermediate results of a fold.
 
     Args:
-        fn: Takes the result so far and a row; returns the next result, in the structure of `initializer`, or of
-            `elems` where there is none.
-        reverse: Go from the last row to the first; the results keep the order of the rows.
+        fn: A function of the result so far and a row. It returns the next result, in the structure of `initializer`, or
+            of `elems` if there is no initializer.
+        elems: A tensor or a structure of tensors of the same first dimension.
+        initializer: The result to start from; if not given, the first row.
+        parallel_iterations: See `while_loop`.
+        back_prop: See `while_loop`.
+        swap_memory: See `while_loop`.
+        infer_shape: Whether all results are of one shape, so that it is known statically.
+        reverse: Whether to go from the last row to the first; the results keep the order of the rows.
+        name: Name scope of the nodes.
     """
     _check_function(fn)
     rows = _rows(elems)
@@ -308,7 +319,7 @@ def _rows(elems: Any) -> list[Tensor]:
 
 
 def _count(rows: list[Tensor]) -> tuple[Any, int | None]:
-    """How many rows there are: as a tensor or a number, and as far as it is static."""
+    """Return the number of rows, as a tensor and as a number; the number is None if it is not static."""
     sizes: Dims = None
     for tensor in rows:
         if tensor.dims == ():

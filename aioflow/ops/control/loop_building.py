@@ -1,4 +1,4 @@
-"""How `while_loop` is put together: Enter, Merge, LoopCond, Switch, the body, NextIteration and its back edge, Exit."""
+"""The construction of `while_loop`: Enter, Merge, LoopCond, Switch, the body, NextIteration and its back edge, Exit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LoopBuilder", "tensor_of", "with_tensor"]
 
 
 def tensor_of(value: Any, like: Tensor | None = None) -> Tensor:
-    """The tensor that a leaf travels as: of a tensor array its flow, otherwise itself."""
+    """Return the tensor that carries a leaf through the loop: the flow of a tensor array, otherwise the leaf itself."""
     flow = getattr(value, "flow", None)
     if isinstance(flow, Tensor):
         return flow
@@ -26,13 +26,13 @@ def tensor_of(value: Any, like: Tensor | None = None) -> Tensor:
 
 
 def with_tensor(value: Any, tensor: Tensor) -> Any:
-    """The leaf again, as `tensor` carries it."""
+    """Return the leaf with the value that `tensor` carries."""
     with_flow = getattr(value, "with_flow", None)
     return tensor if with_flow is None else with_flow(tensor)
 
 
 class LoopBuilder:
-    """One call of `while_loop`.
+    """The construction of one `while_loop`.
 
     Raises:
         InvalidArgumentError: the shape invariants do not fit the loop variables.
@@ -48,14 +48,14 @@ class LoopBuilder:
         self._context: WhileContext = WhileContext(graph, graph.get_name_scope())
 
     def configure(self, parallel_iterations: int, back_prop: bool, swap_memory: bool) -> None:
-        """Set what the loop remembers about how it is to be run."""
+        """Set the attributes that tell the runtime how to run the loop."""
         self._context.parallel_iterations = parallel_iterations
         self._context.back_prop = back_prop
         self._context.swap_memory = swap_memory
         self._context.maximum_iterations = self._maximum
 
     def build(self, condition: Callable[..., Any], body: Callable[..., Any]) -> Any:
-        """The nodes of the loop; returns its results, in the structure that `body` returns."""
+        """Make the nodes of the loop. Return its results, in the structure that `body` returns."""
         context, starts, shapes = self._context, self._starts, self._invariants
         if self._maximum is not None:
             zero = constant(0, self._maximum.dtype, name="iteration_counter")
@@ -73,7 +73,7 @@ class LoopBuilder:
 
     @property
     def _counters(self) -> int:
-        """How many loop variables come before those of the caller."""
+        """The number of loop variables before those of the caller."""
         return 0 if self._maximum is None else 1
 
     def _packed(self, tensors: Sequence[Tensor]) -> Any:
@@ -98,19 +98,20 @@ class LoopBuilder:
         return make("LogicalAnd", make("Less", merges[0], self._maximum), wanted)
 
     def _body(self, body: Callable[..., Any], inside: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
-        """What the body returns, and as what tensors it travels to the next iteration."""
+        """Call the body. Return its results, and the tensors that carry them to the next iteration."""
         counted = [make("AddV2", inside[0], constant(1, inside[0].dtype))] if self._counters else []
         made = self._call(body, inside)
         if not nest.is_nested(made) or isinstance(made, CompositeTensor):
             made = [made]
         if nest.is_nested(made) and len(self._structure) == 1 and len(made) != 1:
-            made = [made]  # the body of a single nested variable may return it bare
+            # The body of a single nested variable may return it without the list around it.
+            made = [made]
         nest.check_same_structure(self._structure, made, "body does not return the structure of the loop variables")
         results = [tensor_of(v, like) for v, like in zip(nest.flatten(made), self._starts, strict=True)]
         return made, [*counted, *(self._context.capture(t) for t in results)]
 
     def _shapes(self, given: Any) -> list[Dims]:
-        """The static shape of each loop variable in all iterations."""
+        """Return the static shape of each loop variable that holds in all iterations."""
         if given is None:
             starts = iter(self._starts)
             return list(_kept_shapes(self._structure, starts))
@@ -126,7 +127,7 @@ class LoopBuilder:
 
 
 def _check_unchanged(variable: LoopVariable, following: Tensor) -> None:
-    """A loop variable keeps its dtype and static shape."""
+    """Raise an error if the body changes the dtype of a loop variable or widens its static shape."""
     before, origin = variable.merge, following.op
     name = variable.enter.op.inputs[0].name
     if following.dtype is not before.dtype:
@@ -143,7 +144,7 @@ def _check_unchanged(variable: LoopVariable, following: Tensor) -> None:
 
 
 def _no_wider(dims: Dims, bound: Dims) -> bool:
-    """Whether every shape that `dims` allows is one that `bound` allows."""
+    """Return whether `bound` allows every shape that `dims` allows."""
     if bound is None:
         return True
     if dims is None or len(dims) != len(bound):
@@ -152,7 +153,7 @@ def _no_wider(dims: Dims, bound: Dims) -> bool:
 
 
 def _kept_shapes(structure: Any, starts: Iterator[Tensor]) -> Iterator[Dims]:
-    """The shapes of the leaves of `structure`, which begin as `starts`, in a loop without invariants."""
+    """Yield the shapes of the leaves of `structure` in a loop without invariants; `starts` are the initial tensors."""
     if isinstance(structure, CompositeTensor):
         for dims in structure.kept_dims():
             next(starts)
@@ -165,13 +166,14 @@ def _kept_shapes(structure: Any, starts: Iterator[Tensor]) -> Iterator[Dims]:
 
 
 def _shapes_like(structure: Any, shapes: Any) -> list[Dims]:
-    """The parts of `shapes` in the places of the leaves of `structure`: a shape may be a list itself."""
+    """Return the shape for each leaf of `structure`, taken from the same place of `shapes`."""
     if isinstance(structure, CompositeTensor):
         return structure.component_dims(dims_of(shapes))
     if not nest.is_nested(structure):
         if isinstance(shapes, int):
             raise DTypeError("a shape invariant must be a shape", expected="a TensorShape or a list", actual=shapes)
         return [dims_of(shapes)]
+    # `structure` drives the recursion, not `shapes`, because a shape may be a list itself.
     fits = nest.is_nested(shapes) and len(shapes) == len(structure)
     if not fits:
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
-"""The ops that steer values, which the run-time interprets: Switch, Merge, those of loops; and Assert, Print, Abort.
+"""The ops of control flow, which the runtime interprets (Switch, Merge and those of loops), and Assert, Print, Abort.
 
-`Enter` brings a value into a loop's frame, `NextIteration` into the next iteration, `Exit` back to the frame around;
-`Switch` hands it to one side and leaves the other dead, `Merge` takes whichever of its inputs is alive.
+`Enter` brings a value into a loop's frame, `NextIteration` into the next iteration, and `Exit` back to the outer frame.
+`Switch` passes it to one output and makes the other dead. `Merge` returns whichever of its inputs is alive.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _print_grad(op: Operation, grad: Gradient) -> list[Gradient | None]:
 
 @gradient("Switch")
 def _switch_grad(op: Operation, grad_false: Tensor | None, grad_true: Tensor | None) -> list[Tensor | None]:
-    """Of a Switch made by hand. What comes back on the side that was taken; the other side is as dead as its output."""
+    """Merge the gradients of a Switch that was made by hand."""
+    # Only the gradient of the branch that was taken is alive: the other one is dead, as its output was.
     sides = [
         make("ZerosLike", side) if grad is None else convert_to_tensor(grad)
         for side, grad in zip(op.outputs, (grad_false, grad_true), strict=True)
@@ -127,15 +128,16 @@ def _unchanged_grad(op: Operation, grad: Tensor) -> Tensor:
 def Assert(
     condition: TensorLike, data: list[TensorLike], summarize: int | None = None, name: str | None = None
 ) -> Operation:
-    """A node that fails the step unless `condition` holds.
+    """Return a node that fails the step unless `condition` holds.
 
     Args:
         condition: A bool scalar.
         data: Tensors that the error shows.
-        summarize: How many elements of each it shows; 3 if not given, -1 for all.
+        summarize: Number of elements of each tensor to show; 3 if not given, -1 for all.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: at run time, where the condition is false.
+        InvalidArgumentError: when the step runs, if the condition is false.
     """
     holds = convert_to_tensor(condition, dtypes.bool_)
     with holds.graph.as_default():
@@ -151,12 +153,15 @@ def Print(
     summarize: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input_` itself; whenever it is computed, `data` is written to the standard error stream.
+    """Return `input_`; whenever it is computed, `data` is written to the standard error stream.
 
     Args:
-        message: What is written first.
-        first_n: Write only this many times in a session.
-        summarize: How many elements of each tensor are written; 3 if not given, -1 for all.
+        input_: The tensor to return.
+        data: Tensors to write.
+        message: Text to write first.
+        first_n: Maximum number of times to write in a session.
+        summarize: Number of elements of each tensor to write; 3 if not given, -1 for all.
+        name: Name of the node.
     """
     return make(
         "Print",

@@ -1,7 +1,7 @@
 """Branches and loops as they are stored with a graph: `CondContextDef` and `WhileContextDef` messages.
 
-A stored loop says which nodes are inside. What it carries and reads is found in these nodes, so that a loop that a
-gradient has since made larger is whole.
+The message of a loop lists the nodes inside. The loop variables and invariants are found in these nodes, not read from
+the message, so a loop that a gradient has enlarged since it was stored is complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aioflow.protos import Message, message
 
 __all__ = ["CONTEXTS", "context_defs", "take_up_contexts"]
 
-# The collections that they are stored in, and their messages.
+# The collections that contexts are stored in, and their messages.
 CONTEXTS: Final[Mapping[str, str]] = {"cond_context": "CondContextDef", "while_context": "WhileContextDef"}
 
 
@@ -27,11 +27,14 @@ def take_up_contexts(graph: Graph, conds: Iterable[Message], loops: Iterable[Mes
     """Put nodes of the graph into the branches and loops that messages describe.
 
     Args:
-        scope: What stands before the stored names in the graph: "" or a name that ends with "/".
+        graph: The graph.
+        conds: The branches, `CondContextDef` messages.
+        loops: The loops, `WhileContextDef` messages.
+        scope: Prefix of the stored names in the graph: "" or a name that ends with "/".
 
     Raises:
-        NotFoundError: a branch or loop names what the graph does not have (UnknownNameError).
-        InvalidArgumentError: what is named is no branch or no loop.
+        NotFoundError: a branch or loop refers to a name that the graph does not have (UnknownNameError).
+        InvalidArgumentError: the named nodes do not form a branch or a loop.
     """
     reader = _Reader(graph, scope)
     reader.read(conds, loops, None)
@@ -46,7 +49,7 @@ class _Reader:
         self._loops: dict[WhileContext, list[Operation]] = {}
 
     def read(self, conds: Iterable[Message], loops: Iterable[Message], outer: ControlFlowContext | None) -> None:
-        """The contexts, and those inside: a node is in the innermost, which comes last."""
+        """Read contexts, then those nested in them, so that each node ends up in its innermost context."""
         alone: dict[tuple[str, int], CondContext] = {}
         for stored in conds:
             if stored.branch not in (0, 1):
@@ -87,7 +90,7 @@ class _Reader:
         return self._graph.get_tensor_by_name(self._scope + name)
 
     def finish(self) -> None:
-        """Tell each loop what it carries and reads."""
+        """Set the loop variables and invariants of each loop."""
         if not self._loops:
             return
         readers: dict[Tensor, list[Operation]] = {}
@@ -146,16 +149,15 @@ def _no_loop(loop: WhileContext, expected: str, actual: Any) -> InvalidArgumentE
 
 
 def context_defs(operations: Iterable[Operation], nodes: set[str]) -> dict[str, list[Message]]:
-    """The messages of the branches and loops that nodes are in, by collection; what is inside another is in its
-    message.
+    """Return the messages of the branches and loops that nodes are in, by collection.
 
-    Args:
-        nodes: The names of those that are stored.
+    The message of a context contains those of the contexts nested in it. `nodes` has the names of the nodes to store.
     """
     inside: dict[ControlFlowContext, list[Operation]] = {}
     for op in operations:
         context = op.control_flow_context if op.name in nodes else None
-        while context is not None:  # the innermost is the last to be asked for
+        # Go outwards: a node is inside every context around it.
+        while context is not None:
             inside.setdefault(context, []).append(op)
             context = context.outer
     # A branch without nodes of its own is stored with the other one.
@@ -224,7 +226,8 @@ def _write_values(made: Message, context: ControlFlowContext, inside: Iterable[O
             made.external_values[op.inputs[0].name] = op.outputs[context.branch].name
         elif op.type == "Enter" and op.attrs["is_constant"]:
             made.external_values[op.inputs[0].name] = op.outputs[0].name
-    exits = [] if isinstance(context, CondContext) else list(_exits(context))  # to TensorFlow they are inside
+    # TensorFlow counts the Exits of a loop among the nodes inside.
+    exits = [] if isinstance(context, CondContext) else list(_exits(context))
     made.values.extend(dict.fromkeys([*names, *exits, *made.external_values]))
 
 

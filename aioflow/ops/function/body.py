@@ -1,7 +1,7 @@
 """The body of a function: nodes that are made once, are part of no graph, and are copied to wherever it is called.
 
-While a function is traced, its body is a context like a branch or a loop, so the builders need not know of it. What the
-body reads from outside becomes an input, behind the arguments.
+While a function is traced, its body is a context like a branch or a loop, so builders need no special case for it.
+Tensors that the body reads from outside become inputs, after the arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BodyContext", "Function", "StoredFunction", "tracing"]
 
 @dataclass(slots=True, weakref_slot=True)
 class _Tracing:
-    """A body in the making, of the function of that name and kind of arguments."""
+    """A body under construction: the name of its function and the kind of its arguments."""
 
     name: str
     key: Any
@@ -35,8 +35,10 @@ _TRACING: Final[ContextStack[_Tracing]] = ContextStack("aioflow_tracing", weak=T
 
 @contextmanager
 def tracing(name: str, key: Any = None) -> Iterator[None]:
-    """Around the making of a body. Raises UnimplementedError where that of the same function (and the same `key`) is
-    under way already: it calls itself.
+    """Mark the body of a function as under construction.
+
+    Raises:
+        UnimplementedError: a body of the same function and `key` is under construction: the function calls itself.
     """
     under_way, mine = list(_TRACING)[::-1], _Tracing(name, key)
     if mine in under_way:
@@ -54,8 +56,8 @@ class BodyContext(ControlFlowContext, scopes.Body):
     """The body of one function.
 
     Attributes:
-        name: The function's.
-        captures: What the body reads from outside, and what stands for it inside, in order.
+        name: Name of the function.
+        captures: Tensors that the body reads from outside, and their counterparts inside, in order.
         waits: Nodes outside that nodes inside wait for. A call waits for them.
     """
 
@@ -63,7 +65,8 @@ class BodyContext(ControlFlowContext, scopes.Body):
         ControlFlowContext.__init__(self, graph)
         scopes.Body.__init__(self)
         self.name = name
-        self.outer = None  # a call may be anywhere: it is the call that brings there what is captured
+        # A call may be in any context, and brings the captured tensors there itself.
+        self.outer = None
         self.captures: dict[Tensor, Tensor] = {}
         self.waits: dict[Operation, None] = {}
         self._constants: dict[Tensor, Tensor] = {}
@@ -71,10 +74,11 @@ class BodyContext(ControlFlowContext, scopes.Body):
         self._at_border = False
 
     def opened(self) -> AbstractContextManager[Any]:
-        """A block whose new nodes are inside, and inherit nothing from outside but where variables are to be found.
+        """Return a block whose new nodes are inside.
 
-        The open block of control dependencies makes each read of a variable a node of the body.
+        From outside they inherit only the container and the variable scope.
         """
+        # An open control-dependency block makes each read of a variable a node of the body.
         waiting = (scopes.Controller(()),)
 
         def inner(outer: scopes.Scope) -> scopes.Scope:
@@ -87,7 +91,7 @@ class BodyContext(ControlFlowContext, scopes.Body):
     def admit(
         self, name: str, op_type: str, inputs: tuple[Tensor, ...], control: tuple[Operation, ...]
     ) -> tuple[tuple[Tensor, ...], tuple[Operation, ...]]:
-        """What a new node inside really reads and waits for."""
+        """Return the inputs and control inputs of a new node inside, with outside tensors captured."""
         if self._at_border or op_type == "Exit":
             return inputs, control
         outside = [op for op in control if not self.holds(op)]
@@ -95,7 +99,7 @@ class BodyContext(ControlFlowContext, scopes.Body):
         return tuple(self.capture(t) for t in inputs), tuple(op for op in control if op not in outside)
 
     def check_readable(self, source: Operation) -> None:
-        """Nobody outside may read what is inside."""
+        """Raise an error: nodes outside may not read nodes inside."""
         raise InvalidArgumentError(
             f"node {source.name!r} is inside function {self.name!r} and cannot be used outside it",
             expected="a result of a call of the function",
@@ -103,7 +107,7 @@ class BodyContext(ControlFlowContext, scopes.Body):
         ).at(source.name, source.type, source.source)
 
     def capture(self, tensor: Tensor, reader: str = "") -> Tensor:
-        """What stands for the tensor inside."""
+        """Return the counterpart of the tensor inside."""
         if self.holds(tensor.op):
             return tensor
         if tensor not in self.captures:
@@ -113,7 +117,7 @@ class BodyContext(ControlFlowContext, scopes.Body):
         return self.captures[tensor]
 
     def _constant(self, outside: Tensor) -> Tensor:
-        """A constant of the body's own, so that what it says about shapes is known inside. No gradient flows to it."""
+        """Return a copy of a constant inside the body, so that shape functions know its value. It gets no gradient."""
         if outside not in self._constants:
             with self.plain():
                 attrs = {key: outside.op.attrs[key] for key in ("value", "dtype")}
@@ -121,23 +125,25 @@ class BodyContext(ControlFlowContext, scopes.Body):
         return self._constants[outside]
 
     def plain(self) -> AbstractContextManager[Any]:
-        """A block whose new nodes are inside, at the top of the body."""
+        """Return a block whose new nodes are inside, at the top of the body."""
         return scopes.enter_scope(self.graph, lambda _: scopes.Scope(context=self))
 
     def _border(self, outside: Tensor) -> Tensor:
-        """A node that reads what is outside, so that gradients and shape functions see through it. In a call it has
-        the call's input instead.
-        """
+        """Return a node that reads the outside tensor; in a call it is replaced by the call's input."""
         self._at_border = True
         try:
             with self.plain():
+                # An edge to the outside, not a placeholder: gradients and shape functions see through it.
                 inside = make("Identity", outside, name="captured")
         finally:
             self._at_border = False
         return inside
 
     def _capture_control(self, op: Operation, reader: str) -> Operation:
-        """What stands for a node outside where a branch or loop of the body waits for it: the beginning of the call."""
+        """Return the node that branches and loops of the body wait for instead of `op`.
+
+        For a node outside it is a node at the start of the call.
+        """
         if self.holds(op):
             return op
         self.waits[op] = None
@@ -148,16 +154,17 @@ class BodyContext(ControlFlowContext, scopes.Body):
 
 
 class Function:
-    """A function of a graph: a body, which of its tensors are the inputs, and which the results.
+    """A function of a graph: a body, and which of its tensors are inputs and results.
 
     Attributes:
-        name: What calls name it by, unique in the graph.
-        captured: The tensors outside that follow the arguments in a call.
-        arguments, inputs: What stands inside for the arguments, and for these followed by what is captured.
+        name: Name that calls refer to, unique in the graph.
+        captured: The outside tensors that follow the arguments in a call.
+        arguments: The tensors inside for the arguments.
+        inputs: `arguments`, followed by the tensors inside for the captured ones.
         outputs: Tensors inside.
         effects: Nodes inside that run whenever the function is called.
-        gradient: What computes its gradient in the place of that of the body: a Function of arguments and gradients of
-            the outputs, a Python function of the node and those, or None.
+        gradient: Replacement for the gradient of the body, or None: a Function of the arguments and the gradients of
+            the outputs, or a Python function of the node and those gradients.
     """
 
     def __init__(
@@ -183,7 +190,7 @@ class Function:
 
     @property
     def stateful(self) -> bool:
-        """Whether a call has effects."""
+        """True if a call has effects."""
         return bool(self.effects)
 
     @property
@@ -213,7 +220,7 @@ class Function:
         )
 
     def _own_groups(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes without colocation with nodes outside, which a definition cannot name."""
+        """Return the attributes without colocation with nodes outside, which a definition cannot name."""
         kept = tuple(g for g in attrs.get("_class", ()) if g.removeprefix("loc:@") in self.body.nodes)
         rest = {key: value for key, value in attrs.items() if key != "_class"}
         return {**rest, "_class": kept} if kept else rest
@@ -223,7 +230,7 @@ class Function:
 
 
 class StoredFunction:
-    """A function of an imported library, until the first call."""
+    """A function of an imported library that has not been called yet."""
 
     def __init__(self, definition: FunctionDef) -> None:
         self.definition = definition

@@ -1,4 +1,4 @@
-"""The ops that call functions, and what their nodes stand for: copies of bodies, in branches and loops."""
+"""The ops that call functions, and their expansions: copies of bodies, in branches and loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["operation_of", "stand_for"]
 
 
 def _declared(ctx: ShapeContext) -> list[Dims]:
-    """The shapes that the node declares; what the expansion tells besides is added when that is made."""
+    """Return the shapes that the node declares; the expansion refines them when it is made."""
     types = ctx.attrs["Tout" if "Tout" in ctx.attrs else "T"]
     shapes = ctx.attrs.get("output_shapes", ())
     if shapes and len(shapes) != len(types):
@@ -82,10 +82,10 @@ define_op(
 
 
 def stand_for(op: Operation, results: Sequence[Tensor], finish: Sequence[Operation]) -> None:
-    """Let the call's outputs stand for `results`, and who waits for it wait for `finish`.
+    """Set the expansion of a call: its outputs stand for `results`, and nodes that wait for it wait for `finish`.
 
     Raises:
-        InvalidArgumentError, DTypeError: they are not what the call declares.
+        InvalidArgumentError, DTypeError: the results do not match the call's declaration.
     """
     wanted, actual = ([t.dtype.name for t in ts] for ts in (op.outputs, results))
     if wanted != actual:
@@ -98,7 +98,7 @@ def stand_for(op: Operation, results: Sequence[Tensor], finish: Sequence[Operati
 
 
 def operation_of(made: Any) -> Operation:
-    """The node of what a builder returned."""
+    """Return the node of a builder's result."""
     found: Operation = made if isinstance(made, Operation) else made[0].op
     return found
 
@@ -114,9 +114,10 @@ def _expand_call(op: Operation) -> None:
 
 
 def _registered_gradient(op: Operation, *grads: Any) -> Any:
-    """Gradients by the rule of the name that the node asks for (`Graph.gradient_override_map`)."""
+    """Return gradients by the rule registered for the name in the node's attribute (`Graph.gradient_override_map`)."""
     name = op.attrs["_gradient_op_type"]
-    OPS.find(name)  # which brings its rule
+    # Finding the op imports its module, which registers the rule.
+    OPS.find(name)
     rule = GRADIENTS.get(name)
     if rule is None:
         raise NoGradientError(
@@ -126,7 +127,7 @@ def _registered_gradient(op: Operation, *grads: Any) -> Any:
 
 
 def _given_gradient(gradient: Any, op: Operation, *grads: Any) -> list[Any]:
-    """Gradients with respect to the arguments, from what was given for them. None flows to what is captured."""
+    """Return gradients with respect to the arguments, computed by `gradient`. Captured tensors get None."""
     incoming = [
         make("ZerosLike", output) if grad is None else grad for output, grad in zip(op.outputs, grads, strict=True)
     ]
@@ -140,7 +141,7 @@ def _given_gradient(gradient: Any, op: Operation, *grads: Any) -> list[Any]:
 
 
 def call(function: Function, arguments: Sequence[Tensor], name: str | None = None) -> list[Tensor] | Operation:
-    """A call of a traced function: its outputs, or the node where it has none."""
+    """Make a call of a traced function. Return its outputs, or the node if it has no outputs."""
     graph = function.graph
     op_type = "StatefulPartitionedCall" if function.stateful else "PartitionedCall"
     with graph.as_default(), graph.control_dependencies(list(function.body.waits)):
@@ -168,7 +169,7 @@ def _expand_case(op: Operation) -> None:
 
 
 def _branch(function: Function, inputs: Sequence[Tensor], name: str) -> list[Any]:
-    """What a function makes in the branch that is being built; one that returns nothing, the node after it."""
+    """Copy the function into the branch under construction. Return its results, or a node after it if it has none."""
     with function.graph.name_scope(name):
         results, finish = inline(function, inputs)
         return list(results) or [group(*finish)]
@@ -180,7 +181,7 @@ def _stand_for_branches(op: Operation, made: Sequence[Any]) -> None:
 
 
 def _truth(value: Tensor) -> Tensor:
-    """What TensorFlow takes for true: a number that is not 0, text that is not empty, and any tensor with elements."""
+    """Return whether TensorFlow counts `value` as true: a nonzero number, non-empty text, a tensor with elements."""
     if value.dims is not None and value.dims != ():
         return make("Greater", make("Size", value), constant(0))
     if value.dtype is dtypes.bool_:
@@ -191,7 +192,8 @@ def _truth(value: Tensor) -> Tensor:
 
 @expander("SymbolicGradient")
 def _expand_gradient(op: Operation) -> None:
-    """By the reverse walk, which stands above the ops and is loaded when somebody needs it."""
+    """Expand with the gradients of the function that `f` names."""
+    # The walk is in a higher layer, so it is imported on first use.
     with not_forked():
         walk = import_module("aioflow.autodiff.symbolic")
     walk.expand_gradient(op)
@@ -230,13 +232,17 @@ def _expand_while(op: Operation) -> None:
 
 
 def _carried(body: Function) -> list[int]:
-    """The positions of what changes. What the body hands on as it is, such as captured tensors, needs no carrying."""
+    """Return the positions of the values that change.
+
+    A value that the body returns as it is, such as a captured tensor, need not be carried.
+    """
     changing = [i for i, (a, b) in enumerate(zip(body.inputs, body.outputs, strict=True)) if a is not b]
+    # A loop needs at least one variable.
     return changing or [0]
 
 
 def _of_shape(tensor: Tensor, dims: Dims) -> Tensor:
-    """The tensor, with the static shape that the loop variable has in all iterations."""
+    """Return the tensor with the static shape that the loop variable has in all iterations."""
     made = identity(tensor)
     made.set_shape(dims)
     return made

@@ -1,9 +1,9 @@
 """Copies of the body of a function, where it is called.
 
-Branches and loops in the body say themselves how they are copied, so that a copy can be differentiated like nodes that
-were made in its place. A node of the body may have a gradient function of its own, which is a closure over whatever its
-author had at hand, tensors of the body among it. Nobody looks into it: for a copy of the node it is traced like any
-other function, so that what it reads of the body is captured and becomes an argument, which is the copy's.
+Branches and loops in the body copy themselves, so a copy can be differentiated like nodes made in its place. A node of
+the body may have a gradient function of its own: a closure that may refer to tensors of the body. The closure is not
+inspected. For a copy of the node it is traced like any other function. The tensors of the body that it reads are
+captured, become arguments, and are replaced by the copy's.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from aioflow.ops.sparse.indexed_slices import convert_to_tensor_or_indexed_slice
 
 __all__ = ["inline"]
 
-_MOST_COPIED: Final = 1 << 18  # nodes: functions that call one another twice would have become any number
+# In nodes. Functions that each call the next one twice expand to an exponential number of nodes.
+_MOST_COPIED: Final = 1 << 18
 _OF_LOOPS = ("Enter", "Exit", "NextIteration", "LoopCond")
 
 
 def inline(
     function: Function, inputs: Sequence[Tensor], without: Collection[Operation] = ()
 ) -> tuple[list[Tensor], list[Operation]]:
-    """Copy the body to where nodes are being made.
+    """Copy the body to the current place in the graph.
 
     Args:
-        without: Nodes of the body to leave out. What reads of them what is no input is left without it.
+        function: The function.
+        inputs: Its inputs: the arguments and the captured tensors.
+        without: Nodes of the body to leave out. Control edges from them are dropped, and `inputs` has their outputs.
 
     Returns:
         The results, which wait for all effects; and the nodes that have run when the call has.
@@ -61,10 +64,14 @@ def _inline(
 
 
 class _Copy:
-    """One copy: what stands in it for the tensors, nodes and contexts of the body (`control.contexts.Copies`).
+    """One copy: the counterparts of the tensors, nodes and contexts of the body (`control.contexts.Copies`).
 
     Args:
-        around: The copy of what the body reads from outside.
+        graph: The graph.
+        function: The function whose body is copied.
+        inputs: The inputs of the call.
+        around: The copy of the body that this body reads from, if it is a gradient function's.
+        without: Nodes of the body to leave out.
     """
 
     def __init__(
@@ -89,25 +96,25 @@ class _Copy:
         self._later: list[tuple[Operation, Operation]] = []
 
     def name(self, name: str) -> str:
-        """What is called so in the body."""
+        """Return the name in the copy."""
         return self._scope.under(name)
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor."""
+        """Return the copy of a tensor."""
         found = self._tensors.get(tensor)
         if found is None:
             return tensor if self._around is None else self._around.tensor(tensor)
         return found
 
     def operation(self, op: Operation) -> Operation:
-        """What stands for a node."""
+        """Return the copy of a node."""
         found = self._operations.get(op)
         if found is None:
             return op if self._around is None else self._around.operation(op)
         return found
 
     def context(self, context: Any) -> Any:
-        """What stands for a branch or a loop. What it knows of nodes it is told when they are all there."""
+        """Return the copy of a branch or a loop. Its nodes are set by `_complete`, when all are copied."""
         if context is None or context in self._contexts:
             return self._contexts.get(context)
         if not self._is_inside(context):
@@ -122,20 +129,20 @@ class _Copy:
         return context is not None
 
     def variable(self, variable: LoopVariable) -> LoopVariable:
-        """What stands for a variable of a loop."""
+        """Return the copy of a loop variable."""
         if variable not in self._variables:
             self._variables[variable] = variable.copied(self)
         return self._variables[variable]
 
     def catch_up(self) -> None:
-        """Copy the nodes that the body has and this has not: a loop gets more when it is differentiated."""
+        """Copy the nodes of the body that this copy lacks: a loop gets more nodes when it is differentiated."""
         for op in list(self._function.body.nodes.values()):
             if op not in self._operations:
                 self._add(op)
         self._complete()
 
     def _add(self, op: Operation) -> None:
-        """Copy one node, whose inputs are there, but for that of a Merge which comes from the end of the loop."""
+        """Copy one node whose inputs are copied, except the input of a Merge that comes from the end of its loop."""
         if op in self._unused:
             return
         self._graph.copied += 1
@@ -169,17 +176,19 @@ class _Copy:
         self._later += [(made, control) for control in missing]
 
     def _scope_of(self, op: Operation, context: ControlFlowContext | None) -> scopes.Scope:
-        """Where the copy is made: what brings a value into a branch or loop is made outside of it."""
+        """Return the scope to make the copy in. An Enter or Switch is made outside of the context that it enters."""
         call = self._scope.call if op.call is None else self._operations[op.call]
         where = made_in(op)
         if isinstance(where, Body):
-            leaves = op.type == "Exit"  # no edge may lead into a frame but through an Enter, and those wait
+            # No edge may lead into a frame except through an Enter, and the Enters wait already.
+            leaves = op.type == "Exit"
             return self._scope._replace(call=call, controllers=() if leaves else self._scope.controllers)
         return self._scope.bare(self.context(where))._replace(call=call)
 
     def _attrs(self, op: Operation) -> dict[str, Any]:
         attrs = dict(op.attrs)
-        if "frame_name" in attrs:  # each copy of a loop is a loop of its own
+        # Each copy of a loop is a separate loop.
+        if "frame_name" in attrs:
             attrs["frame_name"] = self._scope.under(attrs["frame_name"])
         if "_class" in attrs:
             attrs["_class"] = tuple(self._group(group) for group in attrs["_class"])
@@ -191,10 +200,10 @@ class _Copy:
         return group if copied is None else f"loc:@{copied.name}"
 
     def _specs(self, op: Operation, inputs: Sequence[Tensor]) -> list[Any]:
-        """Dtypes and static shapes: what the inputs of the call tell besides what the body knew.
+        """Return dtypes and static shapes: those of the body, refined by the inputs of the call.
 
-        A loop keeps the shapes that hold in all its iterations. Of what was made for arguments of which more was known,
-        nothing of that is sure.
+        A loop keeps the shapes that hold in all its iterations. The body's shapes are not used if less is known of the
+        inputs than of the arguments that the body was made for.
         """
         known = [(t.dtype, t.dims if self._fits else None) for t in op.outputs]
         context = op.control_flow_context
@@ -209,7 +218,7 @@ class _Copy:
         return [(dtype, _both(dims, more)) for (dtype, dims), (_, more) in zip(known, inferred, strict=True)]
 
     def _complete(self) -> None:
-        """Close the loops, and tell contexts, calls and gradient functions of the copies."""
+        """Close the loops, and set the contexts, expansions and gradient functions of the copies."""
         for made, control in self._later:
             made.add_control_input(self._operations[control])
         for op, made in self._made:
@@ -228,14 +237,15 @@ class _Copy:
 
 
 class _GradientOfCopy:
-    """The gradient function of a copied node, given that of the node in the body."""
+    """The gradient function of a copied node, derived from that of the node in the body."""
 
     def __init__(self, gradient: Callable[..., Any], made: _Copy) -> None:
         self._gradient = gradient
         self._copy = made
 
     def __call__(self, op: Operation, *incoming: Any) -> list[Any]:
-        """What flows to the inputs: a copy of what the other one makes, which reads the copies of what that reads."""
+        """Return the gradients of the inputs, computed by a copy of the original gradient's nodes."""
+        # The closure may refer to tensors of the body; the copy replaces them by their counterparts.
         function, outgoing = _traced(self._gradient, op, incoming)
         self._copy.catch_up()
         given = [part for gradient in incoming for part in _parts(gradient)]
@@ -249,7 +259,7 @@ class _GradientOfCopy:
 def _traced(
     gradient: Callable[..., Any], op: Operation, incoming: Sequence[Tensor | IndexedSlices | None]
 ) -> tuple[Function, list[Tensor | IndexedSlices | None]]:
-    """A gradient function as a body of its own, and what it returned: tensors of that body."""
+    """Trace a gradient function into a body of its own. Return the function, and the gradients inside it."""
     body = BodyContext(op.graph, f"gradient of {op.name}")
     with op.graph.as_default(), body.opened():
         arguments = [
@@ -275,7 +285,7 @@ def _parts(gradient: Tensor | IndexedSlices | None) -> list[Tensor]:
 
 
 def _rebuilt(gradient: Tensor | IndexedSlices | None, parts: Iterator[Tensor]) -> Tensor | IndexedSlices | None:
-    """A gradient of the same form, of the next tensors."""
+    """Return a gradient of the same form made of the next tensors."""
     if gradient is None:
         return None
     if isinstance(gradient, IndexedSlices):

@@ -1,7 +1,8 @@
-"""Which nodes of a function's body run whenever it is called, and in what order those run that change or read state.
+"""The nodes of a function's body that always run, and the order of nodes that change or read state.
 
-Everything that changes state runs in the order in which it was made, as in a program; what only reads a variable, after
-all changes made before it. A branch or loop takes its place in that order as a whole, and has an order of its own.
+Nodes that change state run in the order in which they were made, as in a program. A node that only reads a variable
+runs after all changes made before it. A branch or loop takes its place in that order as a whole, and has an order of
+its own inside.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ __all__ = ["effects_of_definition", "made_in", "ordered_effects"]
 
 
 def made_in(op: Operation) -> Any:
-    """The context that was open when the node was made: a value is brought into a context from the one around."""
+    """Return the context that was open when the node was made."""
+    # The Enter or Switch that brings a value into a context belongs to it, but was made in the outer context.
     context = op.control_flow_context
     if op.type in ("Enter", "Switch") and not any(t.op.control_flow_context is context for t in op.inputs):
         return context if isinstance(context, BodyContext) else context.outer
@@ -29,7 +31,7 @@ def made_in(op: Operation) -> Any:
 
 @dataclass(slots=True)
 class _Chain:
-    """The order in one context: the last thing that had an effect, and what has been read since."""
+    """The order in one context: the last item with an effect, and the reads since."""
 
     last: Any = None
     reads: list[Operation] = field(default_factory=list)
@@ -67,13 +69,13 @@ class _Order:
         self._pass_on(context)
 
     def _pass_on(self, context: ControlFlowContext) -> None:
-        """A branch or loop that has an effect or reads is a unit of what is around it. Both branches are one."""
+        """Add a branch or loop with an effect or read to the outer order. Both branches of a cond are one item."""
         if context is not self._body and context.outer is not None:
             first = context.other if isinstance(context, CondContext) and not context.branch else context
             self._changes(context.outer, first)
 
     def _entries(self, unit: Operation | ControlFlowContext) -> Sequence[Operation]:
-        """The nodes without which nothing of it runs."""
+        """Return the nodes without which no node of the item runs."""
         if isinstance(unit, CondContext):
             return [unit.pred.op, *(p for p in (unit.pivot, unit.other.pivot) if p is not None)]
         if isinstance(unit, WhileContext):
@@ -84,7 +86,7 @@ class _Order:
         return [unit] if isinstance(unit, Operation) else []
 
     def ends(self, unit: Operation | ControlFlowContext) -> list[Operation]:
-        """The nodes that have run when it has."""
+        """Return the nodes to wait for in order to wait for the whole item."""
         if isinstance(unit, CondContext):
             sides = (unit, unit.other)
             merges = (op for op in self._nodes if op.type == "Merge" and op.control_flow_context is unit.outer)
@@ -104,7 +106,7 @@ class _Order:
 
 
 def ordered_effects(body: BodyContext) -> list[Operation]:
-    """Put the nodes of a traced body in order, and return those that must run whenever it is called."""
+    """Put the nodes of a traced body in order. Return those that must run whenever it is called."""
     order = _Order(body)
     for op in list(body.nodes.values()):
         if op.op_def.stateful and op.call is None:
@@ -113,8 +115,9 @@ def ordered_effects(body: BodyContext) -> list[Operation]:
 
 
 def effects_of_definition(nodes: Iterable[Operation]) -> list[Operation]:
-    """The nodes of an imported body that must run whenever it is called. Its branches and loops are known as such to
-    nobody, so what is in them runs where a result needs it.
+    """Return the nodes of an imported body that must run whenever it is called.
+
+    The branches and loops of a definition are not known as such, so nodes in them run only if a result needs them.
     """
     inside: set[Operation] = set()
     found: list[Operation] = []

@@ -26,19 +26,21 @@ def If(
     else_branch: Callable[..., Any],
     name: str | None = None,
 ) -> Any:
-    """What `then_branch` makes of the inputs if `cond` holds, otherwise what `else_branch` does, as one node.
+    """Return the results of `then_branch` if `cond` holds, otherwise those of `else_branch`, as one node.
 
     Args:
-        cond: A scalar; a number holds where it is not 0, text where it is not empty. A tensor that is no scalar holds
-            where it has elements.
-        then_branch, else_branch: Python functions, or functions made by `aioflow.function`, of the inputs. What they
-            read from outside may differ.
+        cond: A scalar: a number holds if it is not 0, text if it is not empty. Any other tensor holds if it has
+            elements.
+        inputs: The arguments of the branches.
+        then_branch: A Python function of the inputs, or one made by `aioflow.function`.
+        else_branch: Another one. The two may read different tensors from outside.
+        name: Name of the node.
 
     Returns:
-        The outputs: a list, or the node itself where there are none.
+        A list of the outputs, or the node itself if it has no outputs.
 
     Raises:
-        DTypeError, InvalidArgumentError: the branches do not take the inputs, or return different dtypes.
+        DTypeError, InvalidArgumentError: the branches do not accept the inputs, or return different dtypes.
     """
     pred, values = convert_to_tensor(cond, name="cond"), _tensors(inputs)
     graph = graph_of([pred, *values])
@@ -62,17 +64,19 @@ def Case(
     branches: Sequence[Callable[..., Any]],
     name: str | None = None,
 ) -> Any:
-    """What the function of that index makes of the inputs, as one node; the last one for every index out of range.
+    """Return the results of the branch of that index, as one node; the last branch serves every index out of range.
 
     Args:
         branch_index: An int32 scalar.
-        branches: Functions as those of `If`.
+        inputs: The arguments of the branches.
+        branches: Functions like those of `If`.
+        name: Name of the node.
 
     Returns:
-        The outputs: a list, or the node itself where there are none.
+        A list of the outputs, or the node itself if it has no outputs.
 
     Raises:
-        DTypeError, InvalidArgumentError: as `If`; or there are no branches.
+        DTypeError, InvalidArgumentError: there are no branches, or an error of `If` occurs.
     """
     if not branches:
         raise InvalidArgumentError("Case needs branches", expected="at least one", actual="none")
@@ -107,16 +111,17 @@ def While(
     name: str | None = None,
     hostmem: Any = None,
 ) -> list[Tensor]:
-    """Run `body` on what it returns as long as `cond` of that holds, as one node.
+    """Run `body` on its own results as long as `cond` of them holds, as one node.
 
     Args:
-        input_: What to start from.
-        cond: A function of one scalar; as `If`'s `cond`.
-        body: A function that returns as many tensors as it takes, of the same dtypes.
+        input_: The values to start from.
+        cond: A function that returns one scalar, like the `cond` of `If`.
+        body: A function that returns as many tensors as it has arguments, of the same dtypes.
+        name: Name of the node.
         hostmem: Accepted for published code.
 
     Returns:
-        What there is when `cond` no longer holds.
+        The values when `cond` no longer holds.
 
     Raises:
         DTypeError, InvalidArgumentError: the functions do not fit.
@@ -153,11 +158,17 @@ def For(
     hostmem: Any = None,
     rewrite_with_while: bool | None = None,
 ) -> list[Tensor]:
-    """`body(i, *values)` for i = start, start + delta, … below `limit` (above it, where `delta` is negative).
+    """Run `body(i, *values)` for i = start, start + delta, … below `limit` (above it if `delta` is negative).
 
     Args:
-        inputs: The values to start from; `body` returns new ones.
-        hostmem, rewrite_with_while: Accepted for published code.
+        start: The first i, an int32 scalar.
+        limit: The bound, excluded.
+        delta: The step.
+        inputs: The values to start from.
+        body: A function that returns the new values.
+        name: Name of the node.
+        hostmem: Accepted for published code.
+        rewrite_with_while: Accepted for published code.
 
     Returns:
         The values at the end.
@@ -178,10 +189,10 @@ def For(
 
 
 def PartitionedCall(args: Sequence[TensorLike], f: Callable[..., Any], name: str | None = None) -> Any:
-    """What `f` makes of the arguments, as one node: a list of outputs, or the node itself where there are none.
+    """Return the results of `f`, as one node: a list of outputs, or the node itself if it has no outputs.
 
     Raises:
-        DTypeError, InvalidArgumentError: `f` does not take these arguments.
+        DTypeError, InvalidArgumentError: `f` does not accept these arguments.
     """
     values = _tensors(args)
     return call(_traced(graph_of(values), f, values), values, name)
@@ -194,7 +205,7 @@ def _tensors(values: Sequence[TensorLike]) -> list[Tensor]:
 
 
 def _traced(graph: Graph, given: Any, inputs: Sequence[Tensor]) -> Function:
-    """The function for these inputs. A Python function is traced."""
+    """Return the function for these inputs; trace it if it is a Python function."""
     specs = [TensorSpec(t.dims, t.dtype) for t in inputs]
     if isinstance(given, PolymorphicFunction):
         with graph.as_default():
@@ -214,13 +225,13 @@ def _returned(given: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
 
 
 def _alike(graph: Graph, functions: Sequence[Function]) -> list[Function]:
-    """The functions, all with the captured inputs of each."""
+    """Return the functions, each with the captured inputs of all."""
     captured = list(dict.fromkeys(t for f in functions for t in f.captured))
     return [f if f.captured == captured else _variant(f, captured, f.outputs) for f in functions]
 
 
 def _variant(function: Function, captured: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:
-    """The same body under another name, with other captured inputs or outputs."""
+    """Return the same body under another name, with other captured inputs or outputs."""
     for tensor in captured:
         function.body.capture(tensor)
     if list(captured) == function.captured and list(outputs) == function.outputs:
@@ -233,7 +244,7 @@ def _variant(function: Function, captured: Sequence[Tensor], outputs: Sequence[T
 
 
 def _common_dims(value: Tensor, result: Tensor) -> Any:
-    """The static shape that holds at the start and after an iteration."""
+    """Return the static shape that holds both at the start and after an iteration."""
     first, second = value.dims, result.dims
     if first is None or second is None or len(first) != len(second):
         return None

@@ -1,4 +1,4 @@
-"""Functions by name: those that were traced, and those of imported libraries, which are made at the first call."""
+"""Functions by name: traced functions, and those of imported libraries, which are built at the first call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["called", "check_call", "find_function"]
 
 
 def find_function(graph: Graph, name: str) -> Function:
-    """The function of that name in the graph.
+    """Return the function of that name in the graph.
 
     Raises:
-        NotFoundError: the graph has none.
-        UnimplementedError: it calls itself.
+        NotFoundError: the graph has no such function.
+        UnimplementedError: the function calls itself.
         InvalidArgumentError: its definition is inconsistent.
     """
     found: Any = graph.functions.get(name)
@@ -69,7 +69,7 @@ def _check_outputs(definition: FunctionDef, outputs: list[Tensor]) -> None:
 
 
 def called(op: Operation, attr: str, inputs: Sequence[Tensor], index: int | None = None) -> Function:
-    """The function that an attribute of a call (or an item of the attribute) names, checked against its inputs.
+    """Return the function that an attribute of a call (or an item of it) names, checked against the inputs.
 
     Raises:
         InvalidArgumentError, DTypeError: the number or the dtypes of the inputs differ.
@@ -80,7 +80,7 @@ def called(op: Operation, attr: str, inputs: Sequence[Tensor], index: int | None
 
 
 def check_call(function: Function, inputs: Sequence[Tensor]) -> Function:
-    """The function, checked against what it is called with."""
+    """Return the function, checked against the inputs of a call."""
     wanted, actual = ([t.dtype.name for t in ts] for ts in (function.inputs, inputs))
     if wanted != actual:
         error = DTypeError if len(wanted) == len(actual) else InvalidArgumentError

@@ -56,12 +56,12 @@ not_differentiable(
     "PyFunc", "PyFuncStateless", "AioflowPyCoroutine", "AioflowPyCoroutineStateless", "AioflowAsyncIteratorNext"
 )
 
-# What is worth another attempt unless the caller says otherwise: the peer is away, or did not answer in time.
+# Errors that are retried by default: the peer is not available, or did not answer in time.
 _PASSING: Final = (UnavailableError, ConnectionError, TimeoutError)
 
 
 def exponential_backoff(attempt: int) -> float:
-    """0.1 s after the first failed attempt, twice as much after each further one, 10 s at most."""
+    """Return the delay after a failed attempt: 0.1 s after the first, doubling each time, at most 10 s."""
     return float(min(10.0, 0.1 * 2.0 ** min(attempt - 1, 10)))
 
 
@@ -116,32 +116,34 @@ def py_coroutine(
     gradient: GradientFunction | None = None,
     name: str | None = None,
 ) -> Any:
-    """`await fn(*inputs)` as a node: a query to a database, a call to a service, an async lock.
+    """Make `await fn(*inputs)` a node: a query to a database, a call to a service, an async lock.
 
     All such nodes of a step that do not wait for one another are in flight at once. They run on the event loop of the
-    step, in the context (context variables) of whoever called `session.run`. When the step is stopped they are
-    cancelled.
+    step, with the context variables of the caller of `session.run`. They are cancelled when the step is stopped.
 
     Args:
-        fn: A coroutine function. It gets NumPy values, arrays being read-only views, and returns one value, or a list
-            or tuple with one per output; None where there are none.
+        fn: A coroutine function. Its arguments are NumPy values, arrays being read-only views. It returns one value, or
+            a list or tuple with one per output; None if there are no outputs.
         inputs: Tensors.
         Tout: The dtype of the output, or a list of dtypes.
-        timeout: Seconds for one attempt.
-        retries: How often to try again after an error of `retry_on`. An attempt that ran out of time is a TimeoutError.
-        backoff: Seconds to wait after failed attempt 1, 2, …; `sleep` waits them.
-        shapes: Static shape of the output, or a list of them; values are held to it.
-        stateful: Whether a call may have an effect, or a result that differs from the last one's.
-        gradient: `gradient(op, *grads)` builds the gradient: one per input. Without it, nothing flows back.
+        timeout: Timeout of one attempt, in seconds.
+        retries: Number of further attempts after an error of `retry_on`. An attempt that timed out is a TimeoutError.
+        retry_on: The exceptions to retry.
+        backoff: A function from the number of failed attempts (1, 2, …) to the delay, in seconds.
+        sleep: The coroutine function that waits for the delay.
+        shapes: Static shape of the output, or a list of them; values are checked against it.
+        stateful: Whether a call may have an effect, or return different results for the same inputs.
+        gradient: `gradient(op, *grads)` builds the gradient: one per input. Without it, no gradient flows back.
+        name: Name of the node.
 
     Returns:
-        A tensor; a list of them where `Tout` is a list; an operation where that is empty.
+        A tensor; a list of tensors if `Tout` is a list; an operation if the list is empty.
 
     Raises (the step):
-        DeadlineExceededError: the last attempt ran out of time.
+        DeadlineExceededError: the last attempt timed out.
         UnknownError: `fn` raised something other than an `OpError`; it is the `__cause__`.
-        InvalidArgumentError, DTypeError: what it returned fits neither `Tout` nor `shapes`.
-        NotFoundError: the node runs in another process than that in which it was made.
+        InvalidArgumentError, DTypeError: the returned value fits neither `Tout` nor `shapes`.
+        NotFoundError: the node runs in another process than the one in which it was made.
     """
     check_whole(retries, "the retries of a coroutine", 0)
     if timeout is not None:
@@ -188,27 +190,31 @@ def py_func(
     *,
     gradient: GradientFunction | None = None,
 ) -> Any:
-    """`func(*inp)` as a node: a plain function, which runs in a thread and may block there.
-
-    Args:
-        func: It gets NumPy values, arrays being read-only views, and returns one value, or a list or tuple with one per
-            output; None where there are none. Context variables are those of the caller of `session.run`.
-        inp: Tensors.
-        Tout: The dtype of the output, or a list of dtypes.
-        stateful: Whether a call may have an effect, or a result that differs from the last one's.
-        gradient: `gradient(op, *grads)` builds the gradient: one per input. Without it, nothing flows back.
-
-    Returns:
-        A tensor of unknown shape; a list of them where `Tout` is a list; an operation where that is empty.
+    """Make `func(*inp)` a node: a plain function, which runs in a thread and may block there.
 
     A step that is stopped waits for a call that has begun.
 
+    Args:
+        func: A function. Its arguments are NumPy values, arrays being read-only views. It returns one value, or a list
+            or tuple with one per output; None if there are no outputs. It sees the context variables of the caller of
+            `session.run`.
+        inp: Tensors.
+        Tout: The dtype of the output, or a list of dtypes.
+        stateful: Whether a call may have an effect, or return different results for the same inputs.
+        name: Name of the node.
+        gradient: `gradient(op, *grads)` builds the gradient: one per input. Without it, no gradient flows back.
+
+    Returns:
+        A tensor of unknown shape; a list of tensors if `Tout` is a list; an operation if the list is empty.
+
     Raises (the step):
         InvalidArgumentError: `func` raised ValueError or TypeError, or returned something that does not fit `Tout`.
-        OutOfRangeError, ResourceExhaustedError, UnimplementedError: it raised StopIteration, MemoryError,
-            NotImplementedError.
-        UnknownError: it raised something other than an `OpError`. In each case the exception is the `__cause__`.
-        NotFoundError: the node runs in another process than that in which it was made.
+        OutOfRangeError: `func` raised StopIteration.
+        ResourceExhaustedError: `func` raised MemoryError.
+        UnimplementedError: `func` raised NotImplementedError.
+        UnknownError: `func` raised another exception that is not an `OpError`. In each case the exception is the
+            `__cause__`.
+        NotFoundError: the node runs in another process than the one in which it was made.
     """
     op_type = "PyFunc" if stateful else "PyFuncStateless"
     return _call_node(op_type, PythonFunction(_callable(func)), inp, Tout, gradient, name)
@@ -233,7 +239,7 @@ def numpy_function(
 def numpy_function(
     func: Callable[..., Any], inp: Sequence[TensorLike], Tout: Any, stateful: bool = True, name: str | None = None
 ) -> Any:
-    """`py_func` under the name that TensorFlow gave it later."""
+    """Make a node like `py_func`, under TensorFlow's later name."""
     return py_func(func, inp, Tout, stateful, name)
 
 
@@ -264,22 +270,24 @@ def from_async_iterator(
     prefetch: int = 2,
     name: str | None = None,
 ) -> Any:
-    """Tensors that give the next element of an async iterator at each step.
+    """Return tensors that yield the next element of an async iterator at each step.
 
-    Each session reads for itself: it begins with its first such step and ends, closing the iterator, when the session
-    is closed. Steps get elements in the order in which they ask. An element that a step was about to get when it was
-    cancelled goes to the next one.
+    Each session reads independently. It starts with its first such step, and closes the iterator when the session is
+    closed. Steps get elements in the order of their requests. If a step is cancelled while it waits for an element, the
+    next step gets that element.
 
     Args:
-        iterable_or_factory: An async iterable, or a function without arguments that returns one. An iterator, such as
-            an async generator, can be read by one session only; of anything else every session gets its own.
-        Tout: The dtype of an element, or a list of dtypes where an element is a list or tuple of values.
-        shapes: Static shape of the element, or a list of them; elements are held to it.
-        prefetch: How many elements are read ahead of those that steps ask for.
+        iterable_or_factory: An async iterable, or a function without arguments that returns one. Only one session can
+            read an iterator, such as an async generator; from any other iterable each session gets an iterator of its
+            own.
+        Tout: The dtype of an element, or a list of dtypes if an element is a list or tuple of values.
+        shapes: Static shape of the element, or a list of them; elements are checked against it.
+        prefetch: Number of elements to read ahead of the steps.
+        name: Name of the node.
 
     Raises (the step):
         OutOfRangeError: the iterator has ended.
-        UnknownError: it raised something other than an `OpError`, in the place of this step's element.
+        UnknownError: the iterator raised something other than an `OpError` instead of this step's element.
         InvalidArgumentError, DTypeError: the element does not fit.
         FailedPreconditionError: another session reads the iterator, or the event loop that read it has ended.
     """

@@ -1,4 +1,4 @@
-"""`function`: a decorator that makes a Python function into one subgraph, traced once and called many times."""
+"""`function`: a decorator that makes a Python function one subgraph, traced once and called many times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_NAME: Final = re.compile(r"[^a-z0-9_]+")
 
 
 class TensorSpec:
-    """What a tensor is to be: its static shape, dtype and name."""
+    """The specification of a tensor: static shape, dtype and name."""
 
     __slots__ = ("dtype", "name", "shape")
 
@@ -55,7 +55,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """In the place of a tensor among the arguments or results: its position among the inputs or outputs."""
+    """A placeholder for a tensor among the arguments or results: its position among the inputs or outputs."""
 
     index: int
 
@@ -64,7 +64,7 @@ class ConcreteFunction:
     """A Python function, traced for one kind of arguments. Calling it makes a call node.
 
     Attributes:
-        function: The body.
+        function: The traced function.
     """
 
     def __init__(self, function: Function, structure: Any, leaves: Sequence[Any]) -> None:
@@ -74,12 +74,12 @@ class ConcreteFunction:
 
     @property
     def name(self) -> str:
-        """What calls name it by."""
+        """The name that calls refer to."""
         return self.function.name
 
     @property
     def graph(self) -> Graph:
-        """The graph that it belongs to."""
+        """The graph of the function."""
         return self.function.graph
 
     @property
@@ -89,11 +89,11 @@ class ConcreteFunction:
 
     @property
     def captured_inputs(self) -> list[Tensor]:
-        """What it reads besides its arguments: tensors outside, among them the handles of variables."""
+        """The outside tensors that the function reads besides its arguments, including the handles of variables."""
         return list(self.function.captured)
 
     def __call__(self, *tensors: Any, name: str | None = None) -> Any:
-        """Call it with one tensor per argument, in the order of the inputs.
+        """Call the function with one tensor per argument, in the order of the inputs.
 
         Raises:
             InvalidArgumentError: there are too few or too many, or one has a shape that does not fit.
@@ -109,7 +109,7 @@ class ConcreteFunction:
         return self.results_of(operation_of(call(self.function, values, name)))
 
     def results_of(self, op: Operation) -> Any:
-        """What the Python function returns, where `op` is the call."""
+        """Return the call `op`'s outputs in the structure that the Python function returns."""
         return nest.pack(self._structure, [_value(leaf, op) for leaf in self._leaves])
 
     def __repr__(self) -> str:
@@ -117,14 +117,14 @@ class ConcreteFunction:
 
 
 def _value(leaf: Any, op: Operation) -> Any:
-    """One result of a call: an output, the node itself, or None."""
+    """Return one result of a call: an output, the node itself, or None."""
     if isinstance(leaf, _Slot):
         return op.outputs[leaf.index]
     return op if leaf is Operation else leaf
 
 
 def _fitted(value: Any, dtype: DType, dims: Dims, name: str) -> Tensor:
-    """The value as a tensor that fits an argument."""
+    """Return the value as a tensor that fits an argument."""
     tensor = convert_to_tensor(value, dtype, name=name)
     if not is_compatible(tensor.dims, dims):
         raise InvalidArgumentError(
@@ -134,7 +134,7 @@ def _fitted(value: Any, dtype: DType, dims: Dims, name: str) -> Tensor:
 
 
 class PolymorphicFunction:
-    """What `aioflow.function` makes of a Python function: it is traced once for each kind of arguments."""
+    """A Python function decorated by `aioflow.function`: it is traced once for each kind of arguments."""
 
     def __init__(
         self,
@@ -153,12 +153,14 @@ class PolymorphicFunction:
 
     @property
     def name(self) -> str:
-        """What the functions of its traces are called, besides a number."""
+        """The base of the names of the traced functions, to which a number is added if needed."""
         return self._name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Make a call node; what the function returns, in the same structure. Traces it, if arguments of this kind are
-        new: tensors and arrays by dtype and static shape, everything else by value.
+        """Make a call node. Return the results in the structure that the Python function returns.
+
+        The function is traced if the arguments are of a new kind. Tensors and arrays are of one kind if dtype and
+        static shape are equal, all other arguments if they are equal.
 
         Raises:
             UnimplementedError: the function calls itself.
@@ -169,14 +171,14 @@ class PolymorphicFunction:
         return self._concrete(structure, leaves)(*tensors)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
-        """The trace for arguments of this kind. A `TensorSpec` may be in the place of a tensor."""
+        """Return the trace for arguments of this kind. A `TensorSpec` may replace a tensor."""
         if not args and not kwargs and self.input_signature is not None:
             args = self.input_signature
         structure, leaves = self._arguments(args, kwargs)
         return self._concrete(structure, leaves)
 
     def _arguments(self, args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
-        """The arguments as a structure (positions, then keywords), with tensors and specifications as leaves."""
+        """Return the structure of the arguments (positions, then keywords) and its leaves, with arrays as tensors."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         if self.input_signature is not None:
@@ -218,7 +220,7 @@ class PolymorphicFunction:
         return self.python_function(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """As a method: the instance is an argument like any other."""
+        """Bind a method: the instance becomes the first argument."""
         return self if instance is None else functools.partial(self, instance)
 
     def __repr__(self) -> str:
@@ -228,14 +230,18 @@ class PolymorphicFunction:
 def trace(
     graph: Graph, name: str, run: Callable[[Sequence[Any]], Any], leaves: Sequence[Any], names: Sequence[str]
 ) -> ConcreteFunction:
-    """Run a Python function once, inside of a new body.
+    """Run a Python function once, inside a new body.
 
     Args:
-        run: Takes the leaves, with a tensor in the place of each TensorSpec.
-        names: Of the leaves.
+        graph: The graph of the function.
+        name: Name of the function; a number is added if the graph has it already.
+        run: A function of the leaves, with a tensor in the place of each TensorSpec.
+        leaves: The arguments.
+        names: Names of the leaves.
     """
     body = BodyContext(graph, unique_name(graph, name))
-    graph.functions[body.name] = body  # nobody else takes the name meanwhile
+    # Reserve the name: functions traced inside this one must not get it.
+    graph.functions[body.name] = body
     try:
         return _trace_into(body, run, leaves, names)
     except BaseException:
@@ -267,7 +273,7 @@ def _trace_into(
 
 
 def _result(body: BodyContext, leaf: Any, outputs: list[Tensor], running: list[Operation]) -> Any:
-    """What stands for one result: its position among the outputs; for a node, the call itself."""
+    """Return the description of one result: its position among the outputs, or `Operation` for a node."""
     if leaf is None:
         return None
     if isinstance(leaf, Operation):
@@ -281,7 +287,7 @@ def _result(body: BodyContext, leaf: Any, outputs: list[Tensor], running: list[O
 
 
 def _leaf(value: Any) -> Any:
-    """An argument: arrays count as tensors."""
+    """Return an argument, with an array converted to a tensor."""
     return convert_to_tensor(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
@@ -304,7 +310,7 @@ def _key(leaf: Any) -> Any:
 
 
 def _argument_names(signature: inspect.Signature, structure: Any) -> list[str]:
-    """For each leaf the parameter that it is in."""
+    """Return for each leaf the name of its parameter."""
     args, kwargs = structure
     parameters = list(signature.parameters.values())
     names: list[str] = []
@@ -317,21 +323,22 @@ def _argument_names(signature: inspect.Signature, structure: Any) -> list[str]:
 
 
 def plain_name(name: str) -> str:
-    """A name that is one in definitions too."""
+    """Return the name in the form that function definitions allow."""
     plain = _NO_NAME.sub("_", name.lower()).strip("_")
     return plain if plain[:1].isalpha() else f"f_{plain}".rstrip("_")
 
 
 def unique_name(graph: Graph, name: str) -> str:
-    """A name that no function of the graph has."""
+    """Return a name that no function of the graph has."""
     if name not in graph.functions:
         return name
     return next(f"{name}_{i}" for i in itertools.count(1) if f"{name}_{i}" not in graph.functions)
 
 
 def _as_gradient(given: Any, function: Function) -> Any:
-    """The function that computes the gradient, traced for the inputs and gradients of `function`; a Python function
-    that takes the node and the gradients stays what it is.
+    """Return the gradient function, traced for the arguments of `function` and the gradients of its outputs.
+
+    A plain Python function, of the node and the gradients, is returned as it is.
     """
     if isinstance(given, PolymorphicFunction):
         tensors = [*function.arguments, *function.outputs]
@@ -371,19 +378,20 @@ def function(
     name: str | None = None,
     grad_func: Any = None,
 ) -> Any:
-    """Decorator: make a Python function one subgraph, with its gradient.
+    """Return a decorator that makes a Python function one subgraph, with its gradient.
 
     The function is run once for each kind of arguments: tensors and arrays by dtype and static shape, everything else
-    by value. What it makes is the body; each call makes one node, which stands for a copy of it. Variables and tensors
-    from outside are read where they are. Nodes in the body that have effects run whenever the call does, in the order
-    in which they were made. Gradients of any order flow through.
+    by value. The nodes that it makes are the body. Each call makes one node, which stands for a copy of the body.
+    Variables and tensors from outside are read where they are. Nodes in the body that have effects run whenever the
+    call does, in the order in which they were made. Gradients of any order flow through.
 
     Args:
+        func: The function; without it, the decorator is returned.
         input_signature: One `TensorSpec` per argument: the function is traced once, for these.
-        name: What it is called in definitions of the graph; its own name by default.
-        grad_func: The gradient in the place of that of the body: a function made by this decorator, which takes the
-            arguments and the gradients of the results and returns the gradients of the arguments; or a plain one,
-            which takes the call node and the gradients of the results.
+        name: Name in definitions of the graph; by default the function's own name.
+        grad_func: Replacement for the gradient of the body. Either a function made by this decorator, of the arguments
+            and the gradients of the results, that returns the gradients of the arguments; or a plain one, of the call
+            node and the gradients of the results.
 
     Returns:
         A `PolymorphicFunction`, to be called like the function itself.

@@ -1,4 +1,4 @@
-"""Images cut, padded, flipped, and in other colours: what an input pipeline does between decoding and the model."""
+"""Image preprocessing between decoding and the model: cropping, padding, flipping, colors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ define_op(
 
 @gradient("AdjustContrastv2")
 def _contrast_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Of `(image - mean) * factor + mean`, the mean of each channel of each image."""
+    """Differentiate `(image - mean) * factor + mean`, with the mean of each channel of each image."""
     images = op.inputs[0]
     factor = make("Cast", op.inputs[1], DstT=images.dtype)
     mean_of_grad = make("Mean", grad, [-3, -2], keep_dims=True)
@@ -58,14 +58,15 @@ def _contrast_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def _image(value: TensorLike) -> tuple[Tensor, bool]:
-    """A batch of images, and whether it was one."""
+    """Return the image or images as a batch, and whether a batch was given."""
     given = convert_to_tensor(value)
     if given.dims is not None and len(given.dims) not in (3, 4):
         raise InvalidArgumentError("an image has the wrong rank", expected="3 or 4", actual=format_dims(given.dims))
     if given.dims is not None and len(given.dims) == 4:
         return given, True
     images = make("ExpandDims", given, 0)
-    images.set_shape([None] * 4)  # an image of which nothing is known is one image
+    # An image of unknown rank is treated as a single image.
+    images.set_shape([None] * 4)
     return images, False
 
 
@@ -74,7 +75,7 @@ def _bare(images: Tensor, many: bool) -> Tensor:
 
 
 def _sizes(images: Tensor) -> tuple[Any, Any]:
-    """Height and width: numbers where they are known, otherwise scalar tensors."""
+    """Return height and width: numbers if they are known, otherwise scalar tensors."""
     dims = (None,) * 4 if images.dims is None else images.dims
     shape = make("Shape", images) if None in dims[1:3] else None
     found = [
@@ -85,7 +86,7 @@ def _sizes(images: Tensor) -> tuple[Any, Any]:
 
 
 def _known(value: Any) -> int | None:
-    """The number, where it is known now."""
+    """Return the number if it is known statically, else None."""
     found = constant_value(value) if isinstance(value, Tensor) else value
     return None if found is None else operator.index(int(found))
 
@@ -98,7 +99,7 @@ def _vector(*items: Any) -> Tensor:
 
 
 def _demand(image: Tensor, *demands: tuple[Any, str]) -> Tensor:
-    """The image, once each number is found not to be negative: at once where it is known, otherwise in the run."""
+    """Return the image after a check that no number is negative: now if it is known, otherwise in the run."""
     checks: list[Operation] = []
     for number, what in demands:
         known = _known(number)
@@ -113,13 +114,13 @@ def _demand(image: Tensor, *demands: tuple[Any, str]) -> Tensor:
     return result
 
 
-# ── where ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── geometry ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def crop_to_bounding_box(
     image: TensorLike, offset_height: _Size, offset_width: _Size, target_height: _Size, target_width: _Size
 ) -> Tensor:
-    """The part of an image (or of each of a batch) of that size that begins at the offsets.
+    """Return the part of an image (or of each image of a batch) of the target size that begins at the offsets.
 
     Raises:
         InvalidArgumentError: the part is not inside the image.
@@ -145,10 +146,10 @@ def crop_to_bounding_box(
 def pad_to_bounding_box(
     image: TensorLike, offset_height: _Size, offset_width: _Size, target_height: _Size, target_width: _Size
 ) -> Tensor:
-    """An image (or each of a batch) put at the offsets of a larger one of zeros.
+    """Place an image (or each image of a batch) at the offsets of a larger image of zeros.
 
     Raises:
-        InvalidArgumentError: it does not fit into the larger one.
+        InvalidArgumentError: the image does not fit into the larger one.
     """
     with default_graph().name_scope("pad_to_bounding_box"):
         images, many = _image(image)
@@ -175,10 +176,11 @@ def _both(op_type: str, choose: Any, left: Any, right: Any) -> Any:
 
 
 def resize_image_with_crop_or_pad(image: TensorLike, target_height: _Size, target_width: _Size) -> Tensor:
-    """The middle of an image (or of each of a batch) in that size, or the image in the middle of zeros."""
+    """Crop an image (or each image of a batch) to its center, or center it in zeros, to get the target size."""
     images, many = _image(image)
     height, width = _sizes(images)
     tall, wide = target_height - height, target_width - width
+    # Per axis only one of the two does anything: an axis that is too long is cropped, one that is too short is padded.
     cropped = crop_to_bounding_box(
         images,
         _both("Maximum", max, -tall // 2, 0),
@@ -193,7 +195,7 @@ def resize_image_with_crop_or_pad(image: TensorLike, target_height: _Size, targe
 
 
 def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
-    """The middle of an image (or of each of a batch): that fraction of its height and width.
+    """Return the center of an image (or of each image of a batch): that fraction of its height and width.
 
     Raises:
         InvalidArgumentError: the fraction is not in (0, 1], or the rank is not known.
@@ -229,17 +231,17 @@ def _flipped(image: TensorLike, axis: int) -> Tensor:
 
 
 def flip_left_right(image: TensorLike) -> Tensor:
-    """An image (or each of a batch) with left and right exchanged."""
+    """Flip an image (or each image of a batch) horizontally."""
     return _flipped(image, -2)
 
 
 def flip_up_down(image: TensorLike) -> Tensor:
-    """An image (or each of a batch) with top and bottom exchanged."""
+    """Flip an image (or each image of a batch) vertically."""
     return _flipped(image, -3)
 
 
 def transpose_image(image: TensorLike, name: str | None = None) -> Tensor:
-    """An image (or each of a batch) with its rows as columns."""
+    """Transpose an image (or each image of a batch): rows become columns."""
     given = convert_to_tensor(image)
     if given.dims is not None and len(given.dims) not in (3, 4):
         raise InvalidArgumentError("an image has the wrong rank", expected="3 or 4", actual=format_dims(given.dims))
@@ -252,10 +254,10 @@ def transpose_image(image: TensorLike, name: str | None = None) -> Tensor:
 
 
 def rot90(image: TensorLike, k: _Size = 1, name: str | None = None) -> Tensor:
-    """An image (or each of a batch) turned to the left, by `k` quarters of a circle.
+    """Rotate an image (or each image of a batch) counterclockwise by `k` quarter turns.
 
     Raises:
-        InvalidArgumentError: the rank of the image is not 3 or 4, or k is no scalar.
+        InvalidArgumentError: the rank of the image is not 3 or 4, or k is not a scalar.
     """
     with name_scope(name, "rot90"):
         given = convert_to_tensor(image)
@@ -289,23 +291,23 @@ def _maybe_flipped(image: TensorLike, axis: int, seed: int | None) -> Tensor:
 
 
 def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_left_right`, or the image as it is, at random; of a batch each image for itself."""
+    """Apply `flip_left_right` with probability 1/2, independently to each image of a batch."""
     return _maybe_flipped(image, -2, seed)
 
 
 def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_up_down`, or the image as it is, at random; of a batch each image for itself."""
+    """Apply `flip_up_down` with probability 1/2, independently to each image of a batch."""
     return _maybe_flipped(image, -3, seed)
 
 
-# ── what colour ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── colors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Tensor:
-    """An image in another dtype, its values scaled: floats are between 0 and 1, integers up to their largest.
+    """Convert an image to another dtype, and scale its values.
 
-    Args:
-        saturate: Clip what is out of the dtype's range.
+    Floats are between 0 and 1, and integers go up to their maximum. With `saturate`, values outside of the dtype's
+    range are clipped.
 
     Raises:
         DTypeError: a dtype is neither an integer nor a floating one.
@@ -324,7 +326,8 @@ def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = Fa
         if given.dtype.is_integer:
             scale = constant(1.0 / given.dtype.max, wanted)
             return make("Mul", _cast(given, wanted, False), scale)
-        if wanted.max + 0.5 > given.dtype.max:  # float16 does not reach that far
+        # The scale may exceed the range of float16.
+        if wanted.max + 0.5 > given.dtype.max:
             given = _cast(given, dtypes.float32, False)
         return _cast(make("Mul", given, constant(wanted.max + 0.5, given.dtype)), wanted, saturate)
 
@@ -345,7 +348,7 @@ def _cast(image: Tensor, dtype: DType, saturate: bool) -> Tensor:
 
 
 def _inside(bound: Any, given: DType, wanted: DType) -> Any:
-    """The bound as a number of the given dtype that does not round to one outside of the wanted dtype."""
+    """Return the bound in the given dtype, rounded so that it does not exceed the range of the wanted dtype."""
     if not given.is_floating or not wanted.is_integer:
         return bound
     number = given.np_dtype.type(bound)
@@ -353,7 +356,7 @@ def _inside(bound: Any, given: DType, wanted: DType) -> Any:
 
 
 def adjusted(image: TensorLike, adjust: Any, name: str) -> Tensor:
-    """Adjust an image in floating point, and give it back in its own dtype."""
+    """Adjust an image in floating point, and convert it back to its dtype."""
     given = convert_to_tensor(image)
     with default_graph().name_scope(name):
         direct = given.dtype in (dtypes.float16, dtypes.float32)
@@ -362,7 +365,7 @@ def adjusted(image: TensorLike, adjust: Any, name: str) -> Tensor:
 
 
 def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
-    """An image with `delta` added, where 1 is the whole range of its dtype."""
+    """Add `delta` to an image, where 1 is the whole range of its dtype."""
 
     def adjust(floats: Tensor) -> Tensor:
         return make("AddV2", floats, _cast(convert_to_tensor(delta), floats.dtype, False))
@@ -371,7 +374,7 @@ def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
 
 
 def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
-    """Images with the distance of each pixel from the mean of its channel multiplied."""
+    """Multiply the distance of each pixel from the mean of its channel by `contrast_factor`."""
     return adjusted(
         images,
         lambda floats: make("AdjustContrastv2", floats, convert_to_tensor(contrast_factor, dtypes.float32)),
@@ -380,7 +383,7 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
 
 
 def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor:
-    """An image with each value `v` made `gain * v**gamma`, where 1 is the whole range of its dtype.
+    """Replace each value `v` of an image by `gain * v**gamma`, where 1 is the whole range of its dtype.
 
     Raises:
         InvalidArgumentError: `gamma` is negative.
@@ -396,14 +399,14 @@ def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor
 
 
 def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """`adjust_brightness` by a random number between `-max_delta` and `max_delta`."""
+    """Apply `adjust_brightness` with a random number between `-max_delta` and `max_delta`."""
     if max_delta < 0:
         raise InvalidArgumentError("max_delta is negative", expected=">= 0", actual=max_delta)
     return adjust_brightness(image, random_uniform([], -max_delta, max_delta, seed=seed))
 
 
 def random_contrast(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """`adjust_contrast` by a random factor between `lower` and `upper`."""
+    """Apply `adjust_contrast` with a random factor between `lower` and `upper`."""
     if not 0 <= lower < upper:
         raise InvalidArgumentError(
             "lower and upper do not form a range", expected="0 <= lower < upper", actual=(lower, upper)
@@ -412,7 +415,10 @@ def random_contrast(image: TensorLike, lower: float, upper: float, seed: int | N
 
 
 def per_image_standardization(image: TensorLike) -> Tensor:
-    """Each image less its mean, divided by its standard deviation (but at least by 1/√n, n its number of values)."""
+    """Subtract its mean from each image, and divide by its standard deviation, but at least by 1/√n.
+
+    n is the number of values of an image.
+    """
     with default_graph().name_scope("per_image_standardization"):
         floats = _cast(convert_to_tensor(image), dtypes.float32, False)
         shape = make("StridedSlice", make("Shape", floats), [-3], [0], [1], end_mask=1)
@@ -424,7 +430,7 @@ def per_image_standardization(image: TensorLike) -> Tensor:
 
 
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
-    """Images of three channels as images of one: how bright they are."""
+    """Convert images of three channels to one channel, their luminance."""
     given = convert_to_tensor(images)
     with name_scope(name, "rgb_to_grayscale"):
         floats = convert_image_dtype(given, dtypes.float32)
@@ -433,10 +439,10 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
 
 
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Images of one channel as images of three equal ones.
+    """Convert images of one channel to three equal channels.
 
     Raises:
-        InvalidArgumentError: they have another number of channels.
+        InvalidArgumentError: the images have another number of channels.
     """
     given = convert_to_tensor(images)
     if given.dims is not None and (not given.dims or given.dims[-1] not in (1, None)):

@@ -1,4 +1,4 @@
-"""Boxes in images: the best of those that overlap, and boxes drawn."""
+"""Boxes in images: non-maximum suppression and drawing."""
 
 from __future__ import annotations
 
@@ -71,13 +71,14 @@ not_differentiable("DrawBoundingBoxes", "DrawBoundingBoxesV2")
 def draw_bounding_boxes(
     images: TensorLike, boxes: TensorLike, name: str | None = None, colors: TensorLike | None = None
 ) -> Tensor:
-    """Images with boxes drawn on them, one pixel wide.
+    """Draw boxes on images, one pixel wide.
 
     Args:
         images: [batch, height, width, channels], float16 or float32.
         boxes: [batch, boxes, 4], each y1, x1, y2, x2, where 0 is the first row or column of an image and 1 the last.
-            What is beyond the image is not drawn, nor is a box whose end is before its beginning.
-        colors: [colours, channels], which the boxes have by turns; None is a table of ten, and white for grey images.
+            Parts beyond the image are not drawn, nor is a box whose end is before its beginning.
+        name: Name of the node.
+        colors: [colors, channels], used for the boxes in turn; None is a table of ten, and white for gray images.
 
     Raises:
         InvalidArgumentError: a shape does not fit.
@@ -95,16 +96,17 @@ def non_max_suppression(
     score_threshold: TensorLike = float("-inf"),
     name: str | None = None,
 ) -> Tensor:
-    """The indices of boxes, best first, none of which overlaps a better one too much.
+    """Return the indices of the best boxes, best first, without those that overlap a better one too much.
 
     Args:
         boxes: [n, 4]: two opposite corners, (y, x) each.
         scores: [n].
-        max_output_size: How many are given at most.
-        iou_threshold: From 0 to 1: the area of intersection over that of the union, up to which two may overlap.
-        score_threshold: A box has to have a score above this.
+        max_output_size: Maximum number of indices.
+        iou_threshold: From 0 to 1: the area of the intersection over that of the union, up to which two may overlap.
+        score_threshold: Boxes with scores up to this are dropped.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: a shape, or the threshold of overlaps, does not fit.
+        InvalidArgumentError: a shape, or the overlap threshold, does not fit.
     """
     return make("NonMaxSuppressionV3", boxes, scores, max_output_size, iou_threshold, score_threshold, name=name)

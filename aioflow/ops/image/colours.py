@@ -1,4 +1,4 @@
-"""Colours: between RGB and other spaces, and images with another hue or saturation."""
+"""Color spaces: conversions between RGB and others, and adjustments of hue and saturation."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ for _name, _by in (("AdjustHue", "delta"), ("AdjustSaturation", "scale")):
 
 
 def _channels(images: Tensor) -> list[Tensor]:
-    """Each as images of one channel."""
+    """Return each channel as images of one channel."""
     return make_list("Split", -1, images, num_split=3)
 
 
 def _next(images: Tensor, steps: int) -> Tensor:
-    """Each channel's value is that of the channel so many further."""
+    """Return images in which each channel has the value of the channel `steps` further on."""
     return make("Roll", images, -steps, -1)
 
 
@@ -78,8 +78,9 @@ def _flags(condition: Tensor, dtype: dtypes.DType) -> Tensor:
 
 
 def _extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """1 for the channel that is largest, and 1 for the one that is smallest; of equal ones red before green before blue
-    is the largest, and the smallest is another.
+    """Return 1 for the largest channel, and 1 for the smallest.
+
+    Of equal channels the first (red, green, blue) is the largest, and another one is the smallest.
     """
     red, green, blue = _channels(images)
 
@@ -103,8 +104,9 @@ def _extremes(images: Tensor) -> tuple[Tensor, Tensor]:
 
 @gradient("RGBToHSV")
 def _rgb_to_hsv_grad(op: Operation, grad: Tensor) -> Tensor:
-    """Of value, saturation and hue by each channel, as TensorFlow has it: black has no gradient but that of its value,
-    and a channel that is 0 none of the saturation.
+    """Differentiate hue, saturation and value by each channel, as TensorFlow does.
+
+    Black only has a gradient of its value, and a channel that is 0 has no gradient of the saturation.
     """
     images, dtype = op.inputs[0], op.inputs[0].dtype
     by_hue, by_saturation, by_value = _channels(grad)
@@ -131,7 +133,7 @@ def _rgb_to_hsv_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("HSVToRGB")
 def _hsv_to_rgb_grad(op: Operation, grad: Tensor) -> Tensor:
-    """Each channel is `(1 - saturation + saturation * t) * value`, where t goes from 0 to 1 and back with the hue."""
+    """Differentiate `(1 - saturation + saturation * t) * value`, where t goes from 0 to 1 and back with the hue."""
     images, dtype = op.inputs[0], op.inputs[0].dtype
     hue, saturation, value = _channels(images)
     signs, centres, shifts = (constant(each, dtype) for each in ((1, -1, -1), (3, 2, 4), (-1, 2, 2)))
@@ -155,20 +157,20 @@ def _hsv_to_rgb_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
-    """Red, green and blue as hue, saturation and value, each from 0 to 1.
+    """Convert red, green and blue to hue, saturation and value, each from 0 to 1.
 
-    Args:
-        images: [..., 3], floats; the result has its shape and dtype.
+    `images` is [..., 3], floats; the result has its shape and dtype.
     """
     return make("RGBToHSV", images, name=name)
 
 
 def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Hue, saturation and value as red, green and blue. See `rgb_to_hsv`."""
+    """Convert hue, saturation and value to red, green and blue. See `rgb_to_hsv`."""
     return make("HSVToRGB", images, name=name)
 
 
-_MIXED: Final[dict[str, tuple[tuple[float, ...], ...]]] = {  # how much of each first channel there is in the new ones
+# Row i has the weights of the old channel i in the new channels.
+_MIXED: Final[dict[str, tuple[tuple[float, ...], ...]]] = {
     "rgb_to_yiq": (
         (0.299, 0.59590059, 0.2115),
         (0.587, -0.27455667, -0.52273617),
@@ -203,60 +205,65 @@ def _mixed(images: TensorLike, name: str) -> Tensor:
 
 
 def rgb_to_yiq(images: TensorLike) -> Tensor:
-    """Red, green and blue as the Y, I and Q of NTSC. Y is from 0 to 1, I within 0.5957 and Q within 0.5226 of 0.
+    """Convert red, green and blue to the Y, I and Q of NTSC.
 
-    Args:
-        images: [..., 3], floats; the result has its shape and dtype.
+    Y is from 0 to 1, I is within 0.5957 and Q within 0.5226 of 0. `images` is [..., 3], floats; the result has its
+    shape and dtype.
     """
     return _mixed(images, "rgb_to_yiq")
 
 
 def yiq_to_rgb(images: TensorLike) -> Tensor:
-    """The Y, I and Q of NTSC as red, green and blue. See `rgb_to_yiq`."""
+    """Convert the Y, I and Q of NTSC to red, green and blue. See `rgb_to_yiq`."""
     return _mixed(images, "yiq_to_rgb")
 
 
 def rgb_to_yuv(images: TensorLike) -> Tensor:
-    """Red, green and blue as Y, U and V. Y is from 0 to 1, U and V are within 0.5 of 0. See `rgb_to_yiq`."""
+    """Convert red, green and blue to Y, U and V.
+
+    Y is from 0 to 1, U and V are within 0.5 of 0. See `rgb_to_yiq`.
+    """
     return _mixed(images, "rgb_to_yuv")
 
 
 def yuv_to_rgb(images: TensorLike) -> Tensor:
-    """Y, U and V as red, green and blue. See `rgb_to_yuv`."""
+    """Convert Y, U and V to red, green and blue. See `rgb_to_yuv`."""
     return _mixed(images, "yuv_to_rgb")
 
 
 def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
-    """An RGB image, or a batch of them, with `delta` added to its hue, where 1 is once around. It has no gradient.
+    """Add `delta` to the hue of an RGB image, or of a batch of them, where 1 is a full turn. It has no gradient.
 
     Args:
         image: [..., height, width, 3].
         delta: A scalar, from -1 to 1.
+        name: Name scope of the nodes.
     """
     factor = convert_to_tensor(delta, dtypes.float32)
     return adjusted(image, lambda floats: make("AdjustHue", floats, factor), name or "adjust_hue")
 
 
 def adjust_saturation(image: TensorLike, saturation_factor: TensorLike, name: str | None = None) -> Tensor:
-    """An RGB image, or a batch of them, with its saturation multiplied, up to 1. It has no gradient.
+    """Multiply the saturation of an RGB image, or of a batch of them, up to 1. It has no gradient.
 
     Args:
         image: [..., height, width, 3].
         saturation_factor: A scalar.
+        name: Name scope of the nodes.
     """
     factor = convert_to_tensor(saturation_factor, dtypes.float32)
     return adjusted(image, lambda floats: make("AdjustSaturation", floats, factor), name or "adjust_saturation")
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """`adjust_hue` by a random number between `-max_delta` and `max_delta`, which is 0.5 at most."""
+    """Apply `adjust_hue` with a random number between `-max_delta` and `max_delta`, which is 0.5 at most."""
     if not 0 <= max_delta <= 0.5:
         raise InvalidArgumentError("max_delta is out of range", expected="0..0.5", actual=max_delta)
     return adjust_hue(image, random_uniform([], -max_delta, max_delta, seed=seed))
 
 
 def random_saturation(image: TensorLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
-    """`adjust_saturation` by a random factor between `lower` and `upper`."""
+    """Apply `adjust_saturation` with a random factor between `lower` and `upper`."""
     if not 0 <= lower < upper:
         raise InvalidArgumentError(
             "lower and upper do not form a range", expected="0 <= lower < upper", actual=(lower, upper)

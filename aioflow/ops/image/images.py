@@ -1,5 +1,6 @@
-"""Images as tensors: decoded, encoded, and parts of them resized. Whole images are resized in `resizing`; plain
-cropping, flipping and colours are in `adjust`.
+"""Ops that decode and encode images, and resize parts of them.
+
+Whole images are resized in `resizing`; plain cropping, flipping and colors are in `adjust`.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ define_op(
     traits=encoded(),
 )
 define_op(
-    "AioflowDecodePicture",  # of bytes rather than a string, and of more formats than TensorFlow knows
+    # It accepts bytes rather than a string, and more formats than TensorFlow knows.
+    "AioflowDecodePicture",
     "encoded: uint8",
     "image: uint8",
     ["pixel_format: {'RGB', 'BGR', 'Grayscale'} = 'RGB'"],
@@ -199,7 +201,10 @@ not_differentiable(
 
 @gradient("CropAndResize")
 def _crop_and_resize_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """The boxes get the gradient of bilinear crops with either method, as in TensorFlow: that of the nearest is 0."""
+    """Differentiate crops.
+
+    With either method the boxes get the gradient of bilinear crops, as in TensorFlow: that of nearest crops is 0.
+    """
     image, boxes, numbers, _ = op.inputs
     by_boxes = make("CropAndResizeGradBoxes", grad, image, boxes, numbers)
     if not image.dtype.is_floating:
@@ -212,7 +217,7 @@ def _crop_and_resize_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("CropAndResizeGradImage")
 def _crop_and_resize_grad_image_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """It is linear in the gradient that it gets, and its transpose is the cropping itself."""
+    """Crop the gradient: the op is linear in its incoming gradient, and its transpose is the cropping."""
     grads, boxes, numbers, _ = op.inputs
     crops = make("CropAndResize", grad, boxes, numbers, image_size(grads), method=op.attrs["method"])
     return [crops, make("CropAndResizeGradBoxes", grads, grad, boxes, numbers), None, None]
@@ -224,15 +229,16 @@ def _crop_and_resize_grad_image_grad(op: Operation, grad: Tensor) -> list[Tensor
 def decode_png(
     contents: TensorLike, channels: int = 0, dtype: DTypeLike = dtypes.uint8, name: str | None = None
 ) -> Tensor:
-    """A PNG image, [height, width, channels].
+    """Decode a PNG image to [height, width, channels].
 
     Args:
         contents: The file's bytes, a scalar string.
         channels: 1 (grayscale), 3 (RGB) or 4 (RGBA); 0 for as many as the file has.
         dtype: uint8 or uint16.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: it is not a PNG image.
+        InvalidArgumentError: the bytes are not a PNG image.
         UnimplementedError: Pillow is not installed: `pip install 'aioflow-engine[image]'`.
     """
     return make("DecodePng", contents, channels=channels, dtype=as_dtype(dtype), name=name)
@@ -248,17 +254,20 @@ def decode_jpeg(
     dct_method: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """A JPEG image, [height, width, channels] uint8.
+    """Decode a JPEG image to [height, width, channels] uint8.
 
     Args:
         contents: The file's bytes, a scalar string.
         channels: 1 (grayscale) or 3 (RGB); 0 for as many as the file has.
-        ratio: 1, 2, 4 or 8: how much smaller to make it while it is decoded.
-        try_recover_truncated: Give what there is of a file that is cut short, the rest grey.
-        fancy_upscaling, acceptable_fraction, dct_method: Accepted as TensorFlow does; the library's choices hold.
+        ratio: Factor by which to reduce the image during decoding: 1, 2, 4 or 8.
+        fancy_upscaling: Accepted as TensorFlow does, without effect.
+        try_recover_truncated: Whether a truncated file yields the part that it has, with the rest gray.
+        acceptable_fraction: Accepted as TensorFlow does, without effect.
+        dct_method: Accepted as TensorFlow does, without effect.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: it is not a JPEG image.
+        InvalidArgumentError: the bytes are not a JPEG image.
         UnimplementedError: Pillow is not installed: `pip install 'aioflow-engine[image]'`.
     """
     return make(
@@ -275,12 +284,12 @@ def decode_jpeg(
 
 
 def decode_bmp(contents: TensorLike, channels: int = 0, name: str | None = None) -> Tensor:
-    """An uncompressed BMP image of 8, 24 or 32 bits, [height, width, channels] uint8. See `decode_png`."""
+    """Decode an uncompressed BMP image of 8, 24 or 32 bits to [height, width, channels] uint8. See `decode_png`."""
     return make("DecodeBmp", contents, channels=channels, name=name)
 
 
 def decode_gif(contents: TensorLike, name: str | None = None) -> Tensor:
-    """All frames of a GIF animation, [frames, height, width, 3] uint8. See `decode_png`."""
+    """Decode all frames of a GIF animation to [frames, height, width, 3] uint8. See `decode_png`."""
     return make("DecodeGif", contents, name=name)
 
 
@@ -291,12 +300,14 @@ def decode_image(
     name: str | None = None,
     expand_animations: bool = True,
 ) -> Tensor:
-    """An image of any of the formats BMP, GIF, JPEG and PNG, which its bytes tell apart.
+    """Decode a BMP, GIF, JPEG or PNG image; the bytes determine the format.
 
     Args:
-        channels: As in `decode_png`; None is 0.
+        contents: The file's bytes, a scalar string.
+        channels: See `decode_png`; None is 0.
         dtype: uint8, uint16, or another to which the image is converted: floats are between 0 and 1.
-        expand_animations: Give all frames of a GIF, [frames, height, width, 3]; otherwise the first one.
+        name: Name scope of the nodes.
+        expand_animations: Whether to return all frames of a GIF, [frames, height, width, 3], or only the first one.
     """
     wanted = as_dtype(dtype)
     direct = wanted in (dtypes.uint8, dtypes.uint16, dtypes.float32)
@@ -312,13 +323,13 @@ def decode_image(
 
 
 def is_jpeg(contents: TensorLike, name: str | None = None) -> Tensor:
-    """Whether the bytes begin as those of a JPEG image do."""
+    """Return whether the bytes begin like those of a JPEG image."""
     with name_scope(name, "is_jpeg"):
         return make("Equal", make("Substr", contents, 0, 3), b"\xff\xd8\xff")
 
 
 def extract_jpeg_shape(contents: TensorLike, output_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
-    """Height, width and number of channels of a JPEG image, which is not decoded for that."""
+    """Return height, width and number of channels of a JPEG image without decoding it."""
     return make("ExtractJpegShape", contents, output_type=as_dtype(output_type), name=name)
 
 
@@ -326,14 +337,15 @@ def extract_jpeg_shape(contents: TensorLike, output_type: DTypeLike = dtypes.int
 
 
 def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
-    """The bytes of a PNG image.
+    """Encode an image as PNG; return the bytes.
 
     Args:
         image: [..., height, width, channels], uint8 or uint16, with 1 (grayscale), 2 (grayscale and alpha), 3 (RGB) or
             4 (RGBA) channels.
         compression: 0 to 9; -1 for the library's choice.
+        name: Name of the node.
     """
-    # An array keeps its dtype: converted to the op's default, a uint16 one would lose it where its values are small.
+    # An array keeps its dtype: a uint16 array of small values would otherwise be converted to the op's default, uint8.
     pixels = convert_to_tensor(image, None if hasattr(image, "dtype") else dtypes.uint8)
     return make("EncodePng", pixels, compression=compression, name=name)
 
@@ -351,16 +363,20 @@ def encode_jpeg(
     xmp_metadata: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """The bytes of a JPEG image.
+    """Encode an image as JPEG; return the bytes.
 
     Args:
         image: [height, width, channels], uint8, with 1 (grayscale) or 3 (RGB) channels.
-        format: "grayscale" or "rgb", where it must be one of them.
+        format: "grayscale" or "rgb" to accept only such images.
         quality: 0 to 100.
-        progressive, optimize_size: How the file is made.
-        chroma_downsampling: Keep colours at half the resolution.
-        density_unit, x_density, y_density: Pixels per inch ("in") or per centimetre ("cm"), for the file's header.
-        xmp_metadata: What else the header says.
+        progressive: Whether to write a progressive file.
+        optimize_size: Whether to optimize the file's size.
+        chroma_downsampling: Whether to keep colors at half the resolution.
+        density_unit: Unit of the pixel density in the file's header: "in" or "cm".
+        x_density: Pixels per unit horizontally.
+        y_density: Pixels per unit vertically.
+        xmp_metadata: XMP metadata for the header.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: the image has a different number of channels.
@@ -395,20 +411,21 @@ def crop_and_resize(
     name: str | None = None,
     box_indices: TensorLike | None = None,
 ) -> Tensor:
-    """Parts of images, each brought to one size: [boxes, height, width, channels], float32.
+    """Resize parts of images to one size: [boxes, height, width, channels], float32.
 
     Args:
         image: [batch, height, width, channels].
         boxes: [boxes, 4], each y1, x1, y2, x2, where 0 is the first row or column of an image and 1 the last. A box may
-            reach beyond the image, and it turns its part around where y1 > y2 or x1 > x2.
-        box_ind: Of which image each box is a part.
+            extend beyond the image, and flips its part if y1 > y2 or x1 > x2.
+        box_ind: Index of the image of each box.
         crop_size: Height and width.
         method: "bilinear" or "nearest".
-        extrapolation_value: What is beyond the image.
+        extrapolation_value: Value of pixels beyond the image.
+        name: Name of the node.
         box_indices: Another name of `box_ind`.
 
     Raises:
-        InvalidArgumentError: the number of an image is missing or out of range, or a box is not finite.
+        InvalidArgumentError: the index of an image is missing or out of range, or a box is not finite.
     """
     if (box_ind is None) == (box_indices is None):
         given = "none" if box_ind is None else "both"

@@ -1,4 +1,4 @@
-"""How alike two images are, how rough one is, and where it has edges."""
+"""Measures of images: similarity of two, total variation, and edges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from aioflow.ops.scoping import name_scope
 
 __all__: list[str] = []  # public in `aioflow.image`
 
-_SCALES: Final = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)  # Wang et al., 2003
+# From Wang et al., 2003.
+_SCALES: Final = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 
 
 def _rank(dims: Dims, ranks: tuple[int, ...]) -> int:
@@ -38,7 +39,7 @@ def _mean(values: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def _steps(images: Tensor, axis: int) -> Tensor:
-    """Each pixel less the one before it, along an axis: one fewer."""
+    """Return the differences of neighboring pixels along an axis: each pixel less the one before it."""
     rank = len(images.dims or ())
     begin = [int(i == axis) for i in range(rank)]
     later = make("StridedSlice", images, begin, [0] * rank, [1] * rank, end_mask=2**rank - 1)
@@ -50,13 +51,13 @@ def _steps(images: Tensor, axis: int) -> Tensor:
 
 
 def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
-    """The sum of the differences between neighbouring pixels, which is large for noise.
+    """Return the sum of the differences between neighboring pixels, which is large for noise.
 
-    Args:
-        images: [height, width, channels], for which the result is a scalar, or a batch of them, for which a vector.
+    `images` is [height, width, channels], for which the result is a scalar, or a batch of them, for which it is a
+    vector.
 
     Raises:
-        InvalidArgumentError: they have another rank.
+        InvalidArgumentError: the images have another rank.
     """
     given = convert_to_tensor(images)
     first = _rank(given.dims, (3, 4)) - 3
@@ -67,13 +68,12 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
 
 
 def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
-    """The pixel below less each pixel, and the pixel to the right less it; 0 in the last row and the last column.
+    """Return the differences to the pixel below and to the pixel on the right; 0 in the last row and column.
 
-    Args:
-        image: [batch, height, width, channels]; both results have its shape and dtype.
+    `image` is [batch, height, width, channels]; both results have its shape and dtype.
 
     Raises:
-        InvalidArgumentError: it has another rank.
+        InvalidArgumentError: the image has another rank.
     """
     given = convert_to_tensor(image)
     _rank(given.dims, (4,))
@@ -90,16 +90,15 @@ _SOBEL: Final = np.array([[-1, -2, -1], [0, 0, 0], [1, 2, 1]], np.float32)
 
 
 def sobel_edges(image: TensorLike) -> Tensor:
-    """How much images change downwards and to the right, by Sobel's filter.
+    """Return the vertical and horizontal changes of images by Sobel's filter.
 
-    Args:
-        image: [batch, height, width, channels], floats.
+    `image` is [batch, height, width, channels], floats.
 
     Returns:
         [batch, height, width, channels, 2].
 
     Raises:
-        DTypeError: they are no floats.
+        DTypeError: the images are not floats.
         InvalidArgumentError: they have another rank.
     """
     given = convert_to_tensor(image)
@@ -121,7 +120,7 @@ def sobel_edges(image: TensorLike) -> Tensor:
 
 
 def _as_floats(first: TensorLike, second: TensorLike, most: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
-    """Two images of one shape and the largest number that is possible in them, as floats."""
+    """Return as floats: two images of one shape, and the largest possible value in them."""
     one = convert_to_tensor(first)
     other = convert_to_tensor(second, one.dtype)
     for image in (one, other):
@@ -139,7 +138,8 @@ def _as_floats(first: TensorLike, second: TensorLike, most: TensorLike) -> tuple
 
 
 def _if_as_large(one: Tensor, other: Tensor) -> Tensor:
-    """`one`, unless the run finds that the other has another shape, with which it might broadcast."""
+    """Return `one` after a check in the run that `other` has the same shape."""
+    # Without the check, images of different shapes might broadcast against one another.
     shapes = [make("Shape", image) for image in (one, other)]
     alike = make("All", make("Equal", *shapes), [0], keep_dims=False)
     check = make_op("Assert", alike, [constant("the images have different shapes"), *shapes])
@@ -149,14 +149,16 @@ def _if_as_large(one: Tensor, other: Tensor) -> Tensor:
 
 
 def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = None) -> Tensor:
-    """The peak signal-to-noise ratio of images, in decibels: the larger, the more alike they are.
+    """Return the peak signal-to-noise ratio of images, in decibels; it is larger for more similar images.
 
     Args:
-        a, b: [..., height, width, channels], of one shape and dtype.
-        max_val: The largest number that is possible in them less the smallest: 1 for floats, 255 for uint8.
+        a: [..., height, width, channels].
+        b: Images of the same shape and dtype.
+        max_val: Largest possible value less the smallest: 1 for floats, 255 for uint8.
+        name: Name scope of the nodes.
 
     Returns:
-        float32 [...], infinite where images are equal.
+        float32 [...], infinite for equal images.
     """
     with name_scope(name, "psnr"):
         one, other, limit = _as_floats(a, b, max_val)
@@ -166,7 +168,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = N
 
 
 class _Window:
-    """A Gaussian window over images, and the constants by which similarity is told."""
+    """A Gaussian window over images, and the stabilizing constants of the similarity."""
 
     def __init__(self, size: int, sigma: float, k1: float, k2: float, most: Tensor) -> None:
         away = np.arange(size, dtype=np.float64) - (size - 1) / 2
@@ -177,7 +179,7 @@ class _Window:
         self._least = [make("Square", make("Mul", constant(k, dtypes.float32), most)) for k in (k1, k2)]
 
     def _smoothed(self, images: Tensor) -> Tensor:
-        """[..., height, width, channels], less what the window needs around a pixel."""
+        """Return [..., height, width, channels], smaller by the margin that the window needs around a pixel."""
         shape = make("Shape", images)
         channels = make("StridedSlice", shape, [-1], [0], [1], end_mask=1)
         kernel = make("Tile", self._window, make("ConcatV2", [[1, 1], channels, [1]], 0))
@@ -187,7 +189,7 @@ class _Window:
         return make("Reshape", made, make("ConcatV2", [head, _tail(make("Shape", made))], 0))
 
     def compare(self, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-        """Luminance alike, and contrast with structure alike, at each pixel."""
+        """Return the similarity of luminance, and that of contrast and structure, at each pixel."""
         for image in (one, other):
             sizes = () if image.dims is None else image.dims[-3:-1]
             if any(size is not None and size < self._size for size in sizes):
@@ -218,14 +220,19 @@ def ssim(
     k2: float = 0.03,
     return_index_map: bool = False,
 ) -> Tensor:
-    """The structural similarity of images, up to 1: Wang et al., "Image quality assessment", 2004.
+    """Return the structural similarity of images, up to 1.
+
+    See Wang et al., "Image quality assessment", 2004.
 
     Args:
-        img1, img2: [..., height, width, channels], of one shape and dtype.
-        max_val: The largest number that is possible in them less the smallest: 1 for floats, 255 for uint8.
-        filter_size, filter_sigma: Of the Gaussian window, in pixels; the images are not smaller.
-        k1, k2: What keeps the quotients of small numbers stable.
-        return_index_map: Give the similarity at each pixel at which the window is inside.
+        img1: [..., height, width, channels].
+        img2: Images of the same shape and dtype.
+        max_val: Largest possible value less the smallest: 1 for floats, 255 for uint8.
+        filter_size: Size of the Gaussian window, in pixels; images must not be smaller.
+        filter_sigma: Standard deviation of the window, in pixels.
+        k1: Stabilizer of the luminance quotients of small numbers.
+        k2: Stabilizer of the contrast quotients of small numbers.
+        return_index_map: Whether to return the similarity at each pixel at which the window is inside.
 
     Returns:
         float32 [...], or [..., height - filter_size + 1, width - filter_size + 1].
@@ -250,12 +257,19 @@ def ssim_multiscale(
     k1: float = 0.01,
     k2: float = 0.03,
 ) -> Tensor:
-    """The structural similarity of images at several scales, each half as large as the one before: Wang et al., 2003.
+    """Return the structural similarity of images at several scales, each half as large as the one before.
+
+    See Wang et al., 2003.
 
     Args:
-        img1, img2, max_val, filter_size, filter_sigma, k1, k2: As those of `ssim`; the smallest scale is not smaller
-            than the window.
-        power_factors: How much each scale counts.
+        img1: [..., height, width, channels]; the smallest scale must not be smaller than the window.
+        img2: Images of the same shape and dtype.
+        max_val: See `ssim`.
+        power_factors: Weight of each scale.
+        filter_size: See `ssim`.
+        filter_sigma: See `ssim`.
+        k1: See `ssim`.
+        k2: See `ssim`.
 
     Returns:
         float32 [...].
@@ -276,7 +290,7 @@ def ssim_multiscale(
 
 
 def _halved(images: Tensor) -> Tensor:
-    """Means of four pixels; where the height or width is odd, the last row or column stands for one more."""
+    """Return the means of 2×2 pixels. An odd last row or column is repeated."""
     shape = make("Shape", images)
     tail = _tail(shape)
     flat = make("Reshape", images, make("ConcatV2", [[-1], tail], 0))

@@ -1,4 +1,4 @@
-"""Images seen from elsewhere: moved, turned, sheared, in perspective."""
+"""Projective transforms of images: translation, rotation, shear, perspective."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ define_op(
 
 
 def _inverted(transforms: Tensor) -> Tensor:
-    """Eight numbers are a matrix of 3 x 3 without its last element, which is 1."""
+    """Return the inverse transforms. Eight numbers are a 3×3 matrix without its last element, which is 1."""
     rows = convert_to_tensor(make("StridedSlice", make("Shape", transforms), [0], [1], [1]))
     ones = make("Fill", make("ConcatV2", [rows, [1]], 0), constant(1, dtypes.float32))
     matrices = make("Reshape", make("ConcatV2", [transforms, ones], 1), [-1, 3, 3])
@@ -63,7 +63,7 @@ def _inverted(transforms: Tensor) -> Tensor:
 
 @gradient("ImageProjectiveTransformV2")
 def _v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """The gradient itself transformed back, as in TensorFlow; where pixels are stretched that is near to it only."""
+    """Transform the gradient back, as TensorFlow does; where pixels are stretched this is only an approximation."""
     images, transforms, _ = op.inputs
     how = {name: op.attrs[name] for name in ("interpolation", "fill_mode")}
     return [make("ImageProjectiveTransformV2", grad, _inverted(transforms), image_size(images), **how), None, None]
@@ -71,7 +71,7 @@ def _v2_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("ImageProjectiveTransformV3")
 def _v3_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """See `_v2_grad`. What is outside has no gradient."""
+    """Transform the gradient back like `_v2_grad`. Pixels outside have no gradient."""
     images, transforms, *_ = op.inputs
     how = {name: op.attrs[name] for name in ("interpolation", "fill_mode")}
     inverse, size = _inverted(transforms), image_size(images)

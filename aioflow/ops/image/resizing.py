@@ -1,4 +1,4 @@
-"""Images in another size. See `images` for parts of them."""
+"""Ops that resize images. See `images` for parts of images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _scaled(ctx: ShapeContext) -> Dims:
 
 
 def _resized_grad(ctx: ShapeContext) -> Dims:
-    """The original image's, with as many images and channels as the gradients have."""
+    """Return the shape of the original image, with the batch size and channels of the gradients."""
     grads, image = ctx.require_rank("grads", 4), ctx.require_rank("original_image", 4)
     return image if grads is None else merge_dims(image, (grads[0], None, None, grads[3]))
 
@@ -150,7 +150,7 @@ def _bilinear_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("ResizeBilinearGrad")
 def _bilinear_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """The gradient is linear, and its transpose is the resizing itself."""
+    """Resize the gradient: the op is linear, and its transpose is the resizing."""
     return [make("ResizeBilinear", grad, image_size(op.inputs[0]), **_scaling(op)), None]
 
 
@@ -165,7 +165,7 @@ def _nearest_neighbor_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | No
 
 
 def _as_floats(image: Tensor, dtype: dtypes.DType, gradient_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """A gradient that is worked out for images of that dtype alone, in the images' own."""
+    """Return a gradient in the dtype of the images that can be computed only for images of `dtype`."""
     if image.dtype is dtype:
         return gradient_of(image)
     return make("Cast", gradient_of(make("Cast", image, DstT=dtype)), DstT=image.dtype)
@@ -207,7 +207,7 @@ def _scale_and_translate_grad_grad(op: Operation, grad: Tensor) -> list[Tensor |
 
 
 class ResizeMethod:
-    """How `resize_images` works out pixels."""
+    """The interpolation methods of `resize_images`."""
 
     BILINEAR = 0
     NEAREST_NEIGHBOR = 1
@@ -222,13 +222,14 @@ def resize_bilinear(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Images in another size, by bilinear interpolation: float32.
+    """Resize images by bilinear interpolation: float32.
 
     Args:
         images: [batch, height, width, channels].
         size: The new height and width.
-        align_corners: The corner pixels stay corner pixels.
-        half_pixel_centers: A pixel's value is that at its centre, which makes resizing symmetric.
+        align_corners: Whether the corner pixels stay corner pixels.
+        name: Name of the node.
+        half_pixel_centers: Whether a pixel's value is that at its center, which makes resizing symmetric.
     """
     return make(
         "ResizeBilinear",
@@ -247,7 +248,7 @@ def resize_nearest_neighbor(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Images in another size, where each pixel is one of the old ones. See `resize_bilinear`."""
+    """Resize images; each pixel is one of the old pixels. See `resize_bilinear`."""
     return make(
         "ResizeNearestNeighbor",
         images,
@@ -265,7 +266,7 @@ def resize_bicubic(
     name: str | None = None,
     half_pixel_centers: bool = False,
 ) -> Tensor:
-    """Images in another size, by bicubic interpolation: float32. See `resize_bilinear`.
+    """Resize images by bicubic interpolation: float32. See `resize_bilinear`.
 
     With `half_pixel_centers` it is that of Keys ("Cubic convolution interpolation for digital image processing", 1981),
     with a = -1/2, otherwise with a = -3/4.
@@ -281,12 +282,13 @@ def resize_bicubic(
 
 
 def resize_area(images: TensorLike, size: TensorLike, align_corners: bool = False, name: str | None = None) -> Tensor:
-    """Images in another size, where each pixel is the mean of those that it covers: float32. It has no gradient.
+    """Resize images; each pixel is the mean of the old pixels that it covers: float32. It has no gradient.
 
     Args:
         images: [batch, height, width, channels].
         size: The new height and width.
-        align_corners: The corner pixels stay corner pixels.
+        align_corners: Whether the corner pixels stay corner pixels.
+        name: Name of the node.
     """
     return make("ResizeArea", images, size, align_corners=align_corners, name=name)
 
@@ -307,14 +309,18 @@ def resize_images(
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """An image, or a batch of images, in another size. Images that have it already are given back as they are.
+    """Resize an image or a batch of images. Images that have the size already are returned unchanged.
 
     Args:
-        method: One of `ResizeMethod`. `NEAREST_NEIGHBOR` gives the images' dtype, the others float32.
-        preserve_aspect_ratio: `size` is the largest that the images may get.
+        images: [height, width, channels], or a batch of them.
+        size: The new height and width.
+        method: One of `ResizeMethod`. `NEAREST_NEIGHBOR` returns the images' dtype, the others float32.
+        align_corners: Whether the corner pixels stay corner pixels.
+        preserve_aspect_ratio: Whether `size` is only an upper bound, so that the images keep their proportions.
+        name: Name scope of the nodes.
 
     Raises:
-        InvalidArgumentError: the rank of the images is not 3 or 4, or the method is none.
+        InvalidArgumentError: the rank of the images is not 3 or 4, or the method is unknown.
     """
     op_type = _BY_METHOD.get(method)
     if op_type is None:
@@ -335,7 +341,7 @@ def resize_images(
 
 
 def _fitting(images: Tensor, size: Tensor) -> Tensor:
-    """The largest size within `size` that has the images' proportions."""
+    """Return the largest size within `size` that has the images' proportions."""
     known, dims = constant_value(size), images.dims
     if known is not None and dims is not None and dims[1] and dims[2]:
         sizes = np.array(dims[1:3], np.float32)
@@ -352,13 +358,17 @@ def resize_image_with_pad(
     method: int = ResizeMethod.BILINEAR,
     align_corners: bool = False,
 ) -> Tensor:
-    """An image (or a batch of them) as large as fits into that size with its proportions, in the middle of zeros.
+    """Resize an image (or a batch of them) to fit into a size with its proportions kept, and center it in zeros.
 
     Args:
+        image: [height, width, channels], or a batch of them.
+        target_height: Height of the result.
+        target_width: Width of the result.
         method: One of `ResizeMethod`.
+        align_corners: Whether the corner pixels stay corner pixels.
 
     Raises:
-        DTypeError: the image is no numbers.
+        DTypeError: the image is not numeric.
         InvalidArgumentError: the rank of the image is not 3 or 4, or a target is not positive.
     """
     given = convert_to_tensor(image)

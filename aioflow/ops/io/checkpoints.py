@@ -34,7 +34,8 @@ define_op(
     shape=_save_shape,
     traits=files(effect=Effect.CHANGES),
 )
-define_op(  # as TensorFlow does
+# Writes TensorFlow's format.
+define_op(
     "_SaveBundle",
     "prefix: string, tensor_names: string, shape_and_slices: string, tensors: list:dtypes",
     "",
@@ -42,7 +43,8 @@ define_op(  # as TensorFlow does
     shape=_save_shape,
     traits=files(effect=Effect.CHANGES),
 )
-define_op(  # in blocks, those that are as in the checkpoint `base` left out
+# Writes blocks, without those that are equal in the checkpoint `base`.
+define_op(
     "_SaveBlocks",
     "prefix: string, base: string, tensor_names: string, shape_and_slices: string, tensors: list:dtypes",
     "",
@@ -50,7 +52,8 @@ define_op(  # in blocks, those that are as in the checkpoint `base` left out
     shape=_save_shape,
     traits=files(effect=Effect.CHANGES),
 )
-define_op(  # what is held until a node of a later step takes it
+# Holds tensors until a node of a later step consumes them.
+define_op(
     "_SnapshotHolder",
     "",
     "handle: resource",

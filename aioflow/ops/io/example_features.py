@@ -1,4 +1,4 @@
-"""How the features of `Example` messages are to be read: what callers describe, and what the parsing ops make of it."""
+"""Descriptions of the features of `Example` messages, and their translation for the parsing ops."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLe
 
 
 class FixedLenFeature(NamedTuple):
-    """How to read a feature that has the same number of values in every example.
+    """A feature that has the same number of values in every example.
 
     Attributes:
-        shape: Of the values of one example.
+        shape: Shape of the values of one example.
         dtype: float32, int64 or string.
-        default_value: For an example without the feature; without it, that is an error.
+        default_value: Value for an example without the feature; without a default, that is an error.
     """
 
     shape: Any
@@ -32,13 +32,14 @@ class FixedLenFeature(NamedTuple):
 
 
 class FixedLenSequenceFeature(NamedTuple):
-    """How to read a feature with any number of entries; shorter ones are padded to the longest of the batch.
+    """A feature with any number of entries; shorter ones are padded to the longest of the batch.
 
     Attributes:
-        shape: Of one entry.
+        shape: Shape of one entry.
         dtype: float32, int64 or string.
-        allow_missing: An example without the feature has no entries. Must be True except in a `SequenceExample`.
-        default_value: What is padded with, a scalar; 0 or "" without it.
+        allow_missing: Whether an example may lack the feature, which then has no entries. Must be True except in a
+            `SequenceExample`.
+        default_value: Padding value, a scalar; 0 or "" if not given.
     """
 
     shape: Any
@@ -48,7 +49,7 @@ class FixedLenSequenceFeature(NamedTuple):
 
 
 class VarLenFeature(NamedTuple):
-    """How to read a feature with any number of values: as a sparse tensor of one row per example.
+    """A feature with any number of values, read as a sparse tensor of one row per example.
 
     Attributes:
         dtype: float32, int64 or string.
@@ -58,14 +59,14 @@ class VarLenFeature(NamedTuple):
 
 
 class SparseFeature(NamedTuple):
-    """How to read a sparse tensor whose indices and values are two features of the examples.
+    """A sparse tensor whose indices and values are two features of the examples.
 
     Attributes:
         index_key: The feature (or several, one per dimension) that holds the indices, int64.
         value_key: The feature that holds the values.
-        dtype: Of the values: float32, int64 or string.
-        size: Of the dimension (or of each) that is indexed.
-        already_sorted: The indices ascend in each example.
+        dtype: Dtype of the values: float32, int64 or string.
+        size: Size of the indexed dimension (or of each).
+        already_sorted: Whether the indices ascend in each example.
     """
 
     index_key: Any
@@ -79,7 +80,7 @@ AnyFeature: TypeAlias = FixedLenFeature | FixedLenSequenceFeature | VarLenFeatur
 
 
 class FeatureSpecs:
-    """What a set of features asks of a parsing op.
+    """The inputs and attributes of a parsing op for a set of features.
 
     Attributes:
         sparse: The dtypes of the features that are read as sparse tensors, by name.
@@ -121,7 +122,7 @@ class FeatureSpecs:
         return [key for key in self.dense if getattr(self._features[key], "allow_missing", False)]
 
     def assembled(self, sparse: Sequence[Any], dense: Sequence[Tensor]) -> dict[str, Any]:
-        """The tensors asked for, by name, from those that the op gives in the order of `sparse` and `dense`."""
+        """Return the requested tensors by name, from the op's outputs in the order of `sparse` and `dense`."""
         parts = dict(zip(self.sparse, sparse, strict=True))
         found: dict[str, Any] = dict(zip(self.dense, dense, strict=True))
         for key, feature in self._features.items():
@@ -164,7 +165,7 @@ def _fixed(key: str, feature: FixedLenFeature) -> tuple[DType, Dims, Tensor]:
 
 
 def _default(key: str, value: TensorLike, dtype: DType, dims: tuple[int, ...]) -> Tensor:
-    """The default value, whose numbers may be listed in any shape."""
+    """Return the default value in the shape `dims`; its numbers may be listed in any shape."""
     tensor = convert_to_tensor(value, dtype)
     if tensor.dims == dims:
         return tensor
@@ -187,7 +188,7 @@ def _sequence(key: str, feature: FixedLenSequenceFeature) -> tuple[DType, Dims, 
 
 
 def _step(key: str, feature: FixedLenSequenceFeature) -> tuple[DType, Dims, Tensor]:
-    """Of the entry that each step of a feature list has, whose number is that of the steps: nothing is padded."""
+    """Return the spec of the entry at each step of a feature list. Nothing is padded."""
     if feature.default_value is not None:
         raise InvalidArgumentError(
             f"feature {key!r} of a SequenceExample is not padded",

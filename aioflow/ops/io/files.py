@@ -1,4 +1,4 @@
-"""Whole files as values: read one, write one, list those whose names match a pattern."""
+"""Ops on whole files: read one, write one, list those whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _listed(ctx: ShapeContext) -> Dims:
     return (None,)
 
 
-# Not pure in truth, since files change; TensorFlow does not call ReadFile and MatchingFiles stateful either.
+# Files change, so these are not strictly pure; TensorFlow does not call ReadFile and MatchingFiles stateful either.
 define_op("ReadFile", "filename: string", "contents: string", shape=_one_file, traits=files())
 define_op("WriteFile", "filename: string, contents: string", "", shape=_written, traits=files(effect=Effect.CHANGES))
 define_op("MatchingFiles", "pattern: string", "filenames: string", shape=_listed, traits=files(cost=LIGHT))
@@ -37,16 +37,18 @@ not_differentiable("ReadFile", "WriteFile", "MatchingFiles")
 
 
 def read_file(filename: TensorLike, name: str | None = None) -> Tensor:
-    """The contents of a file, a scalar string. The file is read in a thread.
+    """Return the contents of a file, a scalar string. The file is read in a thread.
 
     Raises:
-        NotFoundError, PermissionDeniedError, FailedPreconditionError: it is missing, not readable, a folder.
+        NotFoundError: the file does not exist.
+        PermissionDeniedError: the file is not readable.
+        FailedPreconditionError: the path is a folder.
     """
     return make("ReadFile", filename, name=name)
 
 
 def write_file(filename: TensorLike, contents: TensorLike, name: str | None = None) -> Operation:
-    """A node that writes `contents` to a file, which it replaces; missing folders are made.
+    """Return a node that writes `contents` to a file, replacing it; missing folders are created.
 
     Raises:
         PermissionDeniedError, FailedPreconditionError, …: the file cannot be written.
@@ -55,8 +57,8 @@ def write_file(filename: TensorLike, contents: TensorLike, name: str | None = No
 
 
 def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
-    """The names of the files that match a pattern (`*`, `?`, `[…]`), or one of several, sorted: a vector of strings.
+    """Return the sorted names of the files that match a pattern (`*`, `?`, `[…]`), or one of several: a string vector.
 
-    `*` does not match a `/`. No match gives an empty vector.
+    `*` does not match a `/`. Without a match the vector is empty.
     """
     return make("MatchingFiles", pattern, name=name)

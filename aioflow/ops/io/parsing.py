@@ -197,10 +197,13 @@ def decode_raw(
     name: str | None = None,
     bytes: TensorLike | None = None,
 ) -> Tensor:
-    """The bytes of each string as numbers, in a new last dimension.
+    """Return the bytes of each string as numbers, in a new last dimension.
 
     Args:
-        out_type: The dtype that the bytes are of.
+        input_bytes: The strings.
+        out_type: The dtype of the numbers.
+        little_endian: Whether the numbers are little-endian.
+        name: Name of the node.
         bytes: Another name for `input_bytes`.
 
     Raises:
@@ -221,16 +224,18 @@ def decode_csv(
     na_value: str = "",
     select_cols: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """The columns of comma-separated records, a tensor of the records' shape each.
+    """Return the columns of comma-separated records, each a tensor of the records' shape.
 
     Args:
         records: Strings, one record each, without the line end.
-        record_defaults: For each column the value where a field is empty, which gives the column's dtype; an empty
-            vector where a field is required.
+        record_defaults: For each column the value of an empty field, which determines the column's dtype; an empty
+            vector if the field is required.
         field_delim: The character between fields.
         use_quote_delim: Whether a field in double quotes may hold delimiters; otherwise quotes are characters.
-        na_value: What else counts as empty.
-        select_cols: The columns wanted, increasing; without it, each record must have just `record_defaults` fields.
+        name: Name of the node.
+        na_value: Text that counts as empty, too.
+        select_cols: Indices of the columns to return, increasing; without it, each record must have exactly as many
+            fields as `record_defaults`.
 
     Raises:
         InvalidArgumentError: a record has a different number of fields, or a field is not of its column's dtype.
@@ -260,7 +265,7 @@ def _specs(features: ExampleFeatures) -> FeatureSpecs:
 
 
 class _Features(NamedTuple):
-    """What the ops that read an `Example` give."""
+    """The outputs of the ops that parse an `Example`."""
 
     sparse_indices: list[Tensor]
     sparse_values: list[Tensor]
@@ -269,7 +274,7 @@ class _Features(NamedTuple):
 
 
 class _SequenceFeatures(NamedTuple):
-    """What the op that reads a `SequenceExample` gives."""
+    """The outputs of the op that parses a `SequenceExample`."""
 
     context_sparse_indices: list[Tensor]
     context_sparse_values: list[Tensor]
@@ -288,11 +293,14 @@ def _sparse(indices: Sequence[Tensor], values: Sequence[Tensor], shapes: Sequenc
 def parse_example(
     serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike | None = None
 ) -> dict[str, Any]:
-    """The features of a batch of serialized `Example` messages, by name; the first size of each is the batch's.
+    """Return the features of a batch of serialized `Example` messages, by name.
+
+    The first size of each is that of the batch.
 
     Args:
         serialized: A vector of strings.
-        features: What to read, by name; what else the examples have is left out.
+        features: The features to read, by name; other features of the examples are ignored.
+        name: Name of the node.
         example_names: Names of the examples, for error messages.
 
     Returns:
@@ -322,7 +330,7 @@ def parse_example(
 def parse_single_example(
     serialized: TensorLike, features: ExampleFeatures, name: str | None = None, example_names: TensorLike | None = None
 ) -> dict[str, Any]:
-    """The features of one serialized `Example` message, by name: `parse_example` of a scalar, without the batch."""
+    """Return the features of one serialized `Example`, by name: `parse_example` of a scalar, without the batch."""
     specs = _specs(features)
     found = make_tuple(
         _Features,
@@ -347,17 +355,18 @@ def parse_single_sequence_example(
     example_name: TensorLike | None = None,
     name: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The features of one serialized `SequenceExample`: those of its context, and its lists of features, by name.
+    """Return the features of one serialized `SequenceExample`: those of its context, and its lists, by name.
 
     Args:
         serialized: A scalar string.
-        context_features: What to read of the context.
-        sequence_features: What to read of the lists. A list of fixed length gives a tensor [steps, *shape]; one of any
-            length a sparse matrix of one row per step.
-        example_name: For error messages.
+        context_features: The features of the context to read.
+        sequence_features: The lists to read. A list of fixed length is returned as a tensor [steps, *shape], one of any
+            length as a sparse matrix of one row per step.
+        example_name: Name for error messages.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: the string is not a SequenceExample, something required is missing, or a feature has the
+        InvalidArgumentError: the string is not a SequenceExample, a required item is missing, or a feature has the
             wrong dtype or number of values.
     """
     if not context_features and not sequence_features:

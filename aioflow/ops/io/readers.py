@@ -1,4 +1,4 @@
-"""Readers: they take file names from a queue and give records. The classes are TensorFlow 1's."""
+"""Readers: they get file names from a queue and return records. The classes are TensorFlow 1's."""
 
 from __future__ import annotations
 
@@ -155,27 +155,27 @@ not_differentiable(
 
 
 class Record(NamedTuple):
-    """What `ReaderBase.read` gives."""
+    """The result of `ReaderBase.read`."""
 
     key: Tensor
     value: Tensor
 
 
 class Records(NamedTuple):
-    """What `ReaderBase.read_up_to` gives."""
+    """The result of `ReaderBase.read_up_to`."""
 
     keys: Tensor
     values: Tensor
 
 
 class ReaderBase:
-    """What all readers do: give the next record, and open the next file from the queue when one has ended.
+    """The base of all readers: it returns the next record, and opens the next file from the queue when one has ended.
 
-    Several nodes, and several steps at once, may read from one reader; they take turns.
+    Several nodes, and several steps at once, may read from one reader, one after another.
 
     Args:
         reader_ref: The handle of a reader.
-        supports_serialize: Whether its state can be saved: only an `IdentityReader`'s can.
+        supports_serialize: Whether the state can be saved: only an `IdentityReader`'s can.
     """
 
     def __init__(self, reader_ref: Tensor, supports_serialize: bool = False) -> None:
@@ -184,19 +184,20 @@ class ReaderBase:
 
     @property
     def reader_ref(self) -> Tensor:
-        """The handle."""
+        """The handle of the reader."""
         return self._handle
 
     @property
     def supports_serialize(self) -> bool:
-        """Whether its state can be saved: only an `IdentityReader`'s can."""
+        """True if the state can be saved: only an `IdentityReader`'s can."""
         return self._supports_serialize
 
     def read(self, queue: QueueBase | Tensor, name: str | None = None) -> Record:
-        """The next record, as a named tuple of scalar strings `key` and `value`.
+        """Return the next record, as a named tuple of scalar strings `key` and `value`.
 
         Args:
-            queue: Where file names come from: a queue or the handle of one, of scalar strings.
+            queue: The source of file names: a queue of scalar strings, or its handle.
+            name: Name of the node.
 
         Raises:
             OutOfRangeError: no file is left: the queue is closed and empty.
@@ -205,35 +206,38 @@ class ReaderBase:
         return make_tuple(Record, "ReaderReadV2", self._handle, _queue_handle(queue), name=name)
 
     def read_up_to(self, queue: QueueBase | Tensor, num_records: TensorLike, name: str | None = None) -> Records:
-        """The next records of one file, at most `num_records`, as a named tuple of string vectors `keys`, `values`."""
+        """Return the next records of one file, at most `num_records`.
+
+        The result is a named tuple of string vectors `keys`, `values`.
+        """
         return make_tuple(Records, "ReaderReadUpToV2", self._handle, _queue_handle(queue), num_records, name=name)
 
     def num_records_produced(self, name: str | None = None) -> Tensor:
-        """How many records the reader has given, a scalar int64."""
+        """Return the number of records that the reader has returned, a scalar int64."""
         return make("ReaderNumRecordsProducedV2", self._handle, name=name)
 
     def num_work_units_completed(self, name: str | None = None) -> Tensor:
-        """How many files the reader is done with, a scalar int64."""
+        """Return the number of files that the reader has finished, a scalar int64."""
         return make("ReaderNumWorkUnitsCompletedV2", self._handle, name=name)
 
     def reset(self, name: str | None = None) -> Operation:
-        """A node that makes the reader as new: it drops its file and counts from zero."""
+        """Return a node that resets the reader: it drops its file and counts from zero."""
         return make_op("ReaderResetV2", self._handle, name=name)
 
     def serialize_state(self, name: str | None = None) -> Tensor:
-        """The state of the reader as a scalar string, for `restore_state`.
+        """Return the state of the reader as a scalar string, for `restore_state`.
 
         Raises:
-            UnimplementedError: in a run, if the reader cannot: see `supports_serialize`.
+            UnimplementedError: in a run, if the reader does not support it: see `supports_serialize`.
         """
         return make("ReaderSerializeStateV2", self._handle, name=name)
 
     def restore_state(self, state: TensorLike, name: str | None = None) -> Operation:
-        """A node that puts the reader into a state that a reader of its kind has saved.
+        """Return a node that sets the reader to a state saved by a reader of its kind.
 
         Raises:
             InvalidArgumentError: in a run, if the string is not such a state.
-            UnimplementedError: in a run, if the reader cannot: see `supports_serialize`.
+            UnimplementedError: in a run, if the reader does not support it: see `supports_serialize`.
         """
         return make_op("ReaderRestoreStateV2", self._handle, state, name=name)
 
@@ -251,24 +255,25 @@ def _reader(op_type: str, name: str | None, **attrs: Any) -> Tensor:
 
 
 class WholeFileReader(ReaderBase):
-    """Gives each file as one record: its name and its contents."""
+    """A reader of whole files: a record is the name and the contents of a file."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(_reader("WholeFileReaderV2", name))
 
 
 class IdentityReader(ReaderBase):
-    """Gives each string of the queue as a record, key and value alike."""
+    """A reader of the queue itself: each string is a record, as key and as value."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(_reader("IdentityReaderV2", name), supports_serialize=True)
 
 
 class TextLineReader(ReaderBase):
-    """Gives the lines of text files, without their ends. The key is "name:line", counted from one.
+    """A reader of lines of text files, without line ends. The key is "name:line", counted from one.
 
     Args:
-        skip_header_lines: How many lines to leave out at the start of each file.
+        skip_header_lines: Number of lines to skip at the start of each file.
+        name: Name of the node.
     """
 
     def __init__(self, skip_header_lines: int | None = None, name: str | None = None) -> None:
@@ -276,12 +281,14 @@ class TextLineReader(ReaderBase):
 
 
 class FixedLengthRecordReader(ReaderBase):
-    """Gives records of a fixed size. The key is "name:number", counted from zero.
+    """A reader of records of a fixed size. The key is "name:number", counted from zero.
 
     Args:
-        record_bytes: The size.
-        header_bytes, footer_bytes: What to leave out at the start and at the end of each file.
-        hop_bytes: From the start of one record to the start of the next, where not `record_bytes`.
+        record_bytes: Size of a record.
+        header_bytes: Number of bytes to skip at the start of each file.
+        footer_bytes: Number of bytes to skip at the end of each file.
+        hop_bytes: Distance from the start of one record to the start of the next, if not `record_bytes`.
+        name: Name of the node.
         encoding: "" or the files' compression, "ZLIB" or "GZIP".
     """
 
@@ -308,9 +315,10 @@ class FixedLengthRecordReader(ReaderBase):
 
 
 class TFRecordReader(ReaderBase):
-    """Gives the records of TFRecord files, with their checksums checked. The key is "name:byte".
+    """A reader of TFRecord files, which verifies their checksums. The key is "name:byte".
 
     Args:
+        name: Name of the node.
         options: A `TFRecordOptions`, or the name of a compression.
     """
 

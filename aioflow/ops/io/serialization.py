@@ -1,4 +1,4 @@
-"""Tensors, dense and sparse, as strings: what travels through queues and record files."""
+"""Serialization of dense and sparse tensors to strings, for queues and record files."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ not_differentiable(
 
 
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """The tensor as a scalar string, a `TensorProto` message."""
+    """Return the tensor as a scalar string that holds a `TensorProto` message."""
     return make("SerializeTensor", tensor, name=name)
 
 
 def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None = None) -> Tensor:
-    """The tensor of dtype `out_type` that a scalar string holds: see `serialize_tensor`.
+    """Return the tensor that a scalar string holds. The inverse of `serialize_tensor`.
 
     Raises:
-        InvalidArgumentError: the string is not a `TensorProto`, or one of a different dtype.
+        InvalidArgumentError: the string is not a `TensorProto`, or its dtype is not `out_type`.
     """
     return make("ParseTensor", serialized, out_type=out_type, name=name)
 
@@ -95,7 +95,7 @@ def _only_strings(out_type: Any) -> None:
 
 
 def serialize_sparse(sp_input: SparseTensor, name: str | None = None, out_type: DTypeLike = dtypes.string) -> Tensor:
-    """The sparse tensor as three strings, a vector."""
+    """Return the sparse tensor as a vector of three strings."""
     _only_strings(out_type)
     sparse = sparse_of(sp_input)
     return make("SerializeSparse", sparse.indices, sparse.values, sparse.dense_shape, name=name)
@@ -104,7 +104,9 @@ def serialize_sparse(sp_input: SparseTensor, name: str | None = None, out_type: 
 def serialize_many_sparse(
     sp_input: SparseTensor, name: str | None = None, out_type: DTypeLike = dtypes.string
 ) -> Tensor:
-    """Each slice along the first dimension as three strings: [n, 3]. The entries are in row-major order.
+    """Return each slice along the first dimension as three strings: [n, 3].
+
+    The entries of `sp_input` must be in row-major order.
 
     Raises:
         InvalidArgumentError: the rank is less than 2.
@@ -117,14 +119,16 @@ def serialize_many_sparse(
 def deserialize_many_sparse(
     serialized_sparse: TensorLike, dtype: DTypeLike, rank: int | None = None, name: str | None = None
 ) -> SparseTensor:
-    """The sparse tensors of [n, 3] strings put together along a new first dimension.
+    """Return the sparse tensors of [n, 3] strings, concatenated along a new first dimension.
 
     Args:
-        dtype: Of the values.
-        rank: Of the result, where it is known.
+        serialized_sparse: [n, 3] strings from `serialize_sparse` or `serialize_many_sparse`.
+        dtype: Dtype of the values.
+        rank: Rank of the result, if it is known.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: the strings are not what `serialize_sparse` gives, or the tensors differ in rank or dtype.
+        InvalidArgumentError: the strings are not serialized sparse tensors, or the tensors differ in rank or dtype.
     """
     indices, values, shape = make_list("DeserializeManySparse", serialized_sparse, dtype=dtype, name=name)
     indices.set_shape([None, rank])

@@ -1,1 +1,1 @@
-"""Ops of matrices."""
+"""Linear algebra ops."""

@@ -1,4 +1,4 @@
-"""Decompositions and solutions of linear systems, of single matrices or of batches of them, with their gradients."""
+"""Matrix decompositions and solvers for linear systems, for single matrices or batches, with their gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def _square(ctx: ShapeContext, name: str = "input") -> Dims:
-    """The dims of a batch of square matrices."""
+    """Return the dims of a batch of square matrices. Raise InvalidArgumentError if the last two sizes differ."""
     dims = ctx.require_rank(name, 2, -1)
     if dims is None:
         return None
@@ -61,6 +61,7 @@ def _sign_and_log(ctx: ShapeContext) -> list[Dims]:
 
 def _solution(ctx: ShapeContext) -> Dims:
     matrix, rhs = _square(ctx, "matrix"), ctx.require_rank("rhs", 2, -1)
+    # Only MatrixTriangularSolve broadcasts batch dimensions; MatrixSolve wants equal ones.
     spread = ctx.op_def.name == "MatrixTriangularSolve"
     if not spread and matrix is None and rhs is not None:
         matrix = (*rhs[:-2], rhs[-2], rhs[-2])
@@ -113,7 +114,7 @@ _T = "T: {float64, float32, float16, complexes}"
 
 
 def _cubic(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Multiply-adds: elements times the size of a side."""
+    """Return the multiply-adds: the number of elements times the length of a side."""
     return float(inputs[0].elements * (inputs[0].dims[-1] if inputs[0].dims else 1))
 
 
@@ -213,17 +214,17 @@ define_op(
 
 
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """The conjugate transpose of each matrix."""
+    """Return the conjugate transpose of each matrix."""
     return matrix_transpose(matrix, name or "adjoint", conjugate=True)
 
 
 def _band(x: Tensor, lower: int, upper: int) -> Tensor:
-    """The diagonals from `lower` below the main one to `upper` above it; -1 means all."""
+    """Keep `lower` diagonals below the main one and `upper` above it; -1 keeps all. The rest is 0."""
     return make("MatrixBandPart", x, constant(lower, dtypes.int64), constant(upper, dtypes.int64))
 
 
 def _lower_half(x: Tensor) -> Tensor:
-    """The lower triangle with half the diagonal."""
+    """Return the lower triangle with the diagonal halved."""
     return _band(x, -1, 0) - _band(x, 0, 0) * constant(0.5, dtype=x.dtype)
 
 
@@ -236,7 +237,7 @@ def _inverse_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def _columns(x: Tensor, count: int = 2) -> Tensor:
-    """The tensor with `count` dimensions of size 1 after its own."""
+    """Append `count` dimensions of size 1."""
     for _ in range(count):
         x = make("ExpandDims", x, -1)
     return x
@@ -250,8 +251,9 @@ def _determinant_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("LogMatrixDeterminant")
 def _log_determinant_grad(op: Operation, _: Tensor | None, grad: Tensor | None) -> Tensor | None:
+    # The sign is constant wherever it has a gradient.
     if grad is None:
-        return None  # the sign is constant wherever it has a gradient
+        return None
     inverse = make("MatrixInverse", op.inputs[0], adjoint=True)
     return _columns(grad) * inverse
 
@@ -279,7 +281,7 @@ def _triangular_solve_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 
 
 def _unspread(inputs: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-    """Sum gradients over the batch dimensions in which their inputs were broadcast."""
+    """Sum gradients over the batch dimensions along which their inputs were broadcast."""
     shapes = [make("Shape", t) for t in inputs]
     batches = [make("StridedSlice", s, [0], [-2], [1], begin_mask=1) for s in shapes]
     axes = make_list("BroadcastGradientArgs", *batches)
@@ -288,7 +290,10 @@ def _unspread(inputs: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
 
 @gradient("Cholesky")
 def _cholesky_grad(op: Operation, grad: Tensor) -> Tensor:
-    """Murray, "Differentiation of the Cholesky decomposition" (2016), section 3; the result is symmetric."""
+    """Return the gradient of the Cholesky factor; the result is symmetric.
+
+    Murray, "Differentiation of the Cholesky decomposition" (2016), section 3.
+    """
     factor = op.outputs[0]
     middle = _lower_half(matmul(factor, _band(grad, -1, 0), adjoint_a=True))
     left = make("MatrixTriangularSolve", factor, middle, adjoint=True)
@@ -301,6 +306,7 @@ def _eigen_grad(op: Operation, grad_e: Tensor | None, grad_v: Tensor | None) -> 
     if not op.get_attr("compute_v"):
         if grad_e is None:
             return None
+        # The op did not compute the eigenvectors, but the gradient of the eigenvalues needs them.
         v = self_adjoint_eig(op.inputs[0])[1]
         return _symmetric_input(matmul(v * make("ExpandDims", grad_e, -2), v, adjoint_b=True))
     e, v = op.outputs
@@ -315,18 +321,23 @@ def _eigen_grad(op: Operation, grad_e: Tensor | None, grad_v: Tensor | None) -> 
 
 
 def _symmetric_input(grad: Tensor) -> Tensor:
-    """The gradient with respect to a matrix of which only the lower triangle is read."""
+    """Return the gradient with respect to a matrix of which the op reads only the lower triangle."""
     return _lower_half(grad + adjoint(grad))
 
 
 def _safe_reciprocal(x: Tensor) -> Tensor:
-    """1 / x, and 0 at 0: equal eigenvalues have no well-defined vectors, and must not make everything else nan."""
+    """Return 1 / x, and 0 at 0."""
+    # Equal eigenvalues have no well-defined eigenvectors. Without the epsilon, their 1 / 0 would make the gradients of
+    # all other elements NaN.
     return make("RealDiv", x, x * x + constant(1e-20, dtype=x.dtype))
 
 
 @gradient("Svd")
 def _svd_grad(op: Operation, grad_s: Tensor | None, grad_u: Tensor | None, grad_v: Tensor | None) -> Tensor | None:
-    """Giles, "Collected matrix derivative results" (2008), section 3.2, with the terms of a thin decomposition."""
+    """Return the gradient of the singular value decomposition.
+
+    Giles, "Collected matrix derivative results" (2008), section 3.2, with the terms of a thin decomposition.
+    """
     if not op.get_attr("compute_uv"):
         if grad_s is None:
             return None
@@ -353,7 +364,10 @@ def _svd_grad(op: Operation, grad_s: Tensor | None, grad_u: Tensor | None, grad_
 
 
 def _rotation(vectors: Tensor, grad: Tensor, factor: Tensor, row: Tensor) -> Tensor:
-    """What flows back by singular vectors: inside their span, and out of it where they do not fill the space."""
+    """Return the contribution of the gradient of singular vectors.
+
+    It has a part inside the span of the vectors and, where the vectors do not fill the space, a part outside.
+    """
     inner = matmul(vectors, grad, transpose_a=True)
     turned = factor * (inner - adjoint(inner)) * row
     outside = (grad - matmul(vectors, inner)) / row
@@ -362,7 +376,10 @@ def _rotation(vectors: Tensor, grad: Tensor, factor: Tensor, row: Tensor) -> Ten
 
 @gradient("Qr")
 def _qr_grad(op: Operation, grad_q: Tensor | None, grad_r: Tensor | None) -> Tensor | None:
-    """Walter and Lehmann, "Algorithmic differentiation of linear algebra functions" (2013); wide ones in two blocks."""
+    """Return the gradient of the QR decomposition; a wide matrix is split into two blocks.
+
+    Walter and Lehmann, "Algorithmic differentiation of linear algebra functions" (2013).
+    """
     dims, x = op.inputs[0].dims, op.inputs[0]
     rows, columns = dims[-2:] if dims is not None else (None, None)
     if rows is None or columns is None or (op.get_attr("full_matrices") and rows > columns) or x.dtype.is_complex:
@@ -376,6 +393,7 @@ def _qr_grad(op: Operation, grad_q: Tensor | None, grad_r: Tensor | None) -> Ten
     grad_r = make("ZerosLike", r) if grad_r is None else grad_r
     if rows >= columns:
         return _tall_qr_grad(q, r, grad_q, grad_r)
+    # A wide matrix is [A B] with square A = q r[left]. As r[right] = qᴴ B, the gradient of r[right] also flows to q.
     left, right = (..., slice(None, rows)), (..., slice(rows, None))
     passed = grad_q + matmul(x[right], grad_r[right], adjoint_b=True)
     return make("ConcatV2", [_tall_qr_grad(q, r[left], passed, grad_r[left]), matmul(q, grad_r[right])], -1)
@@ -393,7 +411,7 @@ def _tall_qr_grad(q: Tensor, r: Tensor, grad_q: Tensor, grad_r: Tensor) -> Tenso
 
 
 def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The inverse of each square matrix, or with `adjoint` the inverse of its conjugate transpose.
+    """Return the inverse of each square matrix; with `adjoint`, the inverse of its conjugate transpose.
 
     Raises:
         InvalidArgumentError: a matrix is not square, or not invertible.
@@ -402,17 +420,20 @@ def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = 
 
 
 def matrix_determinant(input: TensorLike, name: str | None = None) -> Tensor:
-    """The determinant of each square matrix."""
+    """Return the determinant of each square matrix."""
     return make("MatrixDeterminant", input, name=name)
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> SignAndLog:
-    """The sign, and the logarithm of the absolute value, of the determinant of each square matrix."""
+    """Return the sign and the logarithm of the absolute value of the determinant of each square matrix."""
     return make_tuple(SignAndLog, "LogMatrixDeterminant", input, name=name)
 
 
 def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
-    """The logarithm of the determinant of each Hermitian positive definite matrix, from its Cholesky factor."""
+    """Return the logarithm of the determinant of each Hermitian positive definite matrix.
+
+    It is computed from the Cholesky factor.
+    """
     x = convert_to_tensor(matrix)
     with name_scope(name, "logdet", [x]):
         diagonal = make("Einsum", [make("Cholesky", x)], equation="...ii->...i")
@@ -423,7 +444,7 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 
 
 def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The x of `matrix x = rhs`, for square matrices [..., m, m] and right-hand sides [..., m, k].
+    """Solve `matrix x = rhs` for square matrices [..., m, m] and right-hand sides [..., m, k].
 
     Raises:
         InvalidArgumentError: the shapes do not fit, or a matrix is not invertible.
@@ -434,12 +455,17 @@ def matrix_solve(matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, nam
 def matrix_triangular_solve(
     matrix: TensorLike, rhs: TensorLike, lower: bool = True, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
-    """As `matrix_solve`, reading only the lower (or upper) triangle of `matrix`; batch dimensions broadcast."""
+    """Like `matrix_solve`, but read only the lower (or upper) triangle of `matrix`.
+
+    Batch dimensions broadcast.
+    """
     return make("MatrixTriangularSolve", matrix, rhs, lower=lower, adjoint=adjoint, name=name)
 
 
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
-    """The lower triangular L with L L^H = input, of Hermitian positive definite matrices (the lower triangle is read).
+    """Return the lower triangular L with L L^H = input, for Hermitian positive definite matrices.
+
+    Only the lower triangle of the input is read.
 
     Raises:
         InvalidArgumentError: a matrix is not positive definite.
@@ -448,7 +474,7 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
-    """The x of `A x = rhs`, given the Cholesky factor of A."""
+    """Solve `A x = rhs`, given the Cholesky factor of A."""
     factor = convert_to_tensor(chol)
     with name_scope(name, "cholesky_solve", [factor, rhs]):
         y = matrix_triangular_solve(factor, rhs)
@@ -456,14 +482,14 @@ def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -
 
 
 class Eigen(NamedTuple):
-    """What `self_adjoint_eig` gives."""
+    """The result of `self_adjoint_eig`."""
 
     e: Tensor
     v: Tensor
 
 
 class Svd(NamedTuple):
-    """What `svd` gives."""
+    """The result of `svd`."""
 
     s: Tensor
     u: Tensor
@@ -471,26 +497,29 @@ class Svd(NamedTuple):
 
 
 class SignAndLog(NamedTuple):
-    """What `slogdet` gives."""
+    """The result of `slogdet`."""
 
     sign: Tensor
     log_abs_determinant: Tensor
 
 
 class Qr(NamedTuple):
-    """What `qr` gives."""
+    """The result of `qr`."""
 
     q: Tensor
     r: Tensor
 
 
 def self_adjoint_eig(tensor: TensorLike, name: str | None = None) -> Eigen:
-    """Of Hermitian matrices the eigenvalues [..., n], ascending, and the eigenvectors as columns [..., n, n]."""
+    """Return the eigenvalues and eigenvectors of Hermitian matrices.
+
+    The eigenvalues are [..., n], in ascending order; the eigenvectors are the columns of [..., n, n].
+    """
     return make_tuple(Eigen, "SelfAdjointEigV2", tensor, compute_v=True, name=name)
 
 
 def self_adjoint_eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """The eigenvalues [..., n] of Hermitian matrices, in ascending order."""
+    """Return the eigenvalues [..., n] of Hermitian matrices, in ascending order."""
     return make_list("SelfAdjointEigV2", tensor, compute_v=False, name=name)[0]
 
 
@@ -509,16 +538,16 @@ def svd(
 def svd(
     tensor: TensorLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
 ) -> Svd | Tensor:
-    """The singular value decomposition `tensor = u diag(s) v^H`.
+    """Return the singular value decomposition `tensor = u diag(s) v^H`. Singular values descend.
 
     Returns:
-        (s [..., p], u [..., m, p], v [..., n, p]) with p = min(m, n); with `full_matrices`, u [..., m, m] and
-        v [..., n, n]; without `compute_uv`, s alone. Singular values descend.
+        (s [..., p], u [..., m, p], v [..., n, p]) with p = min(m, n). With `full_matrices`, u is [..., m, m] and v is
+        [..., n, n]. Without `compute_uv`, s alone.
     """
     found = make_tuple(Svd, "Svd", tensor, compute_uv=compute_uv, full_matrices=full_matrices, name=name)
     return found if compute_uv else found.s
 
 
 def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Qr:
-    """The decomposition `input = q r` with orthonormal columns of q and upper triangular r."""
+    """Return the decomposition `input = q r`, with orthonormal columns of q and upper triangular r."""
     return make_tuple(Qr, "Qr", input, full_matrices=full_matrices, name=name)

@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices, traces and identity matrices: composed of other ops, so their gradients are too."""
+"""Norms of vectors and matrices, traces and identity matrices, composed of other ops and so differentiable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["eye", "norm", "trace"]
 
 
 def trace(x: TensorLike, name: str | None = None) -> Tensor:
-    """The sum of the main diagonal of each matrix [..., m, n]."""
+    """Return the sum of the main diagonal of each matrix [..., m, n]."""
     tensor = convert_to_tensor(x)
     with name_scope(name, "Trace", [tensor]):
         return reduce_by("Sum", make("MatrixDiagPart", tensor), -1, False, None)
@@ -43,7 +43,7 @@ def eye(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Identity matrices [*batch_shape, num_rows, num_columns], square unless `num_columns` is given."""
+    """Return identity matrices [*batch_shape, num_rows, num_columns]; square unless `num_columns` is given."""
     kind = as_dtype(dtype)
     with name_scope(name, "eye", [num_rows, num_columns, batch_shape]):
         rows = convert_to_tensor(num_rows, dtype_hint=dtypes.int32)
@@ -70,14 +70,20 @@ def norm(
     name: str | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The norm of vectors (along one axis, or all elements as one vector) or of matrices (along two axes).
+    """Return the norm of vectors or of matrices.
+
+    Vectors are taken along one axis, or all elements form one vector; matrices are taken along two axes.
 
     Args:
+        tensor: The values.
         ord: "euclidean" (for matrices the same as "fro"), 1, 2, any positive number (vectors only) or infinity.
         axis: None, an int, or a pair of ints for matrix norms.
+        keepdims: Whether to keep each reduced axis with size 1.
+        name: Name scope of the nodes.
+        keep_dims: Old name of `keepdims`.
 
     Raises:
-        InvalidArgumentError: there is no such norm.
+        InvalidArgumentError: `ord` is unknown, or `axis` has more than two axes.
     """
     x = convert_to_tensor(tensor)
     keep = bool(keepdims if keep_dims is None else keep_dims)
@@ -136,7 +142,7 @@ def _matrix_norm(x: Tensor, ord: Any, axes: tuple[int, int], keep: bool) -> Tens
 
 
 def _spectral(x: Tensor, axes: tuple[int, int], keep: bool) -> Tensor:
-    """The greatest singular value."""
+    """Return the greatest singular value."""
     if x.dims is None:
         raise InvalidArgumentError("the spectral norm needs a known rank", expected="a known rank", actual="?")
     rank = len(x.dims)
@@ -152,7 +158,10 @@ def _spectral(x: Tensor, axes: tuple[int, int], keep: bool) -> Tensor:
 def normalize(
     tensor: TensorLike, ord: str | float = "euclidean", axis: int | Sequence[int] | None = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The tensor divided by its norm along `axis`, and that norm (with kept dimensions). See `norm`."""
+    """Return the tensor divided by its norm along `axis`, and that norm with kept dimensions.
+
+    See `norm`.
+    """
     x = convert_to_tensor(tensor)
     with name_scope(name, "normalize", [x]):
         size = norm(x, ord, axis, keepdims=True)

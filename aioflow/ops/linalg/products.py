@@ -1,7 +1,7 @@
-"""Products of matrices: MatMul, the batched ones, Einsum, and what is built on them.
+"""Matrix products: MatMul, the batched products, Einsum, and the functions built on them.
 
-Gradients never make a transpose: each of the four cases of `transpose_a` and `transpose_b` is a product with the right
-flags, and the kernel hands a transposed view to BLAS.
+Gradients never create a Transpose node. Each of the four cases of `transpose_a` and `transpose_b` is a product with the
+right flags, and the kernel passes a transposed view to BLAS.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _einsum_shape(ctx: ShapeContext) -> Dims:
 
 
 def _agree(label: Any, a: int | None, b: int | None) -> int | None:
-    """One size out of two; under an ellipsis they broadcast."""
+    """Return the common size of a label; sizes under an ellipsis broadcast."""
     if isinstance(label, int):
         broadcast = broadcast_dims([(a,), (b,)])
         return broadcast[0] if broadcast else None
@@ -93,7 +93,7 @@ def _agree(label: Any, a: int | None, b: int | None) -> int | None:
 
 
 def _multiply_adds(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Of a (batched) matrix product: each output element is a sum over the inner size."""
+    """Return the multiply-adds of a (batched) matrix product: output elements times the inner size."""
     left = inputs[0].dims
     transposed = attrs.get("transpose_a") or attrs.get("adj_x")
     inner = left[-2 if transposed else -1] if len(left) >= 2 else 1
@@ -101,7 +101,10 @@ def _multiply_adds(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs:
 
 
 def _labels(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Multiply-adds: the product of the sizes of all labels. An ellipsis counts by the output's size."""
+    """Return the multiply-adds of an einsum: the product of the sizes of all labels.
+
+    An ellipsis counts by the size of the output.
+    """
     terms = str(attrs.get("equation", "")).partition("->")[0].replace(" ", "").split(",")
     sizes = {
         label: size
@@ -215,12 +218,12 @@ def _batch_matmul_v2_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 
 
 def _leading(shape: Tensor) -> Tensor:
-    """The batch part of a shape vector."""
+    """Return the batch part of a shape vector."""
     return make("StridedSlice", shape, [0], [-2], [1], begin_mask=1)
 
 
 def _batch_products(op: Operation, grad: Tensor) -> list[Tensor]:
-    """The gradients before they are reduced to the operands' own batch shapes."""
+    """Return the gradients before they are reduced to the batch shapes of the operands."""
     x, y = op.inputs
 
     def times(a: Tensor, b: Tensor, adj_x: bool = False, adj_y: bool = False) -> Tensor:
@@ -244,11 +247,13 @@ def _einsum_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 
 
 def _einsum_grad_by(op: Operation, equation: Equation, position: int, grad: Tensor) -> Tensor:
-    """The gradient with respect to one operand: the output's gradient times the other operands, with this operand's
-    labels.
+    """Return the gradient with respect to one operand.
 
-    Labels that only this operand has were summed, so the gradient is the same all along them; labels that it has twice
-    were a diagonal, which an einsum with a repeated output label writes.
+    It is the output's gradient times the other operands, with this operand's labels. Two kinds of labels need more
+    work:
+
+    - Labels that only this operand has were summed, so the gradient is constant along them.
+    - Labels that it has twice were a diagonal, which an einsum with a repeated output label writes.
     """
     x, term = op.inputs[position], equation.terms[position]
     others = [i for i in range(len(op.inputs)) if i != position]
@@ -260,7 +265,8 @@ def _einsum_grad_by(op: Operation, equation: Equation, position: int, grad: Tens
         raise UnimplementedError(
             "an einsum that sums over an ellipsis has no gradient", expected="'...' in the output", actual=str(equation)
         ).at(op.name, op.type, op.source)
-    if ELLIPSIS in reached:  # in front, where broadcasting lines up
+    if ELLIPSIS in reached:
+        # Broadcasting aligns shapes at the end, so the dims under the ellipsis come first.
         reached = (ELLIPSIS, *(label for label in reached if label != ELLIPSIS))
     plain = not lost and (ELLIPSIS not in term or _same_ellipsis(op, equation, position))
     target = term if plain and reached == unique == term else reached
@@ -274,7 +280,7 @@ def _einsum_grad_by(op: Operation, equation: Equation, position: int, grad: Tens
 
 
 def _same_ellipsis(op: Operation, equation: Equation, position: int) -> bool:
-    """Whether it is known that the operand was not broadcast under its ellipsis."""
+    """Return whether the operand is known not to have been broadcast under its ellipsis."""
     x, y = op.inputs[position], op.outputs[0]
     if x.dims is None or y.dims is None or ELLIPSIS not in equation.output:
         return False
@@ -293,7 +299,7 @@ def _relabel(x: Tensor, labels: tuple[str, ...], term: tuple[str, ...]) -> Tenso
 
 
 def _fit(g: Tensor, x: Tensor, term: tuple[str, ...], reached: tuple[str, ...], lost: tuple[str, ...]) -> Tensor:
-    """Sum where the operand was broadcast under its ellipsis, and repeat along the labels that were lost."""
+    """Sum where the operand was broadcast under its ellipsis, and repeat along the `lost` labels."""
     shape = make("Shape", _relabel(x, term, (*reached, *lost)))
     for _ in lost:
         g = make("ExpandDims", g, -1)
@@ -305,7 +311,7 @@ def _fit(g: Tensor, x: Tensor, term: tuple[str, ...], reached: tuple[str, ...], 
 
 
 def _leading_by(shape: Tensor, count: int) -> Tensor:
-    """A shape vector without its last `count` sizes."""
+    """Return a shape vector without its last `count` sizes."""
     return make("StridedSlice", shape, [0], [-count], [1], begin_mask=1)
 
 
@@ -332,16 +338,26 @@ def matmul(
     grad_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product of two matrices, or of two batches of them (rank >= 3), whose leading dimensions broadcast.
+    """Return the product of two matrices, or of two batches of them (rank >= 3).
+
+    The leading dimensions of batches broadcast.
 
     Args:
-        transpose_a, transpose_b: Transpose an operand first.
-        adjoint_a, adjoint_b: Transpose and conjugate an operand first.
-        a_is_sparse, b_is_sparse: Hints that most elements are zero; every product here is dense.
-        output_type: The dtype of the result, where it is not the operands'.
+        a: The left operand.
+        b: The right operand.
+        transpose_a: Whether to transpose `a` first.
+        transpose_b: Whether to transpose `b` first.
+        adjoint_a: Whether to transpose and conjugate `a` first.
+        adjoint_b: Whether to transpose and conjugate `b` first.
+        a_is_sparse: A hint that most elements of `a` are zero. It is ignored: every product is dense.
+        b_is_sparse: The same hint for `b`.
+        output_type: The dtype of the result, if it is not that of the operands.
+        grad_a: Ignored; accepted for compatibility.
+        grad_b: Ignored; accepted for compatibility.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: only one of transpose and adjoint can be True, or the inner dimensions differ.
+        InvalidArgumentError: an operand has both transpose and adjoint, or the inner dimensions differ.
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise InvalidArgumentError(
@@ -364,7 +380,10 @@ def matmul(
 
 
 def _times_named(a: Tensor, b: Tensor, flags_a: tuple[bool, bool], flags_b: tuple[bool, bool], name: str) -> Tensor:
-    """A plain MatMul node; its op transposes but does not conjugate."""
+    """Create a plain MatMul node, with the conjugations as separate nodes.
+
+    The op MatMul transposes but does not conjugate.
+    """
     if flags_a[1]:
         a = _conjugate(a)
     if flags_b[1]:
@@ -384,7 +403,7 @@ def matvec(
     b_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product of a matrix [..., m, n] and a vector [..., n], or of batches of them. See `matmul`."""
+    """Return the product of a matrix [..., m, n] and a vector [..., n], or of batches of them. See `matmul`."""
     with name_scope(name, "MatVec", [a, b]):
         column = make("ExpandDims", convert_to_tensor(b), -1)
         result = make("Squeeze", matmul(a, column, transpose_a, adjoint_a=adjoint_a), squeeze_dims=[-1])
@@ -392,12 +411,16 @@ def matvec(
 
 
 def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize: str = "greedy") -> Tensor:
-    """Sums of products of any number of tensors, by the labels of their dimensions: "ij,jk->ik" is a matrix product.
+    """Return sums of products of any number of tensors, by the labels of their dimensions.
+
+    "ij,jk->ik" is a matrix product.
 
     Args:
         equation: A letter for each dimension, "..." for any number of broadcast ones; after "->" the output's. Without
             "->" the output has the labels that occur once, in alphabetical order.
-        optimize: How to order more than two operands, as for `numpy.einsum_path`.
+        *inputs: The operands.
+        name: Name scope of the nodes.
+        optimize: The contraction order of more than two operands, as for `numpy.einsum_path`.
 
     Raises:
         InvalidArgumentError: the equation is malformed or does not fit the inputs.
@@ -412,11 +435,11 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None, optimize
 
 
 def _einsum_in_pairs(equation: Equation, tensors: list[Tensor], optimize: Any) -> Tensor:
-    """Contract two operands at a time, in the order that costs least for the known sizes."""
+    """Contract two operands at a time, in the cheapest order for the known sizes."""
     terms = list(equation.terms)
     if any(ELLIPSIS in t for t in terms):
         return make("Einsum", tensors, equation=str(equation))
-    # Unknown sizes count as 64: the order matters only for speed.
+    # Unknown sizes count as 64: the order matters only for speed. The stand-ins are views and take no memory.
     shapes = [tuple(64 if d is None else max(d, 1) for d in t.dims or ()) for t in tensors]
     stand_ins = [np.broadcast_to(np.float32(0), shape) for shape in shapes]
     try:
@@ -438,5 +461,8 @@ def _einsum_in_pairs(equation: Equation, tensors: list[Tensor], optimize: Any) -
 
 
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """The cross products of vectors of three elements in the last dimension; both operands have the same shape."""
+    """Return the cross products of vectors of three elements in the last dimension.
+
+    Both operands have the same shape.
+    """
     return make("Cross", a, b, name=name)

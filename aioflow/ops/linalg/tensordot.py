@@ -1,4 +1,4 @@
-"""`tensordot`: an einsum where the ranks are known, otherwise a product of matrices whose shapes a step works out."""
+"""`tensordot`: an einsum if the ranks are known, otherwise a matrix product whose shapes are computed at run time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ __all__ = ["tensordot"]
 
 
 def tensordot(a: TensorLike, b: TensorLike, axes: TensorLike, name: str | None = None) -> Tensor:
-    """The sum of products over `axes`: an int n (the last n of `a` with the first n of `b`), or two lists of axes.
+    """Return the sum of products over `axes`.
+
+    `axes` is an int n (the last n axes of `a` with the first n of `b`), or two lists of axes.
 
     Raises:
         InvalidArgumentError: the axes are out of range, or differ in number.
@@ -50,7 +52,7 @@ def _by_einsum(x: Tensor, y: Tensor, left: list[int], right: list[int]) -> Tenso
 
 
 def _contracted(axes: Any, x_rank: int, y_rank: int) -> tuple[list[int], list[int]]:
-    """The contracted axes of both operands, counted from the front."""
+    """Return the contracted axes of both operands, counted from the front."""
     if isinstance(axes, int | np.integer):
         if not 0 <= axes <= min(x_rank, y_rank):
             raise InvalidArgumentError("axes out of range", expected=f"0..{min(x_rank, y_rank)}", actual=axes)
@@ -72,7 +74,7 @@ def _contracted(axes: Any, x_rank: int, y_rank: int) -> tuple[list[int], list[in
 
 
 def _axes_at_run_time(x: Tensor, axes: Any) -> tuple[Tensor, Tensor]:
-    """The contracted axes of both operands as vectors, counted from either end."""
+    """Return the contracted axes of both operands as vectors; negative axes count from the end."""
     if isinstance(axes, int | np.integer):
         if axes < 0:
             raise InvalidArgumentError("axes out of range", expected=">= 0", actual=axes)
@@ -92,7 +94,7 @@ def _of_matrices(x: Tensor, y: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _as_matrix(tensor: Tensor, axes: Tensor, free_first: bool) -> tuple[Tensor, Tensor]:
-    """The tensor as a matrix of its free and its contracted dimensions, and the sizes of the free ones."""
+    """Reshape the tensor to a matrix of free and contracted dimensions. Return it and the sizes of the free ones."""
     order, shape = make("Rank", tensor), make("Shape", tensor)
     contracted = make("FloorMod", axes, order)
     free, _ = make_list("ListDiff", make("Range", 0, order, 1), contracted)

@@ -10,14 +10,15 @@ __all__ = ["initialize_all_tables", "tables_initializer"]
 
 
 def tables_initializer(name: str = "init_all_tables") -> Operation:
-    """A node that gives all static tables of the graph their entries; nothing happens to those that have them.
+    """Return a node that initializes all static tables of the default graph.
 
-    A `MonitoredSession` runs it in every new session, as part of its `local_init_op`.
+    Tables that have their entries already stay unchanged. A `MonitoredSession` runs the node in every new session, as
+    part of its `local_init_op`.
     """
     nodes = default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
     return group(*nodes, name=name) if nodes else no_op(name=name)
 
 
 def initialize_all_tables(name: str = "init_all_tables") -> Operation:
-    """An older name of `tables_initializer`."""
+    """Return `tables_initializer(name)`. The older name."""
     return tables_initializer(name)

@@ -1,4 +1,4 @@
-"""Definitions of the ops of lookup tables. Their builders are in `initializers` and `tables`."""
+"""Definitions of the lookup table ops. Their builders are in `initializers`, `mutable` and `tables`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PASS_THROUGH: Final = frozenset({"Identity", "Enter", "Switch"})
 
 
 def table_node(handle: Tensor) -> Operation | None:
-    """The node that makes the table behind a handle; None where that is not a table, or not known."""
+    """Return the node that creates the table behind a handle; None if it is not a table, or not known."""
     op = handle.op
     while op.type in _PASS_THROUGH:
         op = op.inputs[0].op
@@ -35,7 +35,10 @@ def table_node(handle: Tensor) -> Operation | None:
 
 
 def _mutable(ctx: ShapeContext, keys: str, values: str) -> Operation | None:
-    """The node of a mutable table, its dtypes checked: of a static one nothing follows while a graph is built."""
+    """Return the node of a mutable table, after checking its dtypes.
+
+    None for a static table: nothing about its values is inferred while the graph is built.
+    """
     op = table_node(ctx.tensors[0])
     if op is None or op.type in _STATIC:
         return None
@@ -54,6 +57,7 @@ def _found(ctx: ShapeContext) -> Dims:
     key: Dims = op.inputs[0].dims if op.inputs else ()
     if value is None or key is None:
         return None
+    # `merge_dims` is called for its error message alone.
     if not is_compatible(keys[len(keys) - len(key) :], key):
         merge_dims(keys[len(keys) - len(key) :], key)
     return (*keys[: len(keys) - len(key)], *value)
@@ -112,12 +116,15 @@ for _name, (_inputs, _attrs) in _SHARED.items():
 
 
 def is_kept_table(op: str) -> bool:
-    """Whether nodes of an op make tables that outlive a step."""
+    """Return whether nodes of this op create tables that outlive a step."""
     return op in _SHARED
 
 
 def is_mutable_table(op: str) -> bool:
-    """Whether nodes of an op make tables that have no initializer, but what steps or checkpoints give them."""
+    """Return whether nodes of this op create tables without an initializer.
+
+    Their entries come from steps or checkpoints.
+    """
     return is_kept_table(op) and op not in _STATIC
 
 

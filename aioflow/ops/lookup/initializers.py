@@ -1,4 +1,4 @@
-"""What gives static tables their entries: tensors, or the lines of a text file."""
+"""Initializers of static tables: entries from tensors or from the lines of a text file."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make_op
-from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # of the ops that are made here
+from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
 from aioflow.ops.lookup.interface import LookupInterface, OfKeysAndValues
 
 __all__ = ["KeyValueTensorInitializer", "TableInitializer", "TextFileIndex", "TextFileInitializer"]
 
 
 class TableInitializer(OfKeysAndValues, ABC):
-    """What a static table gets its entries from.
+    """The source of the entries of a static table.
 
     Args:
-        key_dtype, value_dtype: Of the table.
+        key_dtype, value_dtype: Dtypes of the table.
     """
 
     @property
     def shared_name(self) -> str:
-        """What tables are called that get the same entries; "" where it is not known which do."""
+        """The name shared by all tables with these entries; "" if the entries cannot be identified."""
         return ""
 
     def initialize(self, table: LookupInterface) -> Operation:
-        """The node that gives the table its entries; it joins the collection TABLE_INITIALIZERS.
+        """Return the node that fills the table, and add it to the collection TABLE_INITIALIZERS.
 
         Raises:
             DTypeError: the table has other dtypes.
@@ -57,8 +57,8 @@ class KeyValueTensorInitializer(TableInitializer):
     """Entries from two tensors.
 
     Args:
-        keys, values: [n] each. A key that comes twice has to have one value.
-        key_dtype, value_dtype: Their dtypes, where these do not follow from them.
+        keys, values: [n] each. A key that occurs twice must have the same value both times.
+        key_dtype, value_dtype: Their dtypes, if they do not follow from `keys` and `values`.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class KeyValueTensorInitializer(TableInitializer):
 
 
 class TextFileIndex:
-    """What of a line is a key or a value, beside the numbers of columns, which count from 0.
+    """Special positions of a key or value in a line. Other positions are column numbers, counted from 0.
 
     Attributes:
-        WHOLE_LINE: The line without its end: a string, or an integer.
-        LINE_NUMBER: Its number, from 0: an int64.
+        WHOLE_LINE: The line without its line ending, as a string or an integer.
+        LINE_NUMBER: The number of the line, counted from 0, as an int64.
     """
 
     WHOLE_LINE = -2
@@ -97,22 +97,25 @@ _WHAT: Final = "an index >= 0, TextFileIndex.WHOLE_LINE or TextFileIndex.LINE_NU
 
 
 class TextFileInitializer(TableInitializer):
-    """Entries from a text file, one a line. Where the table is initialized, the file has to be.
+    """Entries from a text file, one per line. The file is read on the machine that initializes the table.
 
     Args:
-        filename: A path or URL; a string tensor too.
-        key_dtype, key_index: Of the keys, and where in a line they are: see `TextFileIndex`.
-        value_dtype, value_index: The same of the values.
-        vocab_size: How many lines count; None for all.
-        delimiter: One character, between columns.
-        value_index_offset: Is added to numbers of lines.
+        filename: A path or URL, also as a string tensor.
+        key_dtype: Dtype of the keys.
+        key_index: Position of the key in a line: see `TextFileIndex`.
+        value_dtype: Dtype of the values.
+        value_index: Position of the value in a line.
+        vocab_size: Number of lines to read; None reads all.
+        delimiter: The character between columns.
+        value_index_offset: Number added to line numbers.
 
     Raises:
         InvalidArgumentError: an argument does not fit the others.
 
     Raises, when it is run:
         NotFoundError, PermissionDeniedError, …: the file cannot be read.
-        InvalidArgumentError: a line is empty, has too few columns or no number; or there are fewer than `vocab_size`.
+        InvalidArgumentError: a line is empty, has too few columns, or a field is not a number; or there are too few
+            lines for `vocab_size`.
         OutOfRangeError: the file is empty.
     """
 
@@ -145,7 +148,10 @@ class TextFileInitializer(TableInitializer):
 
     @property
     def shared_name(self) -> str:
-        """The file, and what of it is taken, as TensorFlow has it: tables of the same are one."""
+        """The file name and the read columns, in TensorFlow's format.
+
+        Tables with equal names share their entries.
+        """
         count = (self._vocab_size,) if self._vocab_size else ()
         offset = (self._offset,) if self._offset else ()
         parts = (self._filename, *count, self._key_index, self._value_index, *offset)

@@ -1,4 +1,4 @@
-"""What all tables have in common, for those who look up and for the initializers."""
+"""Base classes of lookup tables and of their initializers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["LookupInterface", "OfKeysAndValues"]
 
 
 class OfKeysAndValues:
-    """What has keys and values.
+    """A base class for objects with keys and values.
 
     Args:
-        key_dtype, value_dtype: Of a key and a value.
+        key_dtype, value_dtype: Dtype of a key and of a value.
     """
 
     def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
@@ -35,30 +35,30 @@ class OfKeysAndValues:
 
 
 class LookupInterface(OfKeysAndValues, ABC):
-    """A table of values by key, which outlives a step and a session as a variable does.
+    """A table of values by key. Like a variable, it outlives a step and a session.
 
     Args:
-        key_dtype, value_dtype: Of a key and a value.
+        key_dtype, value_dtype: Dtype of a key and of a value.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Name of the node that makes the table, without its scopes."""
+        """Name of the node that creates the table, without its scopes."""
 
     @property
     @abstractmethod
     def resource_handle(self) -> Tensor:
-        """The handle."""
+        """The resource handle of the table."""
 
     @abstractmethod
     def size(self, name: str | None = None) -> Tensor:
-        """How many entries there are, an int64 scalar."""
+        """Return the number of entries, an int64 scalar."""
 
     @abstractmethod
     def lookup(self, keys: Any) -> Any:
-        """The values of the keys, and a default value for those that are not there."""
+        """Return the values of the keys, and a default value for missing keys."""
 
     def __getitem__(self, keys: Any) -> Any:
-        """As `lookup`."""
+        """Return `lookup(keys)`."""
         return self.lookup(keys)

@@ -1,4 +1,4 @@
-"""Lookup tables that steps change, and that checkpoints hold."""
+"""Mutable lookup tables: steps change them, and checkpoints save them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import TensorShape
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
-from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # of the ops that are made here
+from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
 from aioflow.ops.lookup.interface import LookupInterface
 from aioflow.ops.lookup.tables import container_of
 
 __all__ = ["DenseHashTable", "ExportedTable", "MutableHashTable", "SavedColumn"]
 
-_COLUMNS: Final = ("-keys", "-values")  # what their names in a checkpoint end with
+_COLUMNS: Final = ("-keys", "-values")  # suffixes of the names in a checkpoint
 
 
 class ExportedTable:
-    """A table whose contents can be taken out and put back.
+    """A table whose contents can be exported and imported.
 
     Attributes:
-        handle: Its handle.
-        key_dtype, value_dtype: Of the columns.
+        handle: Resource handle of the table.
+        key_dtype, value_dtype: Dtypes of the two columns.
     """
 
     def __init__(self, handle: Tensor, key_dtype: DType, value_dtype: DType) -> None:
@@ -39,30 +39,26 @@ class ExportedTable:
         return graph
 
     def columns(self, name: str) -> list[SavedColumn]:
-        """What a checkpoint holds of the table.
-
-        Args:
-            name: Of the table, in the checkpoint.
-        """
+        """Return the columns that a checkpoint saves; `name` is the name of the table in the checkpoint."""
         return [SavedColumn(self, name, index) for index in range(len(_COLUMNS))]
 
     def exported(self) -> list[Tensor]:
-        """All keys, and all values."""
+        """Return all keys and all values."""
         with self.graph.colocate_with(self.handle.op):
             return make_list("LookupTableExportV2", self.handle, Tkeys=self.key_dtype, Tvalues=self.value_dtype)
 
     def imported(self, keys: Tensor, values: Tensor) -> Operation:
-        """A node that lets the table have these entries alone."""
+        """Return a node that replaces all entries of the table by these."""
         with self.graph.colocate_with(self.handle.op):
             return make_op("LookupTableImportV2", self.handle, keys, values)
 
 
 class SavedColumn:
-    """All keys of a table, or all values, as a checkpoint holds them.
+    """All keys or all values of a table, as a checkpoint saves them.
 
     Attributes:
-        name: In the checkpoint.
-        table: Whose they are.
+        name: Name in the checkpoint.
+        table: The table of the column.
         index: 0 for the keys, 1 for the values.
     """
 
@@ -88,27 +84,27 @@ class SavedColumn:
 
     @property
     def shape(self) -> TensorShape:
-        """There may be any number of entries."""
+        """Unknown: a table has any number of entries."""
         return TensorShape(None)
 
     @property
     def dims(self) -> None:
-        """As `shape`."""
+        """None, like `shape`."""
         return None
 
 
 class MutableHashTable(LookupInterface):
-    """A table whose entries come and go with the steps that run `insert` and `remove`.
+    """A table that steps change by running `insert` and `remove`.
 
-    What one node does to it is done at once: a lookup finds the table as it is before or after an insertion.
+    Each op is atomic: a lookup reads the table as it is before or after an insertion.
 
     Args:
         key_dtype: int32, int64 or string.
         value_dtype: int32, int64, float32, float64, string or bool.
-        default_value: The value of keys that are not there: a scalar, or a vector for a table of such vectors.
-        name: Of its node; and of its entries in checkpoints, "name-keys" and "name-values".
-        checkpoint: Whether a `Saver` saves it, unless it is told what to save.
-        experimental_is_anonymous: Let every step have a table of its own, which no checkpoint has.
+        default_value: The value of missing keys: a scalar, or a vector for a table of such vectors.
+        name: Name of the node. The checkpoint entries are "name-keys" and "name-values".
+        checkpoint: Whether a `Saver` without an explicit list saves the table.
+        experimental_is_anonymous: Whether each step has a table of its own, which is not saved in checkpoints.
     """
 
     _kinds = ("MutableHashTable", "MutableHashTableOfTensors")
@@ -151,7 +147,7 @@ class MutableHashTable(LookupInterface):
 
     @property
     def name(self) -> str:
-        """Name of the node that makes the table, without its scopes."""
+        """Name of the node that creates the table, without its scopes."""
         return self._handle.op.name.rpartition("/")[2]
 
     @property
@@ -162,30 +158,31 @@ class MutableHashTable(LookupInterface):
 
     @property
     def resource_handle(self) -> Tensor:
-        """The handle."""
+        """The resource handle of the table."""
         return self._handle
 
     @property
     def default_value(self) -> Tensor:
-        """The value of keys that are not there."""
+        """The value of missing keys."""
         return self._default_value
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many entries there are, an int64 scalar."""
+        """Return the number of entries, an int64 scalar."""
         with self.graph.as_default(), self.graph.name_scope(name or f"{self.name}_Size"):
             return make("LookupTableSizeV2", self._handle)
 
     def lookup(
         self, keys: TensorLike, dynamic_default_values: TensorLike | None = None, name: str | None = None
     ) -> Tensor:
-        """The values of the keys.
+        """Return the values of the keys.
 
         Args:
             keys: A tensor.
-            dynamic_default_values: In the place of the default value: one of its shape, or one for each key.
+            dynamic_default_values: Replaces the default value: one value of its shape, or one for each key.
+            name: Name scope of the nodes.
 
         Returns:
-            A tensor of the keys' shape, followed by that of a value.
+            A tensor of the shape of the keys followed by the shape of a value.
 
         Raises, in a run:
             InvalidArgumentError: the default values do not fit.
@@ -196,11 +193,12 @@ class MutableHashTable(LookupInterface):
             return make("LookupTableFindV2", self._handle, wanted, convert_to_tensor(given, self._value_dtype))
 
     def insert(self, keys: TensorLike, values: TensorLike, name: str | None = None) -> Operation:
-        """A node that gives keys values, in the place of those that they have.
+        """Return a node that sets the values of keys, replacing the values of existing keys.
 
         Args:
-            keys: A tensor of any shape; of a key that comes twice, the last counts.
-            values: Of the keys' shape, followed by that of a value.
+            keys: A tensor of any shape. If a key occurs twice, the last value counts.
+            values: A tensor of the shape of the keys followed by the shape of a value.
+            name: Name scope of the node.
         """
         with self.graph.as_default(), self.graph.name_scope(name or f"{self.name}_lookup_table_insert"):
             wanted = convert_to_tensor(keys, self._key_dtype, name="keys")
@@ -212,10 +210,11 @@ class MutableHashTable(LookupInterface):
             )
 
     def remove(self, keys: TensorLike, name: str | None = None) -> Operation:
-        """A node that takes keys out, those that are there.
+        """Return a node that removes keys. Missing keys are ignored.
 
         Args:
             keys: A tensor of rank 1 or more.
+            name: Name scope of the node.
 
         Raises:
             DTypeError: the keys have another dtype.
@@ -224,19 +223,19 @@ class MutableHashTable(LookupInterface):
             return make_op("LookupTableRemoveV2", self._handle, convert_to_tensor(keys, self._key_dtype))
 
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """All keys and their values, in the order in which the keys came."""
+        """Return all keys and their values, in the order of insertion."""
         with self.graph.as_default(), self.graph.name_scope(name or f"{self.name}_lookup_table_export_values"):
             keys, values = self.saved.exported()
         return keys, values
 
 
 class DenseHashTable(MutableHashTable):
-    """A `MutableHashTable` whose keys may be vectors, and whose `export` has a row for each of its buckets.
+    """A `MutableHashTable` whose keys may be vectors, and whose `export` returns a row for each of its buckets.
 
     Args:
-        empty_key, deleted_key: Two keys that no entry has: they stand in buckets without entries.
+        empty_key, deleted_key: Two keys that no entry has. They mark buckets without entries.
         initial_num_buckets: A power of two, at least 4; by default 2**17.
-        key_dtype, value_dtype, default_value, name, checkpoint, experimental_is_anonymous: As of `MutableHashTable`.
+        key_dtype, value_dtype, default_value, name, checkpoint, experimental_is_anonymous: As for `MutableHashTable`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Static lookup tables: they get their entries once, from an initializer, and never change after that."""
+"""Static lookup tables: an initializer fills them once, and they never change after that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.scopes import current_scope
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import no_op
-from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # of the ops that are made here
+from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
 from aioflow.ops.lookup.initializers import TableInitializer
 from aioflow.ops.lookup.interface import LookupInterface
 from aioflow.ops.math.complex import cast
@@ -27,12 +27,12 @@ __all__ = ["StaticHashTable", "StaticVocabularyTable", "container_of"]
 
 
 def container_of() -> str:
-    """The container for resources that are made here."""
+    """Return the container for resources created in the current scope."""
     return current_scope(default_graph()).container
 
 
 class _StaticTable(LookupInterface):
-    """What is looked up in tables that do not change."""
+    """The lookup of tables that do not change."""
 
     @overload
     def lookup(self, keys: SparseTensor, name: str | None = None) -> SparseTensor: ...
@@ -41,13 +41,14 @@ class _StaticTable(LookupInterface):
     def lookup(self, keys: TensorLike, name: str | None = None) -> Tensor: ...
 
     def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """The values of the keys, and the default value for those that are not there.
+        """Return the values of the keys, and the default value for missing keys.
 
         Args:
             keys: A tensor, or a SparseTensor, whose values are looked up.
+            name: Name scope of the nodes.
 
         Returns:
-            A tensor of the keys' shape, or a SparseTensor.
+            A tensor of the shape of the keys, or a SparseTensor.
 
         Raises:
             DTypeError: the keys have another dtype.
@@ -70,7 +71,7 @@ class _StaticTable(LookupInterface):
 
 
 class StaticHashTable(_StaticTable):
-    """A table that does not change once it is initialized, by `tables_initializer()` or its own `initializer`.
+    """A table that does not change after `tables_initializer()` or its own `initializer` has filled it.
 
         table = af.lookup.StaticHashTable(af.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), -1)
         ids = table.lookup(af.constant(["b", "z"]))
@@ -78,12 +79,12 @@ class StaticHashTable(_StaticTable):
             await session.run(af.tables_initializer())
             await session.run(ids)  # [2, -1]
 
-    Args:
-        initializer: What it gets its entries from.
-        default_value: A scalar: the value of keys that are not there.
-        experimental_is_anonymous: Let every step have a table of its own, which it has to initialize.
+    Tables that read the same columns of the same text file share their entries. Any other table belongs to its graph.
 
-    A table of a text file is shared by all who name that file. Any other one is the graph's own.
+    Args:
+        initializer: The source of the entries.
+        default_value: The value of missing keys, a scalar.
+        experimental_is_anonymous: Whether each step has a table of its own, which the step must initialize.
 
     Raises:
         InvalidArgumentError: the default value is not a scalar.
@@ -112,42 +113,42 @@ class StaticHashTable(_StaticTable):
         types: dict[str, Any] = {"key_dtype": self._key_dtype, "value_dtype": self._value_dtype}
         if is_anonymous:
             return make("AnonymousHashTable", name=name, **types)
-        # Another program's table of the same name on the same task would be taken for this one.
+        # Without a unique name, a table of another program with the same name on the same task would be shared.
         shared = initializer.shared_name or f"hash_table_{uuid.uuid4()}"
         return make("HashTableV2", name=name, container=container_of(), shared_name=shared, **types)
 
     @property
     def name(self) -> str:
-        """Name of the node that makes the table, without its scopes."""
+        """Name of the node that creates the table, without its scopes."""
         return self._handle.op.name.rpartition("/")[2]
 
     @property
     def resource_handle(self) -> Tensor:
-        """The handle."""
+        """The resource handle of the table."""
         return self._handle
 
     @property
     def default_value(self) -> Tensor:
-        """The value of keys that are not there."""
+        """The value of missing keys."""
         return self._default_value
 
     @property
     def initializer(self) -> Operation:
-        """The node that gives the table its entries.
+        """The node that fills the table.
 
         Raises, in a run:
-            FailedPreconditionError: a key has two values; or the table has been given another number of entries.
-            InvalidArgumentError: there are none, or as many keys as values there are not.
+            FailedPreconditionError: a key has two values, or the table already has a different number of entries.
+            InvalidArgumentError: there are no entries, or the numbers of keys and values differ.
         """
         return self._initializer
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many entries there are, an int64 scalar; 0 before the table is initialized."""
+        """Return the number of entries, an int64 scalar; 0 before the table is initialized."""
         with default_graph().name_scope(name or f"{self.name}_Size"):
             return make("LookupTableSizeV2", self._handle)
 
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """All keys and their values, in the order in which they came: two vectors."""
+        """Return all keys and their values as two vectors, in the order of insertion."""
         with default_graph().name_scope(name or f"{self.name}_Export"):
             types: dict[str, Any] = {"Tkeys": self._key_dtype, "Tvalues": self._value_dtype}
             keys, values = make_list("LookupTableExportV2", self._handle, **types)
@@ -162,13 +163,15 @@ class StaticHashTable(_StaticTable):
 
 
 class StaticVocabularyTable(_StaticTable):
-    """Numbers of keys: those that a static table has, and for other keys numbers of buckets behind these, by a hash.
+    """A table that maps keys to numbers: those of a static table, and hash buckets for all other keys.
+
+    The numbers of the buckets follow those of the entries.
 
     Args:
-        initializer: Entries with int64 values, from 0; None for buckets alone.
-        num_oov_buckets: How many buckets there are.
-        lookup_key_dtype: Of the keys that are looked up, if it is another integer dtype than that of the entries.
-        experimental_is_anonymous: As of `StaticHashTable`.
+        initializer: Entries with int64 values, counted from 0; None for buckets alone.
+        num_oov_buckets: Number of buckets.
+        lookup_key_dtype: Dtype of the keys to look up, if it is an integer dtype other than that of the entries.
+        experimental_is_anonymous: As for `StaticHashTable`.
 
     Raises:
         InvalidArgumentError: there are no buckets.
@@ -203,26 +206,30 @@ class StaticVocabularyTable(_StaticTable):
 
     @property
     def name(self) -> str:
-        """What the nodes are called by."""
+        """Prefix of the names of the nodes."""
         return self._name
 
     @property
     def resource_handle(self) -> Tensor:
-        """The handle of the table with the entries. Raises InvalidArgumentError: there are buckets alone."""
+        """The handle of the table with the entries.
+
+        Raises:
+            InvalidArgumentError: there are buckets alone.
+        """
         if self._table is None:
             raise InvalidArgumentError("there is no table, but buckets alone", expected="an initializer", actual=None)
         return self._table.resource_handle
 
     @property
     def initializer(self) -> Operation:
-        """The node that gives the table its entries: see `StaticHashTable.initializer`."""
+        """The node that fills the table: see `StaticHashTable.initializer`."""
         if self._table is not None:
             return self._table.initializer
         with default_graph().name_scope("init"):
             return no_op()
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many numbers there are, those of the buckets among them: an int64 scalar."""
+        """Return the number of entries and buckets, an int64 scalar."""
         with default_graph().name_scope(name or f"{self.name}_Size"):
             entries = constant(0, dtypes.int64) if self._table is None else self._table.size()
             return make("AddV2", entries, constant(self._buckets, dtypes.int64))
@@ -236,6 +243,7 @@ class StaticVocabularyTable(_StaticTable):
             return buckets
         ids = self._table.lookup(keys)
         behind = make("AddV2", buckets, self._table.size())
+        # The inner table returns -1, its default value, for missing keys.
         return make("SelectV2", make("NotEqual", ids, self._table.default_value), ids, behind)
 
 

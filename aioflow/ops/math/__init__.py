@@ -1,1 +1,1 @@
-"""Ops of arithmetic of elements, reductions, order and random numbers."""
+"""Elementwise arithmetic, reductions, sorting and random ops."""

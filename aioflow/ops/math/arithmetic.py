@@ -1,6 +1,6 @@
 """Arithmetic of two tensors: the ops, their gradients, and the builders with TensorFlow 1's names.
 
-Operands are broadcast as in NumPy and must have the same dtype; Python values take the dtype of the other operand.
+Operands broadcast as in NumPy and must have the same dtype; Python values take the dtype of the other operand.
 Gradients are `_…_grad` functions that end in `unbroadcast`.
 """
 
@@ -55,7 +55,7 @@ def _known_power(x: Array, y: Array) -> Array | None:
 
 
 _ANY_FLOAT: Final = "{floats, complexes}"
-# x + 0.0 makes -0.0 into 0.0, so it is -0.0 that changes nothing.
+# x + 0.0 turns -0.0 into 0.0, so the neutral element of floats is -0.0.
 _SUM: Final = elementwise(in_c="{0} + {1}", fuses=NUMBERS, laws=Laws(neutral=Neutral((0, 1), 0, -0.0)))
 _define("Add", "{floats, complexes, uint8, int8, int16, int32, int64, string}", _SUM, known_by(np.add))
 _define("AddV2", "{numbers}", _SUM, known_by(np.add), commutative=True)
@@ -78,7 +78,7 @@ _define(
     elementwise(cost=transcendental(), rounded_by="y", fuses=FLOATS, laws=Laws(neutral=Neutral((1,), 1, 1.0))),
     integers_only(known_by(_known_power)),
 )
-# NaN goes through both, as it does in NumPy.
+# Both propagate NaN, as NumPy does.
 for _name, _function, _sign in (("Maximum", np.maximum, ">"), ("Minimum", np.minimum, "<")):
     _in_c = f"({{0}} != {{0}} || {{0}} {_sign} {{1}}) ? {{0}} : {{1}}"
     _extreme = elementwise(in_c=_in_c, fuses=NUMBERS, laws=Laws(of_equals=True))
@@ -120,7 +120,8 @@ def _add_grad(op: Operation, grad: Gradient) -> Pair:
 @gradient("Sub", takes_slices=True)
 def _sub_grad(op: Operation, grad: Gradient) -> Pair:
     grad_x, grad_y = unbroadcast(op.inputs[0], op.inputs[1], grad, grad)
-    return grad_x, None if grad_y is None else negated(grad_y)  # after the sum there is less to negate
+    # Negated after the sum, when there are fewer elements.
+    return grad_x, None if grad_y is None else negated(grad_y)
 
 
 @gradient("Mul")
@@ -137,15 +138,17 @@ def _mul_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
 
 @gradient("Pow")
 def _pow_grad(op: Operation, grad: Tensor) -> Pair:
-    """The gradient comes first in each product: a slope may overflow where it does not flow."""
+    """Return y x^(y-1) and z log x, times the gradient."""
     x, y, z = *op.inputs, op.outputs[0]
+    # The gradient is the first factor: the product of the other two may overflow where the gradient is 0.
     grad_x = _mul(_mul(grad, conjugate(y)), conjugate(_power_below(x, y)))
     grad_y = _mul(_mul(grad, conjugate(z)), conjugate(_safe_log(x)))
     return unbroadcast(x, y, grad_x, grad_y)
 
 
 def _power_below(x: Tensor, y: Tensor) -> Tensor:
-    """x^(y-1), with the exponent as a constant where it is one: its kernel then multiplies instead of raising."""
+    """Return x^(y-1)."""
+    # A constant exponent stays a constant: its kernel multiplies instead of raising to a power.
     exponent = constant_value(y)
     if exponent is None:
         below = make("Pow", x, make("Sub", y, 1))
@@ -157,7 +160,10 @@ def _power_below(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _safe_log(x: Tensor) -> Tensor:
-    """log x, and 0 where the power is not differentiable with respect to its exponent: x <= 0 (complex: x = 0)."""
+    """Return log x, and 0 where the power is not differentiable with respect to its exponent.
+
+    That is at x <= 0, for complex dtypes at x = 0.
+    """
     zero = convert_to_tensor(0, x.dtype)
     usable = make("NotEqual" if x.dtype.is_complex else "Greater", x, zero)
     return make("SelectV2", usable, make("Log", x), zero)
@@ -174,7 +180,7 @@ def _minimum_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 def _selected(op: Operation, grad: Tensor, takes_x: str) -> Pair:
-    """The gradient goes to the operand that was taken; to x where both are equal."""
+    """Route the gradient to the operand that the op selected; to x where both are equal."""
     x, y = op.inputs
     mask, zero = make(takes_x, x, y), convert_to_tensor(0, grad.dtype)
     return unbroadcast(x, y, make("SelectV2", mask, grad, zero), make("SelectV2", mask, zero, grad))
@@ -196,7 +202,7 @@ def _atan2_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 def _nonzero(x: Tensor) -> Tensor:
-    """1 where x is not 0, otherwise 0."""
+    """Return 1 where x is not 0, otherwise 0."""
     return make("Cast", make("NotEqual", x, 0), DstT=x.dtype)
 
 
@@ -232,77 +238,85 @@ def _nextafter_grad(op: Operation, grad: Gradient) -> Pair:
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x + y, elementwise with broadcasting. Byte strings are concatenated."""
+    """Return x + y, elementwise with broadcasting. Byte strings are concatenated."""
     first, second = same_dtype(x, y)
     return make("Add" if first.dtype is dtypes.string else "AddV2", first, second, name=name or "Add")
 
 
 def subtract(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x - y, elementwise with broadcasting."""
+    """Return x - y, elementwise with broadcasting."""
     return make("Sub", x, y, name=name)
 
 
 def multiply(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x * y, elementwise with broadcasting."""
+    """Return x * y, elementwise with broadcasting."""
     return make("Mul", x, y, name=name)
 
 
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x * y, and 0 where y is 0 even if x is infinite or not a number."""
+    """Return x * y, and 0 where y is 0, even if x is infinite or NaN."""
     return make("MulNoNan", x, y, name=name)
 
 
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x to the power of y. A constant exponent such as 2, 3 or 0.5 costs multiplications or a square root.
+    """Return x to the power of y.
+
+    A constant exponent such as 2, 3 or 0.5 costs only multiplications or a square root.
 
     Raises:
-        InvalidArgumentError: (at run time) integers to negative integer powers are not allowed.
+        InvalidArgumentError: (at run time) an integer is raised to a negative integer power.
     """
     return make("Pow", x, y, name=name)
 
 
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of x and y, elementwise with broadcasting; NaN where one is. Where equal, the gradient goes to x."""
+    """Return the larger of x and y, elementwise with broadcasting; NaN where either is NaN.
+
+    Where both are equal, the gradient flows to x.
+    """
     return make("Maximum", x, y, name=name)
 
 
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of x and y, elementwise with broadcasting; NaN where one is. Where equal, the gradient goes to x."""
+    """Return the smaller of x and y, elementwise with broadcasting; NaN where either is NaN.
+
+    Where both are equal, the gradient flows to x.
+    """
     return make("Minimum", x, y, name=name)
 
 
 def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """(x - y)², for complex dtypes |x - y|²."""
+    """Return (x - y)²; for complex dtypes |x - y|²."""
     return make("SquaredDifference", x, y, name=name)
 
 
 def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """The angle of the point (x, y), in [-π, π]."""
+    """Return the angle of the point (x, y), in [-π, π]."""
     return make("Atan2", y, x, name=name)
 
 
 def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor:
-    """The next representable value from x1 in the direction of x2; float32 or float64."""
+    """Return the next representable value from x1 towards x2, for float32 or float64."""
     return make("NextAfter", x1, x2, name=name)
 
 
 def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y, and 0 where x is 0."""
+    """Return x / y, and 0 where x is 0."""
     return make("Xdivy", x, y, name=name)
 
 
 def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x log y, and 0 where x is 0."""
+    """Return x log y, and 0 where x is 0."""
     return make("Xlogy", x, y, name=name)
 
 
 def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x log(1 + y), and 0 where x is 0."""
+    """Return x log(1 + y), and 0 where x is 0."""
     return make("Xlog1py", x, y, name=name)
 
 
 def polyval(coeffs: Sequence[TensorLike], x: TensorLike, name: str | None = None) -> Tensor:
-    """The polynomial with these coefficients, that of the highest power first, at x, by Horner's rule."""
+    """Evaluate the polynomial with these coefficients, highest power first, at x by Horner's rule."""
     if not isinstance(coeffs, list | tuple):
         raise InvalidArgumentError("polyval needs a list of coefficients", expected="a list", actual=repr(coeffs))
     tensor = convert_to_tensor(x)

@@ -1,4 +1,4 @@
-"""Values into bins: which bin each belongs to, and how many are in each."""
+"""Binning ops: the bin of each value, and the number of values in each bin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bits of integers. No gradient flows through any of it."""
+"""Bitwise ops of integers. They have no gradients."""
 
 from __future__ import annotations
 
@@ -40,30 +40,33 @@ not_differentiable("BitwiseAnd", "BitwiseOr", "BitwiseXor", "LeftShift", "RightS
 
 
 def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x & y of integers, elementwise with broadcasting."""
+    """Return x & y of integers, elementwise with broadcasting."""
     return make("BitwiseAnd", x, y, name=name)
 
 
 def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x | y of integers, elementwise with broadcasting."""
+    """Return x | y of integers, elementwise with broadcasting."""
     return make("BitwiseOr", x, y, name=name)
 
 
 def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x ^ y of integers, elementwise with broadcasting."""
+    """Return x ^ y of integers, elementwise with broadcasting."""
     return make("BitwiseXor", x, y, name=name)
 
 
 def invert(x: TensorLike, name: str | None = None) -> Tensor:
-    """~x of integers: every bit flipped."""
+    """Return ~x of integers: every bit flipped."""
     return make("Invert", x, name=name)
 
 
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x << y of integers. A y below 0 counts as 0, and one of the dtype's bits or more as one less than them."""
+    """Return x << y of integers.
+
+    y is limited to 0 … n - 1, where n is the number of bits of the dtype.
+    """
     return make("LeftShift", x, y, name=name)
 
 
 def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x >> y of integers, keeping the sign. y is limited as in `left_shift`."""
+    """Return x >> y of integers, keeping the sign. y is limited as in `left_shift`."""
     return make("RightShift", x, y, name=name)

@@ -1,7 +1,8 @@
-"""Broadcasting in gradients: sum each gradient back to the shape of its input, in as few nodes as static shapes allow.
+"""Broadcasting in gradients: sum each gradient to the shape of its input, with as few nodes as static shapes allow.
 
-Nothing is added where the shapes are known to be equal; sums over constant axes where the sizes that matter are known;
-and the dynamic form, BroadcastGradientArgs of both shapes, only where they are not.
+- If the shapes are known to be equal, no node is added.
+- If the sizes that matter are known, the gradient is summed over constant axes.
+- Otherwise BroadcastGradientArgs computes the axes from both shapes at run time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _UNDECIDED: Final = None
 
 
 def broadcast(ctx: ShapeContext) -> Dims:
-    """Shape function of elementwise ops of several inputs."""
+    """Infer the shape of elementwise ops of several inputs."""
     return broadcast_dims([t.dims for t in ctx.tensors])
 
 
@@ -69,7 +70,7 @@ not_differentiable("BroadcastArgs", "BroadcastGradientArgs")
 
 
 def broadcast_static_shape(shape_x: ShapeLike | None, shape_y: ShapeLike | None) -> TensorShape:
-    """The shape that broadcasting two static shapes gives.
+    """Return the shape that results from broadcasting two static shapes.
 
     Raises:
         InvalidArgumentError: they cannot be broadcast together.
@@ -78,13 +79,21 @@ def broadcast_static_shape(shape_x: ShapeLike | None, shape_y: ShapeLike | None)
 
 
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
-    """The shape vector that broadcasting two shape vectors gives; an error at run time where there is none."""
+    """Return the shape vector that results from broadcasting two shape vectors.
+
+    A step fails if they cannot be broadcast together.
+    """
     x = convert_to_tensor(shape_x)
     return make("BroadcastArgs", x, convert_to_tensor(shape_y, x.dtype))
 
 
 class _Axes:
-    """Axes to sum over, of the broadcast shape: `dropped` ones the operand lacks, `kept` ones where its size is 1."""
+    """Axes of the broadcast shape to sum over.
+
+    Attributes:
+        dropped: Axes that the operand lacks.
+        kept: Axes in which the operand has size 1.
+    """
 
     __slots__ = ("dropped", "kept")
 
@@ -94,7 +103,11 @@ class _Axes:
 
 
 def _static_axes(own: Dims, other: Dims) -> _Axes | None:
-    """The axes to sum a gradient over for the operand of shape `own`, or `_UNDECIDED` where they depend on the run."""
+    """Return the axes to sum a gradient over for the operand of shape `own`.
+
+    `_UNDECIDED` if they depend on sizes that are known at run time only.
+    """
+    # Broadcasting with a scalar never changes the shape of the other operand.
     if other == ():
         return _Axes((), ())
     if own is None or other is None:
@@ -118,11 +131,10 @@ def _sum(grad: Tensor, axes: Sequence[int], keep_dims: bool) -> Tensor:
 
 
 def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient | None) -> Pair:
-    """The gradients of a broadcasting op of `x` and `y`, each summed to the shape of its own operand.
+    """Return the gradients of a broadcasting op of `x` and `y`, each summed to the shape of its own operand.
 
-    Args:
-        grad_x, grad_y: Gradients in the shape of the op's output; None stays None, and IndexedSlices stay what they are
-            where nothing is summed.
+    `grad_x` and `grad_y` have the shape of the op's output. None stays None, and IndexedSlices stay IndexedSlices
+    unless they must be summed.
     """
     dynamic: Any = None
     results: list[Gradient | None] = []
@@ -147,7 +159,7 @@ def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient 
 
 
 def _same_shape(own: Tensor, other: Tensor, grad: Gradient) -> bool:
-    """Whether the gradient is known to have the operand's shape already."""
+    """Return whether the gradient is known to have the operand's shape already."""
     if own is other:
         return True
     dims = own.dims
@@ -157,19 +169,22 @@ def _same_shape(own: Tensor, other: Tensor, grad: Gradient) -> bool:
 
 
 def negated(grad: Gradient) -> Gradient:
-    """-grad, sparse where it was."""
+    """Return -grad; a sparse gradient stays sparse."""
     if isinstance(grad, IndexedSlices):
         return grad.with_values(make("Neg", grad.values))
     return make("Neg", grad)
 
 
 def conjugate(x: Tensor) -> Tensor:
-    """The complex conjugate, as gradients need it of the other factor; a real tensor itself."""
+    """Return the complex conjugate; a real tensor unchanged.
+
+    The gradient of a product multiplies by the conjugate of the other factor.
+    """
     return make("Conj", x) if x.dtype.is_complex else x
 
 
 def same_dtype(x: TensorLike, y: TensorLike) -> tuple[Tensor, Tensor]:
-    """Both as tensors of one dtype: a Python value takes that of the other operand.
+    """Return both operands as tensors of one dtype. A Python value takes the dtype of the other operand.
 
     Raises:
         DTypeError: they are tensors of different dtypes, or a value is of a different kind.

@@ -1,4 +1,4 @@
-"""Clipping by a norm: of one tensor, or of many together."""
+"""Clipping by the norm of one tensor, or by the common norm of several."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ def clip_by_norm(
 def clip_by_norm(
     t: TensorLike, clip_norm: TensorLike, axes: TensorLike | None = None, name: str | None = None
 ) -> Tensor | IndexedSlices:
-    """`t`, scaled down where its L2 norm is above `clip_norm` (Pascanu et al. 2013).
+    """Scale `t` down where its L2 norm is above `clip_norm` (Pascanu et al. 2013).
 
     Args:
-        t: Floating tensor, or IndexedSlices, of which the values are clipped.
+        t: Floating tensor, or IndexedSlices, whose values are clipped.
         clip_norm: Scalar of the same dtype, above 0.
-        axes: Axes to take the norm over; all by default.
+        axes: Axes to compute the norm over; all by default.
+        name: Name scope of the nodes.
     """
     values = t.values if isinstance(t, IndexedSlices) else convert_to_tensor(t, name="t")
     with name_scope(name, "clip_by_norm", [values]):
         limit = convert_to_tensor(clip_norm, values.dtype)
         squares = reduce_sum(values * values, axes, keepdims=True)
         positive = squares > constant(0, squares.dtype)
-        # The root is taken of 1 where the sum is 0, so that its gradient is 0 there and not infinite.
+        # Where the sum is 0, the square root is computed of 1 instead: its gradient is infinite at 0.
         safe = make("SelectV2", positive, squares, make("OnesLike", squares))
         norm = make("SelectV2", positive, make("Sqrt", safe), squares)
         clipped = values * limit / make("Maximum", norm, limit)
@@ -54,7 +55,7 @@ def clip_by_norm(
 
 
 def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None = None) -> Tensor:
-    """`t`, scaled down where its L2 norm divided by its number of elements is above `clip_norm`."""
+    """Scale `t` down where its L2 norm divided by its number of elements is above `clip_norm`."""
     tensor = convert_to_tensor(t, name="t")
     with name_scope(name, "clip_by_average_norm", [tensor]):
         limit = convert_to_tensor(clip_norm, tensor.dtype)
@@ -65,11 +66,11 @@ def clip_by_average_norm(t: TensorLike, clip_norm: TensorLike, name: str | None 
 
 
 def global_norm(t_list: Sequence[TensorLike | None], name: str | None = None) -> Tensor:
-    """The L2 norm of all the tensors taken together; None does not count.
+    """Return the L2 norm of all tensors together; None is ignored.
 
     Raises:
         DTypeError: `t_list` is a single tensor and not a sequence.
-        InvalidArgumentError: it has no tensors.
+        InvalidArgumentError: `t_list` contains no tensors.
     """
     tensors = _values(t_list)
     with name_scope(name, "global_norm", tensors):
@@ -89,22 +90,26 @@ def clip_by_global_norm(
     use_norm: TensorLike | None = None,
     name: str | None = None,
 ) -> tuple[list[Tensor | IndexedSlices | None], Tensor]:
-    """All tensors scaled by the same factor, so that their common L2 norm is at most `clip_norm` (Pascanu et al. 2013).
+    """Scale all tensors by the same factor, so that their common L2 norm is at most `clip_norm`.
+
+    After Pascanu et al. 2013.
 
     Args:
         t_list: Tensors, IndexedSlices and None.
         clip_norm: Scalar above 0.
         use_norm: The common norm, if it is known already.
+        name: Name scope of the nodes.
 
     Returns:
-        The clipped list, and the norm before. Where the norm is not finite, every element becomes NaN.
+        The clipped list and the norm before clipping. If the norm is not finite, every element becomes NaN.
     """
     _values(t_list)
     norm = global_norm(t_list, name) if use_norm is None else convert_to_tensor(use_norm)
     with name_scope(name, "clip_by_global_norm", [norm]):
         limit = convert_to_tensor(clip_norm, norm.dtype)
         scale = limit * make("Minimum", 1 / norm, constant(1, norm.dtype) / limit)
-        scale = scale + (norm - norm)  # NaN where the norm is not finite
+        # norm - norm is 0, but NaN if the norm is not finite: an overflow must not pass as a gradient of zeros.
+        scale = scale + (norm - norm)
         clipped = [_scaled(t, scale) for t in convert_n_to_tensor_or_indexed_slices(t_list)]
     return clipped, norm
 

@@ -1,4 +1,4 @@
-"""Comparisons, tests for NaN and infinity, and logic: ops whose result is bool, through which no gradient flows."""
+"""Comparisons, tests for NaN and infinity, and logical ops. Their results are bool and have no gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ __all__ = [
 
 
 def _lenient_broadcast(ctx: ShapeContext) -> Dims:
-    """With incompatible_shape_error=False shapes that do not fit give a scalar: a size left open leaves all open."""
+    """Infer the shape of Equal and NotEqual.
+
+    With incompatible_shape_error=False, incompatible shapes result in a scalar. So an unknown size beside a known one
+    other than 1 leaves the whole shape unknown.
+    """
     if ctx.attrs["incompatible_shape_error"]:
         return broadcast(ctx)
     x, y = (t.dims for t in ctx.tensors)
@@ -47,6 +51,7 @@ def _lenient_broadcast(ctx: ShapeContext) -> Dims:
         dims = broadcast(ctx)
     except InvalidArgumentError:
         return ()
+    # A known size that is not 1 beside an unknown one may prove incompatible.
     open_sizes = any((a is None) != (b is None) and 1 not in (a, b) for a, b in zip(x[::-1], y[::-1], strict=False))
     return None if open_sizes else dims
 
@@ -132,72 +137,73 @@ not_differentiable("Equal", "NotEqual", "ApproximateEqual", "LogicalNot", *_ORDE
 
 
 def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x equals y, elementwise with broadcasting; any dtype, strings included."""
+    """Return whether x equals y, elementwise with broadcasting; any dtype, strings included."""
     return make("Equal", x, y, name=name)
 
 
 def not_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x differs from y, elementwise with broadcasting; any dtype, strings included."""
+    """Return whether x differs from y, elementwise with broadcasting; any dtype, strings included."""
     return make("NotEqual", x, y, name=name)
 
 
 def less(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x < y, elementwise with broadcasting."""
+    """Return whether x < y, elementwise with broadcasting."""
     return make("Less", x, y, name=name)
 
 
 def less_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x <= y, elementwise with broadcasting."""
+    """Return whether x <= y, elementwise with broadcasting."""
     return make("LessEqual", x, y, name=name)
 
 
 def greater(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x > y, elementwise with broadcasting."""
+    """Return whether x > y, elementwise with broadcasting."""
     return make("Greater", x, y, name=name)
 
 
 def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x >= y, elementwise with broadcasting."""
+    """Return whether x >= y, elementwise with broadcasting."""
     return make("GreaterEqual", x, y, name=name)
 
 
 def approximate_equal(
     x: TensorLike, y: TensorLike, tolerance: float = 9.999999747378752e-06, name: str | None = None
 ) -> Tensor:
-    """Whether |x - y| < tolerance, for tensors of equal shape (there is no broadcasting)."""
+    """Return whether |x - y| < tolerance, for tensors of equal shape. They do not broadcast."""
     return make("ApproximateEqual", x, y, tolerance=tolerance, name=name)
 
 
 def is_nan(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether each element is not a number."""
+    """Return whether each element is NaN."""
     return make("IsNan", x, name=name)
 
 
 def is_inf(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether each element is infinite."""
+    """Return whether each element is infinite."""
     return make("IsInf", x, name=name)
 
 
 def is_finite(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether each element is neither infinite nor NaN."""
+    """Return whether each element is neither infinite nor NaN."""
     return make("IsFinite", x, name=name)
 
 
 def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x and y, both bool, elementwise with broadcasting."""
+    """Return `x and y` of bools, elementwise with broadcasting."""
     return make("LogicalAnd", x, y, name=name)
 
 
 def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x or y, both bool, elementwise with broadcasting."""
+    """Return `x or y` of bools, elementwise with broadcasting."""
     return make("LogicalOr", x, y, name=name)
 
 
 def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """not x, for bool."""
+    """Return `not x` of bools."""
     return make("LogicalNot", x, name=name)
 
 
 def logical_xor(x: TensorLike, y: TensorLike, name: str = "LogicalXor") -> Tensor:
-    """Exactly one of x and y, both bool, elementwise with broadcasting. (For bools `NotEqual` is the same.)"""
+    """Return whether exactly one of x and y is true, elementwise with broadcasting."""
+    # For bools, NotEqual is exclusive or.
     return make("NotEqual", x, y, T="bool", name=name)

@@ -114,7 +114,7 @@ def _imag_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Angle")
 def _angle_grad(op: Operation, grad: Tensor) -> Tensor:
-    """i z / |z|² for z = input, which is -1 / (Im z + i Re z)."""
+    """Return i z / |z|² for z = input, computed as -1 / (Im z + i Re z), times the gradient."""
     z = op.inputs[0]
     turned = complex(imag(z), real(z))
     return make("Neg", make("RealDiv", complex(grad, convert_to_tensor(0, grad.dtype)), turned))
@@ -127,7 +127,7 @@ def _conj_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("ComplexAbs")
 def _complex_abs_grad(op: Operation, grad: Tensor) -> Tensor:
-    """z / |z|, and 0 at 0."""
+    """Return z / |z|, and 0 at 0, times the gradient."""
     zero = convert_to_tensor(0, grad.dtype)
     scaled = make("Mul", complex(grad, zero), op.inputs[0])
     return make("DivNoNan", scaled, complex(op.outputs[0], zero))
@@ -139,7 +139,7 @@ def _abs_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def abs(x: TensorLike, name: str | None = None) -> Tensor:
-    """|x|; of a complex tensor as a real one."""
+    """Return |x|; a real tensor for complex dtypes."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_complex:
         return _to_real("ComplexAbs", tensor, name or "Abs")
@@ -151,7 +151,7 @@ def _to_real(op_type: str, tensor: Tensor, name: str | None) -> Tensor:
 
 
 def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
-    """real + i imag: complex64 of float32, complex128 of float64.
+    """Return real + i imag: complex64 for float32 parts, complex128 for float64 parts.
 
     Raises:
         DTypeError: the parts have an unsupported dtype, or different ones.
@@ -173,13 +173,13 @@ def _numeric(x: TensorLike, what: str) -> Tensor:
 
 
 def real(input: TensorLike, name: str | None = None) -> Tensor:
-    """The real part; a real tensor itself."""
+    """Return the real part; a real tensor unchanged."""
     tensor = _numeric(input, "real")
     return _to_real("Real", tensor, name) if tensor.dtype.is_complex else tensor
 
 
 def imag(input: TensorLike, name: str | None = None) -> Tensor:
-    """The imaginary part; zeros for a real tensor."""
+    """Return the imaginary part; zeros for a real tensor."""
     tensor = _numeric(input, "imag")
     if tensor.dtype.is_complex:
         return _to_real("Imag", tensor, name)
@@ -187,7 +187,7 @@ def imag(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def conj(x: TensorLike, name: str | None = None) -> Tensor:
-    """The complex conjugate; a real tensor itself."""
+    """Return the complex conjugate; a real tensor unchanged."""
     tensor = _numeric(x, "conj")
     if not tensor.dtype.is_complex:
         return tensor
@@ -195,7 +195,7 @@ def conj(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def angle(input: TensorLike, name: str | None = None) -> Tensor:
-    """The argument of a complex number in (-π, π]; for a real one 0, or π below 0."""
+    """Return the argument of a complex number in (-π, π]; for real numbers 0, or π below 0."""
     tensor = _numeric(input, "angle")
     if tensor.dtype.is_complex:
         return _to_real("Angle", tensor, name)
@@ -213,8 +213,11 @@ def cast(x: IndexedSlices, dtype: DTypeLike, name: str | None = None) -> Indexed
 
 
 def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor | IndexedSlices:
-    """x in a different dtype. Floats become integers by dropping the fraction, complex numbers real ones by dropping
-    the imaginary part, and anything but 0 is True. An IndexedSlices stays one.
+    """Return x in a different dtype. IndexedSlices stay IndexedSlices.
+
+    - Floats become integers by dropping the fraction.
+    - Complex numbers become real by dropping the imaginary part.
+    - Every number except 0 becomes True.
 
     Raises:
         DTypeError: there is no such dtype.
@@ -229,7 +232,7 @@ def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor | I
 
 
 def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
-    """As `cast`, with values that the new dtype cannot hold replaced by the nearest one that it can."""
+    """Like `cast`, but replace values outside the range of the new dtype by the nearest value in it."""
     wanted = as_dtype(dtype)
     tensor = _numeric(value, "saturate_cast")
     with name_scope(name, "saturate_cast", [tensor]):
@@ -246,7 +249,10 @@ def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) 
 
 
 def _limits(source: DType, target: DType) -> tuple[Any, Any]:
-    """The least and the greatest value of `target`, as values of `source`; None where `source` does not reach it."""
+    """Return the least and the greatest value of `target`, as values of `source`.
+
+    None for a limit that no value of `source` exceeds.
+    """
     least, greatest = _exact(target.min), _exact(target.max)
     low = _towards_zero(source, least) if _exact(source.min) < least else None
     high = _towards_zero(source, greatest) if _exact(source.max) > greatest else None
@@ -254,7 +260,8 @@ def _limits(source: DType, target: DType) -> tuple[Any, Any]:
 
 
 def _exact(value: Any) -> int | float:
-    """A finite NumPy value as a Python number: those of different kinds compare exactly."""
+    """Return a finite NumPy value as a Python number."""
+    # Python compares ints with floats exactly; NumPy converts first, and rounds.
     return int(value) if isinstance(value, int | np.integer) else float(value)
 
 
@@ -268,35 +275,35 @@ def _towards_zero(dtype: DType, limit: int | float) -> Any:
 
 
 def to_float(x: DenseLike, name: str = "ToFloat") -> Tensor:
-    """`cast` to float32."""
+    """Cast x to float32. See `cast`."""
     return cast(x, dtypes.float32, name)
 
 
 def to_double(x: DenseLike, name: str = "ToDouble") -> Tensor:
-    """`cast` to float64."""
+    """Cast x to float64. See `cast`."""
     return cast(x, dtypes.float64, name)
 
 
 def to_int32(x: DenseLike, name: str = "ToInt32") -> Tensor:
-    """`cast` to int32."""
+    """Cast x to int32. See `cast`."""
     return cast(x, dtypes.int32, name)
 
 
 def to_int64(x: DenseLike, name: str = "ToInt64") -> Tensor:
-    """`cast` to int64."""
+    """Cast x to int64. See `cast`."""
     return cast(x, dtypes.int64, name)
 
 
 def to_bfloat16(x: DenseLike, name: str = "ToBFloat16") -> Tensor:
-    """`cast` to bfloat16."""
+    """Cast x to bfloat16. See `cast`."""
     return cast(x, dtypes.bfloat16, name)
 
 
 def to_complex64(x: DenseLike, name: str = "ToComplex64") -> Tensor:
-    """`cast` to complex64."""
+    """Cast x to complex64. See `cast`."""
     return cast(x, dtypes.complex64, name)
 
 
 def to_complex128(x: DenseLike, name: str = "ToComplex128") -> Tensor:
-    """`cast` to complex128."""
+    """Cast x to complex128. See `cast`."""
     return cast(x, dtypes.complex128, name)

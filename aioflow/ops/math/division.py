@@ -1,4 +1,4 @@
-"""Division and remainders in their kinds: true, rounding down, rounding towards zero, and with 0 for a zero divisor."""
+"""Division and remainders: true, rounded down, rounded towards zero, and with 0 for a zero divisor."""
 
 from __future__ import annotations
 
@@ -46,11 +46,15 @@ def _truncated(x: Array, y: Array) -> Array:
 
 
 def _known(function: Callable[[Array, Array], Array]) -> StaticValue:
+    # Divisions by zero are left to the kernel, where those of integers raise an error.
     return known_by(lambda x, y: None if (y == 0).any() else function(x, y))
 
 
 def _one(whole: int | None, floating: float | None = None) -> Laws:
-    """x / 1 is x, for integers and for floats where the quotient is not rounded to a whole number."""
+    """Return the law x / 1 = x.
+
+    It holds for integers, and for floats if the op does not round the quotient to a whole number.
+    """
     return Laws(neutral=Neutral((1,), whole, floating))
 
 
@@ -79,9 +83,10 @@ def _div_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 def _quotient_grad(op: Operation, grad: Tensor, divide: str) -> Pair:
-    """d(x/y): 1/y and -z/y. Both could share grad/y, but that may overflow where z is small."""
+    """Return grad / y and -grad z / y, the gradients of z = x / y."""
     x, y = op.inputs
     divisor = conjugate(y)
+    # Both gradients could share grad / y, but that may overflow where z is small.
     slope = make(divide, conjugate(op.outputs[0]), divisor)
     over_x, over_y = unbroadcast(x, y, make(divide, grad, divisor), make("Mul", grad, slope))
     return over_x, None if over_y is None else negated(over_y)
@@ -99,7 +104,7 @@ def _truncate_mod_grad(op: Operation, grad: Gradient) -> Pair:
     return unbroadcast(x, y, grad, make("Neg", make("Mul", grad, make("TruncateDiv", x, y))))
 
 
-# Dtypes whose true quotient is of another dtype.
+# Dtypes whose true quotient has another dtype.
 _QUOTIENTS: Final[dict[DType, DType]] = {
     **dict.fromkeys((dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16), dtypes.float32),
     **dict.fromkeys((dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64), dtypes.float64),
@@ -107,10 +112,12 @@ _QUOTIENTS: Final[dict[DType, DType]] = {
 
 
 def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y as Python 3 has it: integers become floats first, of 8 and 16 bits float32, of 32 and 64 bits float64.
+    """Return x / y as in Python 3.
+
+    Integers are converted to floats first: those of 8 and 16 bits to float32, those of 32 and 64 bits to float64.
 
     Raises:
-        DTypeError: the operands are bools or strings, or of different dtypes.
+        DTypeError: the operands are bools or strings, or have different dtypes.
     """
     first, second = same_dtype(x, y)
     if not first.dtype.is_numeric:
@@ -124,24 +131,24 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y as Python 3 has it; see `truediv`."""
+    """Return x / y as in Python 3; see `truediv`."""
     return truediv(x, y, name)
 
 
 def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y as Python 2 had it: integers are divided rounding down, all else truly."""
+    """Return x / y as in Python 2: integers are rounded down, other dtypes are divided truly."""
     first, second = same_dtype(x, y)
     kind = "FloorDiv" if first.dtype.is_integer else "RealDiv"
     return make(kind, first, second, name=name or "div")
 
 
 def realdiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y for floating and complex dtypes."""
+    """Return x / y for floating and complex dtypes."""
     return make("RealDiv", x, y, name=name)
 
 
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded towards minus infinity.
+    """Return x / y rounded towards minus infinity.
 
     Raises:
         InvalidArgumentError: (at run time) an integer is divided by zero.
@@ -150,12 +157,12 @@ def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def floor_div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded towards minus infinity; see `floordiv`."""
+    """Return x / y rounded towards minus infinity; see `floordiv`."""
     return make("FloorDiv", x, y, name=name)
 
 
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y rounded towards zero.
+    """Return x / y rounded towards zero.
 
     Raises:
         InvalidArgumentError: (at run time) an integer is divided by zero.
@@ -164,17 +171,17 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def div_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y, and 0 where y is 0."""
+    """Return x / y, and 0 where y is 0."""
     return make("DivNoNan", x, y, name=name or "div_no_nan")
 
 
 def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 / x, and 0 where x is 0."""
+    """Return 1 / x, and 0 where x is 0."""
     return make("DivNoNan", 1, convert_to_tensor(x), name=name or "reciprocal_no_nan")
 
 
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `floordiv`: it has the sign of y.
+    """Return the remainder of `floordiv`. It has the sign of y.
 
     Raises:
         InvalidArgumentError: (at run time) an integer is divided by zero.
@@ -186,7 +193,7 @@ mod = floormod
 
 
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The remainder of `truncatediv`: it has the sign of x.
+    """Return the remainder of `truncatediv`. It has the sign of x.
 
     Raises:
         InvalidArgumentError: (at run time) an integer is divided by zero.

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms over the last one, two or three axes, of complex numbers and of real ones."""
+"""Discrete Fourier transforms of complex and of real numbers, over the last one, two or three axes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from aioflow.graph.traits import product
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import shape_of
 
-__all__ = ["fft", "fft2d", "fft3d", "ifft", "ifft2d", "ifft3d"]  # the others have a namespace alone, `aioflow.signal`
+__all__ = ["fft", "fft2d", "fft3d", "ifft", "ifft2d", "ifft3d"]  # the others are public in `aioflow.signal` only
 
 _COMPLEX: Final = ["Tcomplex: {complexes} = complex64"]
 _REAL: Final = ["Treal: {float32, float64} = float32", *_COMPLEX]
 
 
 def _work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """n log n, with the logarithm of all elements for that of an axis."""
+    """Return n log n, with the logarithm of the total number of elements instead of the length of an axis."""
     elements = float(inputs[0].elements)
     return elements * math.log2(elements + 2)
 
@@ -43,7 +43,10 @@ def _same(rank: int) -> Callable[[ShapeContext], Dims]:
 
 
 def _by_length(rank: int, halved: bool) -> Callable[[ShapeContext], Dims]:
-    """The shape with what `fft_length` says at its end; of a transform of real numbers the last axis is halved."""
+    """Return the shape function of a transform with `fft_length`, which sets the sizes of the last axes.
+
+    If `halved`, the last axis has the size n // 2 + 1.
+    """
 
     def shape(ctx: ShapeContext) -> Dims:
         dims = _rank_at_least(ctx, rank)
@@ -94,13 +97,13 @@ for _suffix, _rank in (("", 1), ("2D", 2), ("3D", 3)):
 
 
 def _parts(op: Operation) -> tuple[str, int]:
-    """The end of the op's name, and over how many axes it goes."""
+    """Return the suffix of the op's name, and the number of transformed axes."""
     suffix = op.type[-2:] if op.type.endswith("D") else ""
     return suffix, int(suffix[0]) if suffix else 1
 
 
 def _scaled(x: Tensor, sizes: Tensor, inverse: bool) -> Tensor:
-    """x times the product of the sizes, or divided by it."""
+    """Multiply x by the product of the sizes, or divide it by that if `inverse`."""
     real = x.dtype.real_dtype
     size = make("Prod", make("Cast", sizes, DstT=real), 0)
     factor = make("Reciprocal", size) if inverse else size
@@ -127,7 +130,7 @@ def _ifft_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("RFFT", "RFFT2D", "RFFT3D")
 def _rfft_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """That of a whole transform, of whose result only a part was taken."""
+    """Return the gradient of a full transform of which only a part of the result was kept."""
     suffix, rank = _parts(op)
     source, lengths = op.inputs
     whole = _fitted(grad, lengths, rank)
@@ -138,11 +141,12 @@ def _rfft_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("IRFFT", "IRFFT2D", "IRFFT3D")
 def _irfft_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Each number stands for itself and for its conjugate in the half that is not there, but for the first and the
-    middle one."""
+    """Return the gradient of the inverse transform of real numbers."""
     suffix, rank = _parts(op)
     source, lengths = op.inputs
     forward = _scaled(make(f"RFFT{suffix}", grad, lengths, Tcomplex=source.dtype), lengths, True)
+    # Each number also stands for its conjugate in the half that is not stored, so its gradient counts twice. Only the
+    # first and the middle number have no counterpart.
     last = make("Reshape", _last(lengths, 1), [])
     place = make("Range", 0, make("AddV2", make("FloorDiv", last, 2), 1), 1)
     once = make("LogicalOr", make("Equal", place, 0), make("Equal", make("Mul", place, 2), last))
@@ -152,7 +156,7 @@ def _irfft_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def _fitted(x: Tensor, sizes: Tensor, rank: int) -> Tensor:
-    """x with those sizes of its last axes: cut off, or with zeros at the end."""
+    """Truncate the last axes of x to these sizes, or pad them with zeros at the end."""
     shape = shape_of(x)
     own = _last(shape, rank)
     missing = make("Maximum", make("Sub", sizes, own), 0)
@@ -168,72 +172,76 @@ def _fitted(x: Tensor, sizes: Tensor, rank: int) -> Tensor:
 
 
 def fft(input: TensorLike, name: str | None = None) -> Tensor:
-    """The discrete Fourier transform over the last axis, of complex numbers.
+    """Return the discrete Fourier transform of complex numbers over the last axis.
 
     Raises:
         DTypeError: the input is not complex.
-        InvalidArgumentError: it has too few axes.
+        InvalidArgumentError: the input has too few axes.
     """
     return make("FFT", input, name=name)
 
 
 def ifft(input: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse of `fft`."""
+    """Return the inverse of `fft`."""
     return make("IFFT", input, name=name)
 
 
 def fft2d(input: TensorLike, name: str | None = None) -> Tensor:
-    """`fft` over the last two axes."""
+    """Apply `fft` over the last two axes."""
     return make("FFT2D", input, name=name)
 
 
 def ifft2d(input: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse of `fft2d`."""
+    """Return the inverse of `fft2d`."""
     return make("IFFT2D", input, name=name)
 
 
 def fft3d(input: TensorLike, name: str | None = None) -> Tensor:
-    """`fft` over the last three axes."""
+    """Apply `fft` over the last three axes."""
     return make("FFT3D", input, name=name)
 
 
 def ifft3d(input: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse of `fft3d`."""
+    """Return the inverse of `fft3d`."""
     return make("IFFT3D", input, name=name)
 
 
 def rfft(input_tensor: TensorLike, fft_length: TensorLike | None = None, name: str | None = None) -> Tensor:
-    """The first half, with the middle, of the Fourier transform over the last axis of real numbers.
+    """Return the first half, including the middle, of the Fourier transform of real numbers over the last axis.
 
     Args:
         input_tensor: float32 or float64.
-        fft_length: [1]: how many elements are transformed; the input is cut off, or gets zeros at its end.
+        fft_length: [1]: the number of elements to transform. The input is truncated, or padded with zeros at its end.
+        name: Name of the node.
     """
     return _real("RFFT", 1, input_tensor, fft_length, name)
 
 
 def rfft2d(input_tensor: TensorLike, fft_length: TensorLike | None = None, name: str | None = None) -> Tensor:
-    """`rfft` over the last two axes."""
+    """Apply `rfft` over the last two axes."""
     return _real("RFFT2D", 2, input_tensor, fft_length, name)
 
 
 def rfft3d(input_tensor: TensorLike, fft_length: TensorLike | None = None, name: str | None = None) -> Tensor:
-    """`rfft` over the last three axes."""
+    """Apply `rfft` over the last three axes."""
     return _real("RFFT3D", 3, input_tensor, fft_length, name)
 
 
 def irfft(input_tensor: TensorLike, fft_length: TensorLike | None = None, name: str | None = None) -> Tensor:
-    """The inverse of `rfft`: real numbers, as many as `fft_length` says, by default an even number."""
+    """Return the inverse of `rfft`: `fft_length` real numbers.
+
+    By default their number is even, since the halved transform does not tell it.
+    """
     return _real("IRFFT", 1, input_tensor, fft_length, name)
 
 
 def irfft2d(input_tensor: TensorLike, fft_length: TensorLike | None = None, name: str | None = None) -> Tensor:
-    """The inverse of `rfft2d`."""
+    """Return the inverse of `rfft2d`."""
     return _real("IRFFT2D", 2, input_tensor, fft_length, name)
 
 
 def irfft3d(input_tensor: TensorLike, fft_length: TensorLike | None = None, name: str | None = None) -> Tensor:
-    """The inverse of `rfft3d`."""
+    """Return the inverse of `rfft3d`."""
     return _real("IRFFT3D", 3, input_tensor, fft_length, name)
 
 
@@ -242,7 +250,8 @@ def _real(op: str, rank: int, given: TensorLike, length: TensorLike | None, name
     tensor = convert_to_tensor(given)
     if length is None:
         sizes = _last(shape_of(tensor), rank)
-        if inverse:  # an even number of elements
+        if inverse:
+            # m numbers come from 2m - 2 or from 2m - 1 elements; the even number is the default.
             factors, less = [1] * (rank - 1) + [2], [0] * (rank - 1) + [1]
             sizes = make("Maximum", make("Mul", make("Sub", sizes, less), factors), 0)
     else:

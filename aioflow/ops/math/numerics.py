@@ -1,4 +1,4 @@
-"""The guard against values that are not finite: it stops a step at the node where they first appear."""
+"""The check for non-finite values: it stops a step at the node where they first appear."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _check_numerics_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
-    """The tensor itself, and its gradient, if all their elements are finite.
+    """Return the tensor itself, after checking that all elements are finite. Its gradient is checked as well.
 
     Raises:
         InvalidArgumentError: (at run time) an element is NaN or infinite; the error has `message` and names the node.
@@ -44,7 +44,7 @@ def verify_tensor_all_finite(
     x: TensorLike | None = None,
     message: str | None = None,
 ) -> Tensor:
-    """As `check_numerics`; `x` and `message` are other names of `t` and `msg`.
+    """Return the result of `check_numerics`; `x` and `message` are other names of `t` and `msg`.
 
     Raises:
         InvalidArgumentError: the tensor is missing, or given twice.

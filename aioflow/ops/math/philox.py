@@ -1,6 +1,6 @@
-"""Random numbers from a key and a counter, by Philox: the same on every machine, as TensorFlow draws them.
+"""Random numbers from a key and a counter, by the Philox algorithm: equal to TensorFlow's, on every machine.
 
-These are what Keras's seed generators draw by. The older stateless ops are in `ops/math/random.py`.
+Keras's seed generators use these ops. The older stateless ops are in `ops/math/random.py`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ not_differentiable(
 
 @gradient("StatelessRandomGammaV3")
 def _gamma_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """As that of `RandomGamma`. The sample has the dimensions of alpha at its end."""
+    """Return the gradient as for `RandomGamma`. The last dimensions of the sample are those of alpha."""
     alpha = op.inputs[4]
     leading = make("Sub", make("Size", op.inputs[0]), make("Rank", alpha))
     slope = make("Mul", grad, make("RandomGammaGrad", alpha, op.outputs[0]))
@@ -99,14 +99,15 @@ def stateless_gamma(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers from gamma distributions, made of a seed: the same ones for the same seed, as TensorFlow draws them.
+    """Draw from gamma distributions by a seed: equal seeds return equal numbers, which are also TensorFlow's.
 
     Args:
-        shape: Of the result. It ends with that of alpha and beta, broadcast.
+        shape: Shape of the result. It ends with the broadcast shape of alpha and beta.
         seed: Two integers.
         alpha: The shape parameters, > 0.
         beta: The inverse scales, > 0; None is 1.
         dtype: float16, float32 or float64, also that of alpha and beta.
+        name: Name scope of the nodes.
     """
     wanted = as_dtype(dtype)
     with name_scope(name, "stateless_random_gamma"):

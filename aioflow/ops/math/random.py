@@ -1,8 +1,8 @@
-"""Random ops. Each node has its own stream in each session: it starts from the node's seeds and goes on from step to
-step.
+"""Random ops. Each node has a stream of its own in each session.
 
-Seeds follow TensorFlow's rules: the graph's seed and the op's together fix a stream; with neither, the operating system
-gives one. The numbers themselves are those of the backend's generator, not TensorFlow's.
+A stream starts from the node's seeds and continues from step to step. Seeds follow TensorFlow's rules: the graph's seed
+and the op's together determine a stream; with neither, the operating system provides a seed. The numbers are those of
+the backend's generator, not TensorFlow's.
 """
 
 from __future__ import annotations
@@ -41,22 +41,26 @@ _SEEDS = ["seed: int = 0", "seed2: int = 0"]
 
 
 def set_random_seed(seed: int | None) -> None:
-    """Fix the streams of the random ops that are added to the default graph from now on. None undoes it."""
+    """Set the seed of the random ops that are added to the default graph from now on.
+
+    None removes it.
+    """
     default_graph().seed = None if seed is None else int(seed)
 
 
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
-    """The pair of seeds of a new random op in the default graph, given its own seed.
+    """Return the pair of seeds of a new random op in the default graph, given its own seed.
 
-    With a graph seed only, the op's part is the number of nodes that the graph has so far: the same program gives the
-    same streams. With an op seed only, the graph's part is a constant. With neither both are None: a stream of its own
-    in each session.
+    - With a graph seed only, the op's part is the number of nodes in the graph: the same program has the same streams.
+    - With an op seed only, the graph's part is a constant.
+    - With neither, both are None: the streams of each session differ.
     """
     graph = default_graph()
     if graph.seed is None:
         return (None, None) if op_seed is None else (DEFAULT_GRAPH_SEED, op_seed % _MAX_INT32)
     pair = (graph.seed % _MAX_INT32, (graph.version if op_seed is None else op_seed) % _MAX_INT32)
-    return (0, _MAX_INT32) if pair == (0, 0) else pair  # (0, 0) is how a node says that it has no seed
+    # The attributes (0, 0) mean that a node has no seed.
+    return (0, _MAX_INT32) if pair == (0, 0) else pair
 
 
 def _seeds(op_seed: int | None) -> dict[str, int]:
@@ -172,7 +176,10 @@ not_differentiable(
 
 @gradient("RandomGamma")
 def _random_gamma_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """How the samples move with alpha where what was drawn for them stays (Figurnov et al., 2018)."""
+    """Return the derivative of the samples with respect to alpha, for fixed underlying random numbers.
+
+    After Figurnov et al., 2018.
+    """
     shape, alpha = op.inputs
     slope = make("Mul", grad, make("RandomGammaGrad", alpha, op.outputs[0]))
     return [None, make("Sum", slope, make("Range", 0, make("Size", shape), 1), keep_dims=False)]
@@ -194,12 +201,12 @@ def shape_tensor(shape: Any) -> Tensor:
 
 
 def _is(value: Any, number: float) -> bool:
-    """Whether a Python number is that number; tensors are not asked."""
+    """Return whether a Python number equals `number`; False for tensors."""
     return isinstance(value, int | float) and value == number
 
 
 def _scaled(sample: Tensor, low: Any, scale: Any, name: str) -> Tensor:
-    """sample * scale + low, without the operations that change nothing."""
+    """Return sample * scale + low, without ops that change nothing."""
     shifts = not _is(low, 0)
     if not _is(scale, 1):
         sample = make("Mul", sample, scale, name=None if shifts else name)
@@ -207,7 +214,7 @@ def _scaled(sample: Tensor, low: Any, scale: Any, name: str) -> Tensor:
 
 
 def _as_given(value: Any, dtype: DType) -> Any:
-    """A Python number as it is, anything else as a tensor of `dtype`."""
+    """Return a Python number unchanged, anything else as a tensor of `dtype`."""
     return value if isinstance(value, int | float) else convert_to_tensor(value, dtype)
 
 
@@ -219,7 +226,9 @@ def random_uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers drawn uniformly from [minval, maxval); maxval is 1 where `dtype` is floating and it is not given.
+    """Draw uniformly from [minval, maxval).
+
+    For a floating `dtype`, maxval defaults to 1.
 
     Raises:
         InvalidArgumentError: an integer `dtype` without maxval; at run time, minval >= maxval for integers.
@@ -251,7 +260,7 @@ def random_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers from the normal distribution; mean and stddev broadcast with `shape`."""
+    """Draw from the normal distribution; mean and stddev broadcast with `shape`."""
     return _normal("RandomStandardNormal", "random_normal", shape, mean, stddev, dtype, seed, name)
 
 
@@ -263,7 +272,7 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """As `random_normal`, but values further than two standard deviations from the mean are drawn again."""
+    """Like `random_normal`, but redraw values more than two standard deviations from the mean."""
     return _normal("TruncatedNormal", "truncated_normal", shape, mean, stddev, dtype, seed, name)
 
 
@@ -279,14 +288,14 @@ def _normal(
 
 
 def random_shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
-    """The rows of `value` (along its first axis) in random order."""
+    """Return the rows of `value` (along its first axis) in random order."""
     tensor = convert_to_tensor(value)
     with tensor.graph.as_default():
         return make("RandomShuffle", tensor, name=name, **_seeds(seed))
 
 
 def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
-    """A slice of shape `size` at a random place.
+    """Return a slice of shape `size` at a random position.
 
     Raises:
         InvalidArgumentError: `size` is larger than the value.
@@ -296,9 +305,10 @@ def random_crop(value: TensorLike, size: TensorLike, seed: int | None = None, na
         extent = convert_to_tensor(size, "int32", name="size")
         shape = make("Shape", tensor)
         _check_crop(tensor, extent)
-        # Where the size turns out too large at run time, the remainder or the slice refuses it.
+        # If the size is too large at run time, FloorMod or Slice raises an error.
         room = shape - extent + 1
         rank = None if extent.dims is None else extent.dims[0]
+        # RandomUniformInt has one range for all axes, so the remainder below maps the draws to the range of each axis.
         sample = make(
             "RandomUniformInt",
             [rank] if rank is not None else make("Shape", extent),
@@ -335,10 +345,13 @@ def multinomial(
     name: str | None = None,
     output_dtype: DTypeLike | None = None,
 ) -> Tensor:
-    """Class numbers [batch, num_samples], drawn with probabilities softmax(logits).
+    """Draw class numbers [batch, num_samples] with probabilities softmax(logits).
 
     Args:
-        logits: [batch, classes] unscaled log probabilities; a class with a logit that is not finite is never drawn.
+        logits: [batch, classes] unscaled log probabilities. A class with a non-finite logit is never drawn.
+        num_samples: Number of draws for each row, a scalar.
+        seed: Seed of the op. See `set_random_seed`.
+        name: Name of the node.
         output_dtype: int64 (the default) or int32.
 
     Raises:
@@ -358,11 +371,15 @@ def random_gamma(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """For each element of alpha and beta, broadcast, `shape` numbers from the gamma distribution.
+    """Draw `shape` numbers from the gamma distribution for each element of alpha and beta, which broadcast.
 
     Args:
+        shape: Shape of the numbers for each element.
         alpha: The shape parameter.
-        beta: The inverse scale; 1 where it is not given.
+        beta: The inverse scale; 1 by default.
+        dtype: float16, float32 or float64, also that of alpha and beta.
+        seed: Seed of the op. See `set_random_seed`.
+        name: Name scope of the nodes.
 
     Returns:
         A tensor of shape `shape` + broadcast(alpha, beta).
@@ -375,6 +392,7 @@ def random_gamma(
         if beta is not None:
             concentration = _broadcast(concentration, rate)
         sample = make("RandomGamma", sizes, concentration, name=None, **_seeds(seed))
+        # Samples for a small alpha may underflow to 0, which is outside the support of the distribution.
         tiny = constant(math.ldexp(1.0, -14) if kind is dtypes.float16 else _tiny(kind), kind)
         return make("Maximum", tiny, sample if beta is None else sample / rate)
 
@@ -397,14 +415,17 @@ def random_poisson(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """For each element of lam, `shape` numbers from the Poisson distribution of that mean: shape + lam.shape."""
+    """Draw `shape` numbers from the Poisson distribution for each element of lam, its mean.
+
+    The result has the shape `shape` + lam.shape.
+    """
     with name_scope(name, "random_poisson", [lam, shape]) as scope:
         sizes = shape_tensor(shape)
         rate = convert_to_tensor(lam, name="lam")
         return make("RandomPoissonV2", sizes, rate, dtype=as_dtype(dtype), name=scope, **_seeds(seed))
 
 
-# -- stateless: the same seed gives the same numbers, always ---------------------------------------
+# -- stateless: equal seeds always draw equal numbers ----------------------------------------------
 
 
 def stateless_random_uniform(
@@ -415,7 +436,7 @@ def stateless_random_uniform(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """As `random_uniform` for floating dtypes, with the numbers that the two integers in `seed` stand for."""
+    """Like `random_uniform` for floating dtypes, but determined by the two integers in `seed` alone."""
     kind = as_dtype(dtype)
     with name_scope(name, "stateless_random_uniform", [shape, seed, minval, maxval]) as scope:
         low, high = _as_given(minval, kind), _as_given(1 if maxval is None else maxval, kind)
@@ -431,7 +452,7 @@ def stateless_random_normal(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """As `random_normal`, with the numbers that the two integers in `seed` stand for."""
+    """Like `random_normal`, but determined by the two integers in `seed` alone."""
     return _stateless("StatelessRandomNormal", "stateless_random_normal", shape, seed, mean, stddev, dtype, name)
 
 
@@ -443,7 +464,7 @@ def stateless_truncated_normal(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """As `truncated_normal`, with the numbers that the two integers in `seed` stand for."""
+    """Like `truncated_normal`, but determined by the two integers in `seed` alone."""
     return _stateless("StatelessTruncatedNormal", "stateless_truncated_normal", shape, seed, mean, stddev, dtype, name)
 
 

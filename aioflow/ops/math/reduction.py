@@ -1,7 +1,7 @@
 """Reductions (sum, mean, maximum, …) and scans (cumulative sum and product), with their gradients.
 
-A reduction's axes are an input, nearly always a constant one. Gradients use that: with known shapes they are a reshape
-and a broadcast, both free of copies; only when the axes or the rank are known at run time alone is the shape computed.
+The axes of a reduction are an input, nearly always a constant. With known shapes a gradient is a reshape and a
+broadcast, neither of which copies. Shapes are computed at run time only if the axes or the rank are unknown before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def reduced(ctx: ShapeContext) -> Dims:
-    """Shape function of reductions: the axes of the second input go, or become 1."""
+    """Infer the shape of a reduction: the axes of the second input are removed, or become 1."""
     ctx.require_rank("reduction_indices", 0, 1)
     dims, axes, keep = ctx.dims("input"), ctx.value("reduction_indices"), ctx.attrs["keep_dims"]
     if dims is None:
@@ -58,7 +58,7 @@ def reduced(ctx: ShapeContext) -> Dims:
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """The axis counted from the front. Raises InvalidArgumentError where the tensor has no such axis."""
+    """Return the axis counted from the front. Raise InvalidArgumentError if the tensor has no such axis."""
     if not -rank <= axis < rank:
         raise InvalidArgumentError(
             f"invalid axis {axis} for a tensor with {rank} dimensions",
@@ -85,7 +85,10 @@ def _over_axes(function: Callable[..., Array]) -> Rule:
 
 
 def _extreme(function: Callable[..., Array], of_none: str) -> StaticValue:
-    """The greatest or the least integer; `of_none` is the limit of the dtype that stands for no elements."""
+    """Return the static value of a maximum or minimum of integers.
+
+    `of_none` names the limit of the dtype that is the result for no elements.
+    """
 
     def rule(op: Operation, inputs: list[Array]) -> Any:
         limit = getattr(np.iinfo(inputs[0].dtype), of_none)
@@ -95,7 +98,7 @@ def _extreme(function: Callable[..., Array], of_none: str) -> StaticValue:
 
 
 def _total(function: Callable[..., Array]) -> StaticValue:
-    """A sum or product, which wraps around in the dtype of the op."""
+    """Return the static value of a sum or product, which wraps around in the dtype of the op."""
 
     def rule(op: Operation, inputs: list[Array]) -> Any:
         return _over_axes(lambda *a, **k: function(*a, dtype=inputs[0].dtype, **k))(op, inputs)
@@ -163,7 +166,7 @@ not_differentiable("All", "Any")
 
 
 def _reduced_axes(op: Operation) -> set[int] | None:
-    """The axes that a reduction removes, if they and the input's rank are known."""
+    """Return the axes that a reduction removes; None if they or the input's rank are unknown."""
     dims, axes = op.inputs[0].dims, constant_value(op.inputs[1])
     if dims is None or axes is None:
         return None
@@ -171,7 +174,7 @@ def _reduced_axes(op: Operation) -> set[int] | None:
 
 
 def _with_kept_dims(op: Operation, *tensors: Tensor) -> list[Tensor]:
-    """Tensors of the output's shape, reshaped so that they broadcast against the input."""
+    """Reshape tensors of the output's shape so that they broadcast against the input."""
     if op.get_attr("keep_dims"):
         return list(tensors)
     shape = _kept_shape(op)
@@ -182,7 +185,7 @@ def _kept_shape(op: Operation) -> Tensor:
     dims, gone = op.inputs[0].dims, _reduced_axes(op)
     if dims is not None and gone is not None:
         sizes = [1 if i in gone else -1 if d is None else d for i, d in enumerate(dims)]
-        # One size may be left for the reshape to infer, unless a zero makes it ambiguous.
+        # Reshape can infer one size, unless a zero makes it ambiguous.
         if sizes.count(-1) == 0 or (sizes.count(-1) == 1 and 0 not in sizes):
             return _shape_constant(sizes)
     shape = make("Shape", op.inputs[0])
@@ -192,7 +195,7 @@ def _kept_shape(op: Operation) -> Tensor:
 
 
 def _hits(op: Operation) -> Tensor:
-    """For each axis of the input how often the reduction names it, computed at run time."""
+    """Count at run time how often the reduction names each axis of the input."""
     rank = make("Rank", op.inputs[0])
     axes = make("Reshape", make("Cast", op.inputs[1], DstT=dtypes.int32), [-1])
     return make("UnsortedSegmentSum", make("OnesLike", axes), make("FloorMod", axes, rank), rank)
@@ -219,7 +222,7 @@ def _sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("Mean")
 def _mean_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    # Divided before it is broadcast: the incoming gradient is the smaller array.
+    # Divide before broadcasting: the incoming gradient is the smaller array.
     return _sum_grad(op, make("RealDiv", grad, _count_reduced(op)))
 
 
@@ -238,7 +241,7 @@ def _count_reduced(op: Operation) -> Tensor:
 
 @gradient("Max", "Min")
 def _extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """The gradient is shared equally among the elements that attain the extreme."""
+    """Share the gradient equally among the elements that attain the extreme."""
     x = op.inputs[0]
     y, grad = _with_kept_dims(op, op.outputs[0], grad)
     chosen = make("Cast", make("Equal", y, x), DstT=grad.dtype)
@@ -248,15 +251,14 @@ def _extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("Prod")
 def _prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """With respect to each factor it is the product of the others: of those before times those after, so zeros do no
-    harm.
-    """
+    """Return the gradient with respect to each factor: the product of the other factors."""
     x = op.inputs[0]
     (grad,) = _with_kept_dims(op, grad)
     grad = _broadcast_like(grad, x)
     order, inverse, flat = _reduced_first(op)
     permuted = make("Transpose", x, order)
     columns = make("Reshape", permuted, flat)
+    # The product before an element times that after it: y / x would fail for a factor of zero.
     before = cumprod(columns, axis=0, exclusive=True)
     after = cumprod(columns, axis=0, exclusive=True, reverse=True)
     others = make("Transpose", make("Reshape", before * after, make("Shape", permuted)), inverse)
@@ -264,7 +266,10 @@ def _prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def _reduced_first(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
-    """A permutation that puts the reduced axes first, its inverse, and the shape (reduced elements, other elements)."""
+    """Return a permutation that moves the reduced axes to the front, its inverse, and a matrix shape.
+
+    The shape is (reduced elements, other elements).
+    """
     x, y = op.inputs[0], op.outputs[0]
     gone = _reduced_axes(op)
     if x.dims is not None and gone is not None:
@@ -276,7 +281,7 @@ def _reduced_first(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
         if count is not None and others is not None:
             return (*permutations, _shape_constant([count, others]))
     else:
-        # TopKV2 puts equal values in order, so it is a stable sort.
+        # TopKV2 keeps the order of equal values, so it is a stable sort.
         rank = make("Rank", x)
         _, dynamic = make_list("TopKV2", make("Minimum", _hits(op), 1), rank)
         permutations = dynamic, make_list("TopKV2", -dynamic, rank)[1]
@@ -299,8 +304,9 @@ def _cumsum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("Cumprod")
 def _cumprod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Products that hold a zero factor get no gradient with respect to it, as in TensorFlow: the division by it gives
-    0.
+    """Return the gradient of a cumulative product.
+
+    A factor that is zero gets no gradient, as in TensorFlow: DivNoNan returns 0 for it.
     """
     x, axis = op.inputs
     exclusive, reverse = op.get_attr("exclusive"), op.get_attr("reverse")
@@ -318,7 +324,10 @@ def _conjugate(x: Tensor) -> Tensor:
 
 
 def _either(name: str, value: Any, old_name: str, old_value: Any) -> Any:
-    """An argument that may be given under its old name as well, but not under both."""
+    """Return the value of an argument that has an old name as well.
+
+    Raise InvalidArgumentError if both names are used.
+    """
     if old_value is None:
         return value
     if value is not None:
@@ -337,13 +346,14 @@ def _all_axes(x: Tensor) -> Tensor:
 def reduce_by(
     op_type: str, input_tensor: TensorLike, axis: TensorLike | None, keepdims: bool | None, name: str | None
 ) -> Tensor:
-    """A reduction node; no axis means all of them."""
+    """Create a reduction node; without `axis`, over all axes."""
     x = convert_to_tensor(input_tensor, dtype_hint=OPS.get(op_type).inputs[0].dtype)
     with x.graph.as_default():
         axes = _all_axes(x) if axis is None else axis
         result = make(op_type, x, axes, keep_dims=bool(keepdims), name=name)
     if axis is None and not keepdims:
-        result.set_shape(())  # known although the rank of the input may not be
+        # Known even if the rank of the input is not.
+        result.set_shape(())
     return result
 
 
@@ -362,11 +372,15 @@ def reduce_sum(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The sum of the elements along `axis` (an int, a list of them, or None for all), in the input's dtype.
+    """Return the sum of the elements along `axis`, in the input's dtype.
 
     Args:
-        keepdims: Keep each reduced axis with size 1.
-        reduction_indices, keep_dims: Old names of `axis` and `keepdims`.
+        input_tensor: The elements.
+        axis: An int, a list of ints, or None for all axes.
+        keepdims: Whether to keep each reduced axis with size 1.
+        name: Name of the node.
+        reduction_indices: Old name of `axis`.
+        keep_dims: Old name of `keepdims`.
 
     Raises:
         InvalidArgumentError: an axis is out of range or given twice.
@@ -382,7 +396,7 @@ def reduce_mean(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The mean of the elements along `axis`; integers truncate, and no elements give NaN. See `reduce_sum`."""
+    """Return the mean of the elements along `axis`; integers truncate, and no elements yield NaN. See `reduce_sum`."""
     return _reduce("Mean", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -394,7 +408,7 @@ def reduce_prod(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The product of the elements along `axis`; 1 if there are none. See `reduce_sum`."""
+    """Return the product of the elements along `axis`; 1 if there are no elements. See `reduce_sum`."""
     return _reduce("Prod", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -406,7 +420,10 @@ def reduce_max(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The largest element along `axis`; -inf or the smallest integer if there are none. See `reduce_sum`."""
+    """Return the largest element along `axis`.
+
+    Without elements, -inf or the smallest integer. See `reduce_sum`.
+    """
     return _reduce("Max", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -418,7 +435,10 @@ def reduce_min(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The smallest element along `axis`; inf or the largest integer if there are none. See `reduce_sum`."""
+    """Return the smallest element along `axis`.
+
+    Without elements, inf or the largest integer. See `reduce_sum`.
+    """
     return _reduce("Min", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -430,7 +450,7 @@ def reduce_all(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """Whether all the bools along `axis` are true. See `reduce_sum`."""
+    """Return whether all bools along `axis` are true. See `reduce_sum`."""
     return _reduce("All", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -442,14 +462,14 @@ def reduce_any(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """Whether any of the bools along `axis` is true. See `reduce_sum`."""
+    """Return whether any bool along `axis` is true. See `reduce_sum`."""
     return _reduce("Any", input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
 def reduce_euclidean_norm(
     input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The square root of the sum of squares along `axis`. See `reduce_sum`."""
+    """Return the square root of the sum of squares along `axis`. See `reduce_sum`."""
     return reduce_by("EuclideanNorm", input_tensor, axis, keepdims, name)
 
 
@@ -461,11 +481,13 @@ def reduce_logsumexp(
     reduction_indices: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """log(sum(exp(x))) along `axis`, without overflow: the greatest element is taken out first. See `reduce_sum`."""
+    """Return log(sum(exp(x))) along `axis`, without overflow. See `reduce_sum`."""
     axis = _either("axis", axis, "reduction_indices", reduction_indices)
     keep = bool(_either("keepdims", keepdims, "keep_dims", keep_dims))
     x = convert_to_tensor(input_tensor)
     with name_scope(name, "ReduceLogSumExp", [x]):
+        # The greatest element is subtracted before exp, so exp cannot overflow. An infinite one is not subtracted, as
+        # inf - inf is NaN. The shift cancels in the result, so no gradient needs to flow through it.
         top = reduce_by("Max", x, axis, True, None)
         finite = make("SelectV2", make("IsFinite", top), top, constant(0, dtype=x.dtype))
         shift = make("StopGradient", finite)
@@ -479,7 +501,7 @@ def reduce_logsumexp(
 def reduce_variance(
     input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The mean squared distance from the mean along `axis` (divided by n, not n - 1). See `reduce_sum`.
+    """Return the mean squared distance from the mean along `axis`, divided by n, not n - 1. See `reduce_sum`.
 
     Raises:
         DTypeError: the input has an integer dtype.
@@ -499,7 +521,7 @@ def reduce_variance(
 def reduce_std(
     input_tensor: TensorLike, axis: TensorLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The square root of `reduce_variance`."""
+    """Return the square root of `reduce_variance`."""
     x = convert_to_tensor(input_tensor)
     with name_scope(name, "reduce_std", [x]):
         result = make("Sqrt", reduce_variance(x, axis, keepdims))
@@ -516,7 +538,10 @@ def count_nonzero(
     keep_dims: bool | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
-    """How many elements along `axis` are not zero (not empty, for strings), as `dtype`. See `reduce_sum`."""
+    """Return the number of elements along `axis` that are not zero (not empty, for strings), as `dtype`.
+
+    See `reduce_sum`.
+    """
     x = convert_to_tensor(_either("input_tensor", input_tensor, "input", input))
     axis = _either("axis", axis, "reduction_indices", reduction_indices)
     keep = _either("keepdims", keepdims, "keep_dims", keep_dims)
@@ -529,11 +554,14 @@ def count_nonzero(
 def cumsum(
     x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """The sums of the elements up to each one along `axis`.
+    """Return the sums of the elements up to each one along `axis`.
 
     Args:
-        exclusive: Leave the element itself out: the first sum is 0.
-        reverse: Sum from the end.
+        x: The elements.
+        axis: The axis, an int.
+        exclusive: Whether to leave the element itself out: the first sum is 0.
+        reverse: Whether to sum from the end.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: there is no such axis.
@@ -544,5 +572,8 @@ def cumsum(
 def cumprod(
     x: TensorLike, axis: TensorLike = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """The products of the elements up to each one along `axis`; the first is 1 with `exclusive`. See `cumsum`."""
+    """Return the products of the elements up to each one along `axis`.
+
+    With `exclusive`, the first product is 1. See `cumsum`.
+    """
     return make("Cumprod", x, axis, exclusive=exclusive, reverse=reverse, name=name)

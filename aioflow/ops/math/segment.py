@@ -1,4 +1,4 @@
-"""Reductions of the rows of a tensor by segments: sorted segment ids, or unsorted ones with their number given."""
+"""Reductions of rows by segments, for sorted segment ids, or for unsorted ids and a number of segments."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def _rows(params: Tensor, ids: Tensor) -> Tensor:
 
 
 def _column(like: Tensor, ids: Tensor) -> Tensor:
-    """The shape that makes a value for each id broadcast against the rows of `like`: the ids' own, then ones."""
+    """Return the shape that makes one value per id broadcast against the rows of `like`.
+
+    It is the shape of the ids, followed by ones.
+    """
     if like.dims is not None and ids.dims is not None:
         shape = make("Shape", ids)
         extra = len(like.dims) - len(ids.dims)
@@ -102,7 +105,7 @@ def _column(like: Tensor, ids: Tensor) -> Tensor:
 
 
 def _counts(data: Tensor, ids: Tensor) -> Tensor:
-    """How many rows each sorted segment has, shaped to broadcast against the segments."""
+    """Count the rows of each sorted segment, in a shape that broadcasts against the segments."""
     ones = make("Fill", _column(data, ids), constant(1, dtype=data.dtype))
     return make("SegmentSum", ones, ids)
 
@@ -120,7 +123,7 @@ def _segment_mean_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("SegmentMax", "SegmentMin")
 def _segment_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Shared equally among the rows that attain the extreme."""
+    """Share the gradient equally among the rows that attain the extreme."""
     data, ids = op.inputs
     chosen = make("Cast", make("Equal", data, _rows(op.outputs[0], ids)), DstT=grad.dtype)
     count = make("SegmentSum", chosen, ids)
@@ -130,6 +133,8 @@ def _segment_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 @gradient("SegmentProd")
 def _segment_prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     data, ids = op.inputs
+    # The gradient of an element is the product of the others. That is output / element, except for a single zero, for
+    # which it is the product of the nonzero elements.
     zero, zeros, nonzero = _zeros_apart(data)
     grad = _only_single_zero(grad, make("SegmentSum", zeros, ids))
     product = _rows(make("SegmentProd", nonzero, ids), ids)
@@ -138,7 +143,7 @@ def _segment_prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def _zeros_apart(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the data is zero; the same as int32; and the data with ones in those places."""
+    """Return a mask of the zeros, the mask as int32, and the data with ones instead of zeros."""
     zero = make("Equal", data, constant(0, dtype=data.dtype))
     return (
         zero,
@@ -148,12 +153,12 @@ def _zeros_apart(data: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _only_single_zero(grad: Tensor, zeros: Tensor) -> Tensor:
-    """No gradient to segments with two zeros: leaving one factor out still gives 0."""
+    """Set the gradient to 0 for segments with two or more zeros: without one factor, the product is still 0."""
     return make("SelectV2", make("Greater", zeros, 1), constant(0, dtype=grad.dtype), grad)
 
 
 def _kept_rows(params: Tensor, ids: Tensor, like: Tensor) -> Tensor:
-    """`params[ids]`, with zeros where the id is negative: those rows are in no segment."""
+    """Return `params[ids]`, with zeros for negative ids, whose rows belong to no segment."""
     gathered = _rows(params, make("Maximum", ids, constant(0, dtype=ids.dtype)))
     counted = make("GreaterEqual", ids, constant(0, dtype=ids.dtype))
     if like.dims is None or ids.dims is None or len(like.dims) != len(ids.dims):
@@ -168,7 +173,7 @@ def _unsorted_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("UnsortedSegmentMax", "UnsortedSegmentMin")
 def _unsorted_extreme_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Shared equally among the rows that attain the extreme."""
+    """Share the gradient equally among the rows that attain the extreme."""
     data, ids, count = op.inputs
     chosen = make("Cast", make("Equal", data, _kept_rows(op.outputs[0], ids, data)), DstT=grad.dtype)
     chosen = chosen * _kept_rows(make("OnesLike", op.outputs[0]), ids, data)
@@ -191,10 +196,12 @@ def _unsorted_prod_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """The sums of the rows of `data` that have the same id; 0 for an id that does not occur.
+    """Return the sums of the rows of `data` with equal ids; 0 for an id that does not occur.
 
     Args:
-        segment_ids: [n] ids of the rows, not negative and ascending; the last says how many segments there are.
+        data: [n, ...] rows.
+        segment_ids: [n] ids of the rows, non-negative and ascending. The last one determines the number of segments.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: the ids are not sorted, negative, or not one per row.
@@ -203,33 +210,36 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = No
 
 
 def segment_mean(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """The means of the rows of each segment; 0 for an id that does not occur. See `segment_sum`."""
+    """Return the means of the rows of each segment; 0 for an id that does not occur. See `segment_sum`."""
     return make("SegmentMean", data, segment_ids, name=name)
 
 
 def segment_max(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """The largest elements of the rows of each segment; 0 for an id that does not occur. See `segment_sum`."""
+    """Return the largest elements of each segment; 0 for an id that does not occur. See `segment_sum`."""
     return make("SegmentMax", data, segment_ids, name=name)
 
 
 def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """The smallest elements of the rows of each segment; 0 for an id that does not occur. See `segment_sum`."""
+    """Return the smallest elements of each segment; 0 for an id that does not occur. See `segment_sum`."""
     return make("SegmentMin", data, segment_ids, name=name)
 
 
 def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """The products of the rows of each segment; 1 for an id that does not occur. See `segment_sum`."""
+    """Return the products of the rows of each segment; 1 for an id that does not occur. See `segment_sum`."""
     return make("SegmentProd", data, segment_ids, name=name)
 
 
 def unsorted_segment_sum(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The sums of the slices of `data` that have the same id, for ids 0 … num_segments - 1; 0 for an id that does not
-    occur.
+    """Return the sums of the slices of `data` with equal ids; 0 for an id that does not occur.
 
     Args:
-        segment_ids: Ids in any order; their shape is a prefix of that of `data`. Negative ones are left out.
+        data: The slices.
+        segment_ids: Ids in 0 … num_segments - 1, in any order. Their shape is a prefix of that of `data`. Slices with
+            negative ids are ignored.
+        num_segments: Number of segments, a scalar.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: an id is too large, or the shapes do not fit.
@@ -240,26 +250,32 @@ def unsorted_segment_sum(
 def unsorted_segment_max(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The largest elements of each segment; the smallest finite value for an empty one. See `unsorted_segment_sum`."""
+    """Return the largest elements of each segment; the smallest finite value for an empty segment.
+
+    See `unsorted_segment_sum`.
+    """
     return make("UnsortedSegmentMax", data, segment_ids, num_segments, name=name)
 
 
 def unsorted_segment_min(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The smallest elements of each segment; the largest finite value for an empty one. See `unsorted_segment_sum`."""
+    """Return the smallest elements of each segment; the largest finite value for an empty segment.
+
+    See `unsorted_segment_sum`.
+    """
     return make("UnsortedSegmentMin", data, segment_ids, num_segments, name=name)
 
 
 def unsorted_segment_prod(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The products of each segment; 1 where there are no elements. See `unsorted_segment_sum`."""
+    """Return the products of each segment; 1 for an empty segment. See `unsorted_segment_sum`."""
     return make("UnsortedSegmentProd", data, segment_ids, num_segments, name=name)
 
 
 def _segment_sizes(data: Tensor, ids: Tensor, count: Any) -> Tensor:
-    """The size of each segment (1 for an empty one), shaped to broadcast against the segments."""
+    """Return the size of each segment (1 if empty), in a shape that broadcasts against the segments."""
     ones = make("Fill", make("Shape", ids), constant(1, dtype=data.dtype))
     sizes = make("Maximum", make("UnsortedSegmentSum", ones, ids, count), constant(1, dtype=data.dtype))
     if data.dims is not None and ids.dims is not None:
@@ -274,7 +290,7 @@ def _segment_sizes(data: Tensor, ids: Tensor, count: Any) -> Tensor:
 def unsorted_segment_mean(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The means of each segment; 0 where there are no elements. See `unsorted_segment_sum`."""
+    """Return the means of each segment; 0 for an empty segment. See `unsorted_segment_sum`."""
     x, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
     with name_scope(name, "UnsortedSegmentMean", [x, ids]):
         return unsorted_segment_sum(x, ids, num_segments) / _segment_sizes(x, ids, num_segments)
@@ -283,7 +299,7 @@ def unsorted_segment_mean(
 def unsorted_segment_sqrt_n(
     data: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, name: str | None = None
 ) -> Tensor:
-    """The sums of each segment divided by the square root of its size. See `unsorted_segment_sum`."""
+    """Return the sum of each segment divided by the square root of its size. See `unsorted_segment_sum`."""
     x, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
     with name_scope(name, "UnsortedSegmentSqrtN", [x, ids]):
         size = make("Sqrt", _segment_sizes(x, ids, num_segments))

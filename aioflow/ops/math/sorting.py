@@ -1,4 +1,4 @@
-"""Order and counting: arg max and min, top k, sorting, histograms and confusion matrices."""
+"""Sorting and counting: argmax and argmin, top k, sort, histograms and confusion matrices."""
 
 from __future__ import annotations
 
@@ -204,7 +204,10 @@ not_differentiable("ArgMax", "ArgMin", "InTopK", "InTopKV2", "Bincount", "Histog
 
 @gradient("TopK", "TopKV2")
 def _top_grad(op: Operation, grad: Tensor | None, _: Tensor | None) -> list[Tensor | None]:
-    """Each value goes back to where it came from: its flat place in the input is a segment of its own."""
+    """Return the gradient of the values at their positions in the input, and 0 elsewhere.
+
+    Each flat position of the input is a segment of its own.
+    """
     nothing: list[Tensor | None] = [None] * (len(op.inputs) - 1)
     if grad is None:
         return [None, *nothing]
@@ -222,7 +225,7 @@ def _top_grad(op: Operation, grad: Tensor | None, _: Tensor | None) -> list[Tens
 
 @gradient("NthElement")
 def _nth_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Shared equally among the elements that have the value."""
+    """Share the gradient equally among the elements that have the value."""
     x = op.inputs[0]
     chosen = make("Cast", make("Equal", make("ExpandDims", op.outputs[0], -1), x), DstT=grad.dtype)
     count = reduce_by("Sum", chosen, -1, True, None)
@@ -239,9 +242,12 @@ def argmax(
     dimension: TensorLike | None = None,
     output_type: DTypeLike = dtypes.int64,
 ) -> Tensor:
-    """The index of the largest element along `axis` (by default 0); the first of equal ones.
+    """Return the index of the largest element along `axis`; the first of equal elements.
 
     Args:
+        input: The elements.
+        axis: The axis; 0 by default.
+        name: Name of the node.
         dimension: Old name of `axis`.
         output_type: int16, uint16, int32 or int64.
 
@@ -258,7 +264,7 @@ def argmin(
     dimension: TensorLike | None = None,
     output_type: DTypeLike = dtypes.int64,
 ) -> Tensor:
-    """The index of the smallest element along `axis`. See `argmax`; the output is int32 or int64."""
+    """Return the index of the smallest element along `axis`, as int32 or int64. See `argmax`."""
     return make("ArgMin", input, _axis(axis, dimension), output_type=as_dtype(output_type), name=name)
 
 
@@ -272,19 +278,19 @@ def _axis(axis: Any, dimension: Any) -> Any:
 def arg_max(
     input: TensorLike, dimension: TensorLike, output_type: DTypeLike = dtypes.int64, name: str | None = None
 ) -> Tensor:
-    """Old name of `argmax`."""
+    """Return `argmax(input, dimension)`. The old name."""
     return argmax(input, dimension, name, output_type=output_type)
 
 
 def arg_min(
     input: TensorLike, dimension: TensorLike, output_type: DTypeLike = dtypes.int64, name: str | None = None
 ) -> Tensor:
-    """Old name of `argmin`."""
+    """Return `argmin(input, dimension)`. The old name."""
     return argmin(input, dimension, name, output_type=output_type)
 
 
 class TopK(NamedTuple):
-    """What `top_k` gives."""
+    """The result of `top_k`."""
 
     values: Tensor
     indices: Tensor
@@ -297,7 +303,9 @@ def top_k(
     index_type: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> TopK:
-    """The `k` largest elements along the last dimension, descending, and their indices; the first of equal ones.
+    """Return the `k` largest elements along the last dimension, descending, and their indices.
+
+    Of equal elements, the first comes first.
 
     Returns:
         (values, indices), both [..., k]; `indices` of `index_type`.
@@ -309,22 +317,24 @@ def top_k(
 
 
 def nth_element(input: TensorLike, n: TensorLike, reverse: bool = False, name: str | None = None) -> Tensor:
-    """The n-th smallest element (from 0) along the last dimension, or with `reverse` the n-th largest."""
+    """Return the n-th smallest element (from 0) along the last dimension; with `reverse`, the n-th largest."""
     return make("NthElement", input, n, reverse=reverse, name=name)
 
 
 def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: str | None = None) -> Tensor:
-    """For each row whether fewer than `k` classes have a greater prediction than the target class.
+    """Return for each row whether fewer than `k` classes have a greater prediction than the target class.
 
     Args:
         predictions: [batch, classes] of float32.
-        targets: [batch] classes. A class out of range, or a row with a value that is not finite, gives False.
+        targets: [batch] classes. A class out of range, or a row with a non-finite value, yields False.
+        k: Number of top classes, a scalar.
+        name: Name of the node.
     """
     return make("InTopKV2", predictions, targets, k, name=name)
 
 
 def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
-    """The values in order along `axis`, "ASCENDING" or "DESCENDING".
+    """Sort the values along `axis`; `direction` is "ASCENDING" or "DESCENDING".
 
     Raises:
         InvalidArgumentError: there is no such axis or direction.
@@ -337,14 +347,17 @@ def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name:
 def argsort(
     values: TensorLike, axis: int = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
 ) -> Tensor:
-    """The int32 indices that put the values in order along `axis`; equal values keep their order. See `sort`."""
+    """Return the int32 indices that sort the values along `axis`; equal values keep their order. See `sort`."""
     x = convert_to_tensor(values)
     with name_scope(name, "argsort", [x]):
         return _sorted(x, axis, direction)[1]
 
 
 def _sorted(x: Tensor, axis: Any, direction: str) -> tuple[Tensor, Tensor]:
-    """Sorted values and their indices. TopKV2 over the whole last dimension is a stable descending sort."""
+    """Return the sorted values and their indices.
+
+    TopKV2 over the whole last dimension is a stable descending sort.
+    """
     if direction not in ("ASCENDING", "DESCENDING"):
         raise InvalidArgumentError("unknown direction", expected="ASCENDING or DESCENDING", actual=direction)
     known = constant_value(convert_to_tensor(axis))
@@ -366,7 +379,7 @@ def _sorted(x: Tensor, axis: Any, direction: str) -> tuple[Tensor, Tensor]:
 
 
 def _last_axis(x: Tensor, axis: int) -> list[int] | Tensor | None:
-    """The permutation that swaps `axis` with the last one, or None where it is the last."""
+    """Return the permutation that swaps `axis` with the last axis; None if it is the last."""
     if x.dims is None:
         return None if axis == -1 else swap_with_last(x, axis)
     rank = len(x.dims)
@@ -375,7 +388,8 @@ def _last_axis(x: Tensor, axis: int) -> list[int] | Tensor | None:
 
 
 def _reversed(x: Tensor) -> Tensor:
-    """Values in the opposite order; twice gives the values back. Negating the least integer would overflow."""
+    """Map values so that their order is reversed; applied twice, it restores the values."""
+    # Negation would overflow for the least integer, and reverse nothing for unsigned ones.
     if x.dtype.is_unsigned:
         return constant(x.dtype.max, dtype=x.dtype) - x
     return -x - constant(1, dtype=x.dtype) if x.dtype.is_integer else -x
@@ -388,12 +402,14 @@ def bincount(
     maxlength: TensorLike | None = None,
     dtype: DTypeLike = dtypes.int32,
 ) -> Tensor:
-    """How often each value 0, 1, … occurs among the int32 elements of `arr`, or the sum of their weights.
+    """Count how often each value 0, 1, … occurs in `arr`, or sum the weights of its occurrences.
 
     Args:
-        weights: Of the shape of `arr`; the result has their dtype.
-        minlength, maxlength: Bounds of the length of the result, which is otherwise the largest value plus one;
-            values of `maxlength` and more are not counted.
+        arr: int32 elements, not negative.
+        weights: Weights in the shape of `arr`. The result has their dtype.
+        minlength: The minimum length of the result, which is otherwise the largest value plus one.
+        maxlength: The maximum length of the result. Values of `maxlength` or more are ignored.
+        dtype: Dtype of the counts if there are no weights.
 
     Raises:
         InvalidArgumentError: an element is negative.
@@ -411,7 +427,7 @@ def bincount(
 
 
 def _bincount_size(x: Tensor, minlength: TensorLike | None, maxlength: TensorLike | None) -> Tensor:
-    # reduce_max of nothing is the least int, which the clamp at 0 takes care of
+    # The maximum of no elements is the least int32; clamped to -1, it yields the size 0.
     top = make("Maximum", reduce_by("Max", x, None, False, None), -1)
     size: Tensor = top + 1
     if minlength is not None:
@@ -428,7 +444,9 @@ def histogram_fixed_width(
     dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """How many values fall into each of `nbins` equal bins over `value_range`; those outside count at the ends.
+    """Count the values in each of `nbins` equal bins over `value_range`.
+
+    Values outside the range count in the first or last bin.
 
     Raises:
         InvalidArgumentError: the range is empty, or there are no bins.
@@ -445,7 +463,7 @@ def histogram_fixed_width_bins(
     dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """The index of the bin of each value. See `histogram_fixed_width`."""
+    """Return the index of the bin of each value. See `histogram_fixed_width`."""
     x = convert_to_tensor(values)
     span = convert_to_tensor(value_range, x.dtype)
     bins = convert_to_tensor(nbins, dtypes.int32)
@@ -468,11 +486,15 @@ def confusion_matrix(
     name: str | None = None,
     weights: TensorLike | None = None,
 ) -> Tensor:
-    """The number (or the sum of `weights`) of the elements of each label, by rows, and prediction, by columns.
+    """Count the elements (or sum their `weights`) for each label, by rows, and each prediction, by columns.
 
     Args:
-        labels, predictions: [n] classes; one of them may be [n, 1].
+        labels: [n] classes, or [n, 1] if `predictions` is [n].
+        predictions: [n] classes, or [n, 1] if `labels` is [n].
         num_classes: The size of the matrix; by default the largest class plus one.
+        dtype: Dtype of the matrix.
+        name: Name scope of the nodes.
+        weights: Weights of the elements; None counts each as 1.
 
     Raises:
         InvalidArgumentError: a class is negative or too large, or the shapes differ.
@@ -492,7 +514,7 @@ def confusion_matrix(
             values = make("OnesLike", make("Cast", rows, DstT=kind))
         else:
             values = make("Cast", convert_to_tensor(weights), DstT=kind)
-        # ScatterNd refuses a class that is out of range, where a flat index would land in another row.
+        # ScatterNd rejects a class out of range; a flat index would fall into another row.
         places = make("Pack", [rows, columns], axis=1)
         result = make("ScatterNd", places, values, make("Pack", [size, size], axis=0))
         result.set_shape([None, None])
@@ -500,7 +522,7 @@ def confusion_matrix(
 
 
 def _squeezed(labels: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
-    """Drop the last dimension, of size 1, of the one that has a dimension more."""
+    """Drop the last dimension, of size 1, of the tensor that has one dimension more than the other."""
     if labels.dims is None or predictions.dims is None:
         return labels, predictions
     surplus = len(predictions.dims) - len(labels.dims)

@@ -1,5 +1,6 @@
-"""Special functions: the error function and its inverse, the gamma function's logarithm and its derivatives, zeta, and
-the incomplete gamma and beta functions.
+"""Special functions: the error function and its inverse, gamma, zeta and beta functions.
+
+The gamma functions are the logarithm of the gamma function, its derivatives, and the incomplete gamma function.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ define_op(
 
 
 def _one_shape(ctx: ShapeContext) -> Dims:
-    """Of inputs that have one shape, but for scalars, which go with any."""
+    """Infer the common shape of the inputs. Scalars are compatible with any shape."""
     dims: Dims = ()
     for tensor in ctx.tensors:
         if tensor.dims != ():
@@ -71,7 +72,7 @@ define_op(
 
 
 def _scaled(grad: Tensor, factor: float, exponent: Tensor) -> Tensor:
-    """grad · factor · exp(exponent)."""
+    """Return grad · factor · exp(exponent)."""
     return make("Mul", grad, make("Mul", make("Exp", exponent), factor))
 
 
@@ -119,7 +120,10 @@ def _polygamma_grad(op: Operation, grad: Tensor) -> Pair:
 
 @gradient("Zeta")
 def _zeta_grad(op: Operation, grad: Tensor) -> Pair:
-    """∂ζ(x, q)/∂q = -x ζ(x + 1, q). There is no closed form of the derivative with respect to x."""
+    """Return the gradient with respect to q: ∂ζ(x, q)/∂q = -x ζ(x + 1, q).
+
+    The derivative with respect to x has no closed form.
+    """
     x, q = op.inputs
     slope = make("Mul", make("Neg", x), make("Zeta", make("AddV2", x, 1), q))
     return unbroadcast(x, q, None, make("Mul", grad, slope))
@@ -127,7 +131,11 @@ def _zeta_grad(op: Operation, grad: Tensor) -> Pair:
 
 @gradient("Igamma")
 def _igamma_grad(op: Operation, grad: Tensor) -> Pair:
-    """By x it is the density of the gamma distribution, whose logarithm is (a - 1) log x - x - log Γ(a)."""
+    """Return the gradients with respect to a and x.
+
+    The derivative with respect to x is the density of the gamma distribution. Its logarithm is (a - 1) log x - x - log
+    Γ(a).
+    """
     a, x = op.inputs
     power = make("Sub", make("Xlogy", make("AddV2", a, -1), x), x)
     density = make("Exp", make("Sub", power, make("Lgamma", a)))
@@ -141,7 +149,10 @@ def _igammac_grad(op: Operation, grad: Tensor) -> Pair:
 
 @gradient("Betainc")
 def _betainc_grad(op: Operation, grad: Tensor) -> list[Gradient | None]:
-    """By x it is the density of the beta distribution. By a and b there is none, as in TensorFlow."""
+    """Return the gradient with respect to x, the density of the beta distribution.
+
+    As in TensorFlow, a and b have no gradients.
+    """
     a, b, x = op.inputs
     power = make("AddV2", make("Xlogy", make("AddV2", a, -1), x), make("Xlog1py", make("AddV2", b, -1), make("Neg", x)))
     parts = make("AddV2", make("Lgamma", a), make("Lgamma", b))
@@ -155,54 +166,54 @@ def _unary(op_type: str, x: TensorLike, name: str | None) -> Tensor:
 
 
 def erf(x: TensorLike, name: str | None = None) -> Tensor:
-    """The error function 2/√π ∫₀ˣ exp(-t²) dt."""
+    """Return the error function 2/√π ∫₀ˣ exp(-t²) dt."""
     return _unary("Erf", x, name)
 
 
 def erfc(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 - erf(x), precise where that is small."""
+    """Return 1 - erf(x), precise where that is small."""
     return _unary("Erfc", x, name)
 
 
 def erfinv(x: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse of `erf`; infinite at -1 and 1, NaN beyond."""
+    """Return the inverse of `erf`; infinite at -1 and 1, NaN beyond."""
     return _unary("Erfinv", x, name)
 
 
 def ndtri(x: TensorLike, name: str | None = None) -> Tensor:
-    """The quantile function of the standard normal distribution."""
+    """Return the quantile function of the standard normal distribution."""
     return _unary("Ndtri", x, name)
 
 
 def erfcinv(x: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse of `erfc`."""
+    """Return the inverse of `erfc`."""
     tensor = convert_to_tensor(x)
     quantile = make("Ndtri", make("Mul", tensor, 0.5))
     return make("Mul", quantile, -math.sqrt(0.5), name=name or "erfcinv")
 
 
 def lgamma(x: TensorLike, name: str | None = None) -> Tensor:
-    """log |Γ(x)|."""
+    """Return log |Γ(x)|."""
     return _unary("Lgamma", x, name)
 
 
 def digamma(x: TensorLike, name: str | None = None) -> Tensor:
-    """The derivative of log Γ."""
+    """Return the derivative of log Γ(x)."""
     return _unary("Digamma", x, name)
 
 
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """The derivative of order a (an integer) of `digamma` at x."""
+    """Return the derivative of order a (an integer) of `digamma` at x."""
     return make("Polygamma", a, x, name=name)
 
 
 def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
-    """The Hurwitz zeta function, the sum of (q + n)⁻ˣ over n >= 0, for x > 1."""
+    """Return the Hurwitz zeta function, the sum of (q + n)⁻ˣ over n >= 0, for x > 1."""
     return make("Zeta", x, q, name=name)
 
 
 def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
-    """log |B(x)|, the multivariate beta function over the last dimension: Σ lgamma(x) - lgamma(Σ x)."""
+    """Return log |B(x)|, the multivariate beta function over the last dimension: Σ lgamma(x) - lgamma(Σ x)."""
     tensor = convert_to_tensor(x)
     parts = make("Sum", make("Lgamma", tensor), [-1], keep_dims=False)
     whole = make("Lgamma", make("Sum", tensor, [-1], keep_dims=False))
@@ -210,7 +221,9 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """The lower regularised incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹ exp(-t) dt / Γ(a), for a > 0 and x >= 0.
+    """Return the lower regularized incomplete gamma function P(a, x) = ∫₀ˣ tᵃ⁻¹ exp(-t) dt / Γ(a).
+
+    It is defined for a > 0 and x >= 0.
 
     Raises:
         UnimplementedError: SciPy is not installed: `pip install 'aioflow-engine[special]'`.
@@ -219,15 +232,18 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """The upper one, 1 - igamma(a, x), precise where that is small. See `igamma`."""
+    """Return the upper incomplete gamma function 1 - igamma(a, x), precise where that is small. See `igamma`."""
     return make("Igammac", a, x, name=name)
 
 
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """The regularised incomplete beta function Iₓ(a, b) = ∫₀ˣ tᵃ⁻¹ (1 - t)ᵇ⁻¹ dt / B(a, b), for 0 <= x <= 1.
+    """Return the regularized incomplete beta function Iₓ(a, b) = ∫₀ˣ tᵃ⁻¹ (1 - t)ᵇ⁻¹ dt / B(a, b).
 
     Args:
-        a, b: Positive. They and `x` have one shape; scalars go with any.
+        a: Positive. `a`, `b` and `x` have one shape; scalars are compatible with any shape.
+        b: Positive.
+        x: In [0, 1].
+        name: Name of the node.
 
     Raises:
         UnimplementedError: SciPy is not installed: `pip install 'aioflow-engine[special]'`.

@@ -1,4 +1,4 @@
-"""Sums of many tensors, scaling and clipping: these take sparse gradients (`IndexedSlices`) as well."""
+"""Sums of many tensors, scaling and clipping, also of sparse gradients (`IndexedSlices`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def scalar_mul(scalar: TensorLike, x: IndexedSlices, name: str | None = None) ->
 
 
 def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Tensor | IndexedSlices:
-    """`scalar` times x, which may be an IndexedSlices.
+    """Return `scalar` times x, which may be an IndexedSlices.
 
     Raises:
         InvalidArgumentError: `scalar` is not a scalar.
@@ -83,7 +83,7 @@ def clip_by_value(
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
 ) -> Tensor | IndexedSlices:
-    """t limited to [clip_value_min, clip_value_max]; t may be an IndexedSlices.
+    """Limit t to [clip_value_min, clip_value_max]; t may be an IndexedSlices.
 
     Raises:
         InvalidArgumentError: the limits do not broadcast to the shape of t.
@@ -93,6 +93,7 @@ def clip_by_value(
     tensor = convert_to_tensor(t)
     with name_scope(name, "clip_by_value", [tensor]) as scope:
         low = make("Minimum", tensor, clip_value_max)
+        # Fail if a limit broadcasts the result to a larger shape than t.
         merge_dims(tensor.dims, low.dims)
         result = make("Maximum", low, clip_value_min, name=scope or None)
         merge_dims(tensor.dims, result.dims)
@@ -100,10 +101,10 @@ def clip_by_value(
 
 
 def add_n(inputs: Sequence[TensorLike], name: str | None = None) -> Tensor:
-    """The sum of tensors of equal shape and dtype, without broadcasting.
+    """Return the sum of tensors of equal shape and dtype, without broadcasting.
 
     Raises:
-        InvalidArgumentError: there are none, or their shapes differ.
+        InvalidArgumentError: the list is empty, or the shapes differ.
     """
     check_list(inputs, "the tensors to add")
     if not inputs:
@@ -121,7 +122,7 @@ def accumulate_n(
     tensor_dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """As `add_n`, with the shape and dtype that the inputs must have.
+    """Like `add_n`, with the shape and dtype that the inputs must have.
 
     Raises:
         InvalidArgumentError: an input does not fit `shape`.

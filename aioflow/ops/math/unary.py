@@ -1,7 +1,7 @@
-"""Functions of one tensor, element by element: the ops, their gradients and their builders.
+"""Elementwise functions of one tensor: the ops, their gradients and their builders.
 
-Where the derivative is cheap in terms of the result, TensorFlow has an op for the gradient (`TanhGrad` and the like);
-they get the result and the incoming gradient, and are here too.
+Where the derivative is cheap to compute from the result, TensorFlow has an op for the gradient (such as `TanhGrad`).
+Its inputs are the result and the incoming gradient. These ops are here too.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _sqrt_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("SqrtGrad")
 def _sqrt_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    """Of z = dy / 2y."""
+    """Return the gradients of z = dy / 2y."""
     over_y = _div(grad, conjugate(op.inputs[0]))
     return [_of("Neg", _mul(over_y, conjugate(op.outputs[0]))), _mul(over_y, 0.5)]
 
@@ -145,7 +145,7 @@ def _rsqrt_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("RsqrtGrad")
 def _rsqrt_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    """Of z = -dy y³ / 2."""
+    """Return the gradients of z = -dy y³ / 2."""
     y, dy = conjugate(op.inputs[0]), op.inputs[1]
     by_y = _mul(_mul(conjugate(grad), -1.5), _mul(dy, _of("Square", y)))
     return [by_y, make("RsqrtGrad", y, grad)]
@@ -163,7 +163,7 @@ def _inv_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("ReciprocalGrad", "InvGrad")
 def _reciprocal_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    """Of z = -dy y²."""
+    """Return the gradients of z = -dy y²."""
     y, dy = conjugate(op.inputs[0]), op.inputs[1]
     return [_mul(_mul(conjugate(grad), -2), _mul(dy, y)), make(op.type, y, grad)]
 
@@ -175,7 +175,8 @@ def _exp_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("Expm1")
 def _expm1_grad(op: Operation, grad: Tensor) -> Tensor:
-    return _mul(grad, conjugate(_of("Exp", op.inputs[0])))  # y + 1 would lose what is small
+    # Not y + 1, which loses the digits of a small exp(x).
+    return _mul(grad, conjugate(_of("Exp", op.inputs[0])))
 
 
 @gradient("Log")
@@ -235,14 +236,15 @@ def _tanh_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("TanhGrad")
 def _tanh_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    """Of z = dy (1 - y²)."""
+    """Return the gradients of z = dy (1 - y²)."""
     y, dy = conjugate(op.inputs[0]), conjugate(op.inputs[1])
     return [_mul(_mul(grad, -2), _mul(dy, y)), make("TanhGrad", y, grad)]
 
 
 @gradient("Asinh")
 def _asinh_grad(op: Operation, grad: Tensor) -> Tensor:
-    return _div(grad, conjugate(_of("Cosh", op.outputs[0])))  # the square of a large x would overflow
+    # cosh y = √(x² + 1), but the square of a large x overflows.
+    return _div(grad, conjugate(_of("Cosh", op.outputs[0])))
 
 
 @gradient("Acosh")
@@ -262,7 +264,7 @@ def _sigmoid_grad(op: Operation, grad: Tensor) -> Tensor:
 
 @gradient("SigmoidGrad")
 def _sigmoid_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
-    """Of z = dy y (1 - y)."""
+    """Return the gradients of z = dy y (1 - y)."""
     y, dy = conjugate(op.inputs[0]), conjugate(op.inputs[1])
     by_y = _mul(_mul(grad, dy), _one_minus(_mul(y, 2)))
     return [by_y, make("SigmoidGrad", y, grad)]
@@ -276,141 +278,141 @@ def _unary(op_type: str, x: TensorLike, name: str | None) -> Tensor:
 
 
 def negative(x: TensorLike, name: str | None = None) -> Tensor:
-    """-x."""
+    """Return -x."""
     return _unary("Neg", x, name)
 
 
 def sign(x: TensorLike, name: str | None = None) -> Tensor:
-    """-1, 0 or 1 by the sign of x; x / |x| for complex dtypes."""
+    """Return -1, 0 or 1 by the sign of x; x / |x| for complex dtypes."""
     return _unary("Sign", x, name)
 
 
 def square(x: TensorLike, name: str | None = None) -> Tensor:
-    """x²."""
+    """Return x²."""
     return _unary("Square", x, name)
 
 
 def sqrt(x: TensorLike, name: str | None = None) -> Tensor:
-    """The square root; NaN below 0."""
+    """Return the square root; NaN below 0."""
     return _unary("Sqrt", x, name)
 
 
 def rsqrt(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 / √x."""
+    """Return 1 / √x."""
     return _unary("Rsqrt", x, name)
 
 
 def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 / x, for floating and complex dtypes."""
+    """Return 1 / x, for floating and complex dtypes."""
     return _unary("Reciprocal", x, name)
 
 
 def exp(x: TensorLike, name: str | None = None) -> Tensor:
-    """e to the power of x."""
+    """Return e to the power of x."""
     return _unary("Exp", x, name)
 
 
 def expm1(x: TensorLike, name: str | None = None) -> Tensor:
-    """exp(x) - 1, precise near 0."""
+    """Return exp(x) - 1, precise near 0."""
     return _unary("Expm1", x, name)
 
 
 def log(x: TensorLike, name: str | None = None) -> Tensor:
-    """The natural logarithm; NaN below 0."""
+    """Return the natural logarithm; NaN below 0."""
     return _unary("Log", x, name)
 
 
 def log1p(x: TensorLike, name: str | None = None) -> Tensor:
-    """log(1 + x), precise near 0."""
+    """Return log(1 + x), precise near 0."""
     return _unary("Log1p", x, name)
 
 
 def sin(x: TensorLike, name: str | None = None) -> Tensor:
-    """The sine of x in radians."""
+    """Return the sine of x in radians."""
     return _unary("Sin", x, name)
 
 
 def cos(x: TensorLike, name: str | None = None) -> Tensor:
-    """The cosine of x in radians."""
+    """Return the cosine of x in radians."""
     return _unary("Cos", x, name)
 
 
 def tan(x: TensorLike, name: str | None = None) -> Tensor:
-    """The tangent of x in radians."""
+    """Return the tangent of x in radians."""
     return _unary("Tan", x, name)
 
 
 def asin(x: TensorLike, name: str | None = None) -> Tensor:
-    """The angle in [-π/2, π/2] whose sine is x."""
+    """Return the angle in [-π/2, π/2] whose sine is x."""
     return _unary("Asin", x, name)
 
 
 def acos(x: TensorLike, name: str | None = None) -> Tensor:
-    """The angle in [0, π] whose cosine is x."""
+    """Return the angle in [0, π] whose cosine is x."""
     return _unary("Acos", x, name)
 
 
 def atan(x: TensorLike, name: str | None = None) -> Tensor:
-    """The angle in [-π/2, π/2] whose tangent is x."""
+    """Return the angle in [-π/2, π/2] whose tangent is x."""
     return _unary("Atan", x, name)
 
 
 def sinh(x: TensorLike, name: str | None = None) -> Tensor:
-    """The hyperbolic sine."""
+    """Return the hyperbolic sine."""
     return _unary("Sinh", x, name)
 
 
 def cosh(x: TensorLike, name: str | None = None) -> Tensor:
-    """The hyperbolic cosine."""
+    """Return the hyperbolic cosine."""
     return _unary("Cosh", x, name)
 
 
 def tanh(x: TensorLike, name: str | None = None) -> Tensor:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return _unary("Tanh", x, name)
 
 
 def asinh(x: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse hyperbolic sine."""
+    """Return the inverse hyperbolic sine."""
     return _unary("Asinh", x, name)
 
 
 def acosh(x: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse hyperbolic cosine; NaN below 1."""
+    """Return the inverse hyperbolic cosine; NaN below 1."""
     return _unary("Acosh", x, name)
 
 
 def atanh(x: TensorLike, name: str | None = None) -> Tensor:
-    """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
+    """Return the inverse hyperbolic tangent; NaN outside [-1, 1]."""
     return _unary("Atanh", x, name)
 
 
 def sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return _unary("Sigmoid", x, name)
 
 
 def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
-    """The logarithm of `sigmoid`, without its overflow: -softplus(-x)."""
+    """Return the logarithm of `sigmoid`, as -softplus(-x), which does not overflow."""
     return make("Neg", make("Softplus", make("Neg", x)), name=name or "LogSigmoid")
 
 
 def floor(x: TensorLike, name: str | None = None) -> Tensor:
-    """The largest integer that is not above x."""
+    """Return the largest integer that is not above x."""
     return _unary("Floor", x, name)
 
 
 def ceil(x: TensorLike, name: str | None = None) -> Tensor:
-    """The smallest integer that is not below x."""
+    """Return the smallest integer that is not below x."""
     return _unary("Ceil", x, name)
 
 
 def round(x: TensorLike, name: str | None = None) -> Tensor:
-    """The nearest integer; halves are rounded to the even one."""
+    """Return the nearest integer; halves are rounded to the even one."""
     tensor = convert_to_tensor(x)
     return tensor if tensor.dtype.is_integer else _unary("Round", tensor, name)
 
 
 def rint(x: TensorLike, name: str | None = None) -> Tensor:
-    """The nearest integer; halves are rounded to the even one."""
+    """Return the nearest integer; halves are rounded to the even one."""
     return _unary("Rint", x, name)

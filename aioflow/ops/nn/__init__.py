@@ -1,1 +1,1 @@
-"""Ops of neural networks."""
+"""Neural network ops."""

@@ -1,4 +1,4 @@
-"""Activations, bias, softmax and L2 loss: the ops that nearly every network is made of."""
+"""Activations, bias, softmax and L2 loss."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def at_least_vector(ctx: ShapeContext) -> Dims:
-    """Shape function of ops along the last axis."""
+    """Infer the shape of ops along the last axis. Raise InvalidArgumentError for a scalar."""
     dims: Dims = ctx.tensors[0].dims
     if dims == ():
         raise InvalidArgumentError("the input has no last axis", expected="rank >= 1", actual=format_dims(dims))
@@ -42,15 +42,15 @@ def at_least_vector(ctx: ShapeContext) -> Dims:
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
-    """Zeros: for gradients that vanish everywhere."""
+    """Return zeros, for gradients that vanish everywhere."""
     return make("ZerosLike", tensor)
 
 
 def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
-    """Whichever of an argument and its older name is given.
+    """Return the value of an argument that has a new and an old name.
 
     Raises:
-        InvalidArgumentError: both are.
+        InvalidArgumentError: both are given.
     """
     if new is not None and old is not None:
         raise InvalidArgumentError(
@@ -60,7 +60,7 @@ def renamed(new: Any, old: Any, names: tuple[str, str]) -> Any:
 
 
 def unless_zero(grad: Tensor | None) -> Tensor | None:
-    """The gradient, or None where it is the zeros of an output that nobody differentiates."""
+    """Return the gradient, or None if it is the zeros of an output through which no gradient flows."""
     return None if grad is None or grad.op.type == "ZerosLike" else grad
 
 
@@ -128,6 +128,7 @@ for _name, _second, _in_c in (
 
 @gradient("Relu")
 def _relu_grad(op: Operation, grad: Tensor) -> Tensor:
+    # The output is positive where the features are. With it, the features need not be kept.
     return make("ReluGrad", grad, op.outputs[0])
 
 
@@ -187,17 +188,17 @@ def _softsign_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
 
 
 def relu(features: TensorLike, name: str | None = None) -> Tensor:
-    """max(features, 0), elementwise; real numbers of any dtype."""
+    """Return max(features, 0), elementwise, for real numbers of any dtype."""
     return make("Relu", features, name=name)
 
 
 def relu6(features: TensorLike, name: str | None = None) -> Tensor:
-    """min(max(features, 0), 6), elementwise; real numbers of any dtype."""
+    """Return min(max(features, 0), 6), elementwise, for real numbers of any dtype."""
     return make("Relu6", features, name=name)
 
 
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """features where positive, otherwise alpha * features. Integers become float32."""
+    """Return features where positive, otherwise alpha * features. Integers become float32."""
     tensor = convert_to_tensor(features)
     with name_scope(name, "LeakyRelu", [tensor]) as scope:
         if tensor.dtype.is_integer:
@@ -206,27 +207,30 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
 
 
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
-    """features where positive, otherwise exp(features) - 1 (arXiv:1511.07289)."""
+    """Return features where positive, otherwise exp(features) - 1 (arXiv:1511.07289)."""
     return make("Elu", features, name=name)
 
 
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
-    """The scaled `elu` whose activations keep mean 0 and variance 1 (arXiv:1706.02515)."""
+    """Return the scaled `elu`, whose activations keep mean 0 and variance 1 (arXiv:1706.02515)."""
     return make("Selu", features, name=name)
 
 
 def softplus(features: TensorLike, name: str | None = None) -> Tensor:
-    """log(1 + exp(features)), without overflow."""
+    """Return log(1 + exp(features)), without overflow."""
     return make("Softplus", features, name=name)
 
 
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
-    """features / (1 + |features|)."""
+    """Return features / (1 + |features|)."""
     return make("Softsign", features, name=name)
 
 
 def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tensor:
-    """relu of features and of -features, joined along `axis`, which doubles (arXiv:1603.05201)."""
+    """Return relu of features and of -features, concatenated along `axis` (arXiv:1603.05201).
+
+    The size of `axis` doubles.
+    """
     tensor = convert_to_tensor(features)
     with name_scope(name, "CRelu", [tensor]) as scope:
         both = make("ConcatV2", [tensor, -tensor], axis)
@@ -237,7 +241,7 @@ def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tens
 
 
 def _channel(ctx: ShapeContext, dims: tuple[int | None, ...]) -> int:
-    """Position of the channels."""
+    """Return the position of the channel axis."""
     nchw = ctx.attrs.get("data_format") == "NCHW"
     low = 3 if nchw else 2
     if len(dims) < low:
@@ -314,11 +318,13 @@ def _bias_add_grad_gradient(op: Operation, grad: Tensor) -> Tensor:
 
 
 def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
-    """value plus one number per channel.
+    """Return value plus one number per channel.
 
     Args:
-        value: [..., channels]; [batch, channels, ...] where `data_format` starts with "NC".
+        value: [..., channels]; [batch, channels, ...] if `data_format` starts with "NC".
         bias: [channels], of value's dtype.
+        data_format: Order of the axes; channels come last by default.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: the sizes differ, or value has no channels.
@@ -350,7 +356,7 @@ define_op(
 
 
 def sum_last(tensor: Tensor) -> Tensor:
-    """The sum along the last axis, which stays as 1."""
+    """Return the sum along the last axis, which stays with size 1."""
     return make("Sum", tensor, -1, keep_dims=True)
 
 
@@ -366,17 +372,17 @@ def _log_softmax_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
-    """exp(logits) / sum(exp(logits)) along `axis` (the last by default); `dim` is its older name."""
+    """Return exp(logits) / sum(exp(logits)) along `axis` (the last by default); `dim` is its older name."""
     return _along_axis("Softmax", logits, one_axis(axis, dim), name)
 
 
 def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
-    """logits - log(sum(exp(logits))) along `axis` (the last by default); `dim` is its older name."""
+    """Return logits - log(sum(exp(logits))) along `axis` (the last by default); `dim` is its older name."""
     return _along_axis("LogSoftmax", logits, one_axis(axis, dim), name)
 
 
 def one_axis(axis: int | None, dim: int | None) -> int:
-    """The one of the two that is given, or -1. Raises InvalidArgumentError for both."""
+    """Return whichever of `axis` and `dim` is given, or -1. Raise InvalidArgumentError if both are."""
     if axis is not None and dim is not None:
         raise InvalidArgumentError("cannot specify both 'axis' and 'dim'", expected="one of them", actual=(axis, dim))
     chosen = dim if axis is None else axis
@@ -397,7 +403,7 @@ def _along_axis(op_type: str, logits: TensorLike, axis: int, name: str | None) -
 
 
 def is_last_axis(tensor: Tensor, axis: int) -> bool:
-    """Whether `axis` is known to be the last."""
+    """Return whether `axis` is known to be the last."""
     return axis == -1 or (tensor.dims is not None and axis == len(tensor.dims) - 1)
 
 
@@ -412,5 +418,5 @@ def _l2_loss_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
-    """sum(t * t) / 2, a scalar."""
+    """Return sum(t * t) / 2, a scalar."""
     return make("L2Loss", t, name=name)

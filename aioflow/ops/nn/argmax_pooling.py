@@ -1,4 +1,4 @@
-"""Max pooling that also tells where each maximum is."""
+"""Max pooling that also returns the position of each maximum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HOW: Final = [
 
 
 def _windows(attrs: Mapping[str, Any], inputs: Sequence[Operand], _: Sequence[Operand]) -> float:
-    """Bytes read, some passes over each."""
+    """Return the bytes read: four passes over each window."""
     return 4.0 * inputs[0].size * math.prod(attrs["ksize"]) / math.prod(attrs["strides"]) if inputs[0].size else 0.0
 
 
@@ -76,18 +76,21 @@ def max_pool_with_argmax(
     output_dtype: DTypeLike | None = None,
     include_batch_in_index: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The maximum of each window, and where it is.
+    """Return the maximum of each window, and its position.
 
     Args:
         input: [batch, rows, columns, channels].
-        ksize, strides: Size of a window, and how far apart windows are: one value, (rows, columns), or one per axis.
+        ksize: Size of a window: one value, (rows, columns), or one per axis.
+        strides: Distance between windows, in the same forms.
         padding: "SAME" or "VALID".
-        data_format: NHWC; there is no other.
-        Targmax, output_dtype: What the places are given in: int64 or int32.
-        include_batch_in_index: Whether a place counts from the first element of the batch, and not of its image.
+        data_format: Always NHWC.
+        Targmax: Old name of `output_dtype`.
+        name: Name of the node.
+        output_dtype: Dtype of the positions: int64 (the default) or int32.
+        include_batch_in_index: Whether positions count from the first element of the batch instead of the image.
 
     Returns:
-        The maxima, and the place of each: (row * columns + column) * channels + channel.
+        The maxima, and the position of each: (row * columns + column) * channels + channel.
 
     Raises:
         InvalidArgumentError: a rank, size, stride or padding does not fit, or the image is too small.

@@ -1,7 +1,7 @@
 """Two-dimensional convolutions, dense and depthwise, with both of their gradients as ops of their own.
 
-An op's attribute lists hold four values, one per axis, in the order of `data_format`; the builders take one, two or
-four.
+The attribute lists of the ops hold four values, one per axis, in the order of `data_format`. The builders accept one,
+two or four.
 """
 
 from __future__ import annotations
@@ -140,16 +140,22 @@ def conv2d(
     name: str | None = None,
     filters: TensorLike | None = None,
 ) -> Tensor:
-    """The convolution (cross-correlation) of images with a bank of filters.
+    """Return the convolution (cross-correlation) of images with a bank of filters.
 
     Args:
         input: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW.
-        filter: [rows, columns, channels / groups, outputs]; `filters` is its newer name.
-        strides, dilations: One value, (rows, columns), or one per axis of `input`.
+        filter: [rows, columns, channels / groups, outputs].
+        strides: One value, (rows, columns), or one per axis of `input`.
         padding: "SAME", "VALID", or [[before, after]] per axis.
+        use_cudnn_on_gpu: An attribute of the op; results do not depend on it.
+        data_format: "NHWC" or "NCHW".
+        dilations: Distance between filter elements, in the forms of `strides`.
+        name: Name of the node.
+        filters: The newer name of `filter`.
 
     Raises:
-        InvalidArgumentError: a rank, channel count, stride, dilation or padding does not fit, or the image is small.
+        InvalidArgumentError: a rank, channel count, stride, dilation or padding does not fit, or the image is too
+            small.
     """
     kernel = renamed(filters, filter, ("filters", "filter"))
     return make(
@@ -174,7 +180,7 @@ def conv2d_backprop_input(
     name: str | None = None,
     filters: TensorLike | None = None,
 ) -> Tensor:
-    """The gradient of `conv2d` with respect to its input, of shape `input_sizes`. Raises as `conv2d`."""
+    """Return the gradient of `conv2d` with respect to its input, of shape `input_sizes`. Raises as `conv2d`."""
     kernel = renamed(filters, filter, ("filters", "filter"))
     how = _attrs(strides, padding, data_format, dilations)
     return make(
@@ -193,7 +199,7 @@ def conv2d_backprop_filter(
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of `conv2d` with respect to its filter, of shape `filter_sizes`. Raises as `conv2d`."""
+    """Return the gradient of `conv2d` with respect to its filter, of shape `filter_sizes`. Raises as `conv2d`."""
     how = _attrs(strides, padding, data_format, dilations)
     return make(
         "Conv2DBackpropFilter", input, filter_sizes, out_backprop, use_cudnn_on_gpu=use_cudnn_on_gpu, name=name, **how
@@ -212,14 +218,22 @@ def conv2d_transpose(
     filters: TensorLike | None = None,
     dilations: Ints | None = None,
 ) -> Tensor:
-    """The transpose of `conv2d`: from its results back to images of `output_shape`.
+    """Return the transpose of `conv2d`: images of shape `output_shape` from the results of a convolution.
 
     Args:
-        value: [batch, rows, columns, in_channels]; `input` is its newer name.
-        filter: [rows, columns, out_channels, in_channels]; `filters` is its newer name.
+        value: [batch, rows, columns, in_channels].
+        filter: [rows, columns, out_channels, in_channels].
+        output_shape: Shape of the result.
+        strides: As for `conv2d`.
+        padding: As for `conv2d`.
+        data_format: As for `conv2d`.
+        name: Name of the node.
+        input: The newer name of `value`.
+        filters: The newer name of `filter`.
+        dilations: As for `conv2d`.
 
     Raises:
-        InvalidArgumentError: as `conv2d`, or `value` is not what `output_shape` convolves to.
+        InvalidArgumentError: as for `conv2d`, or a convolution of `output_shape` does not have the shape of `value`.
     """
     source = renamed(input, value, ("input", "value"))
     kernel = renamed(filters, filter, ("filters", "filter"))
@@ -245,7 +259,7 @@ def _check_transposed(window: Window, made: Dims, kernel: Dims, given: Dims) -> 
 def atrous_conv2d(
     value: TensorLike, filters: TensorLike, rate: int, padding: Padding, name: str | None = None
 ) -> Tensor:
-    """`conv2d` with stride 1 whose filter taps lie `rate` apart."""
+    """Return `conv2d` with stride 1 and filter elements `rate` apart."""
     return conv2d(value, filters, 1, padding, dilations=rate, name=name)
 
 
@@ -258,14 +272,19 @@ def depthwise_conv2d_native(
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
-    """The convolution of each channel with its own filters.
+    """Return the convolution of each channel with its own filters.
 
     Args:
         input: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW.
-        filter: [rows, columns, channels, multiplier]; the result has channels * multiplier channels.
+        filter: [rows, columns, channels, multiplier]. The result has channels * multiplier channels.
+        strides: As for `conv2d`.
+        padding: As for `conv2d`.
+        data_format: "NHWC" or "NCHW".
+        dilations: As for `conv2d`.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: as `conv2d`.
+        InvalidArgumentError: as for `conv2d`.
     """
     how = _attrs(strides, padding, data_format, dilations)
     return make("DepthwiseConv2dNative", input, filter, name=name, **how)
@@ -281,7 +300,7 @@ def depthwise_conv2d_native_backprop_input(
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of `depthwise_conv2d_native` with respect to its input. Raises as `conv2d`."""
+    """Return the gradient of `depthwise_conv2d_native` with respect to its input. Raises as `conv2d`."""
     how = _attrs(strides, padding, data_format, dilations)
     return make("DepthwiseConv2dNativeBackpropInput", input_sizes, filter, out_backprop, name=name, **how)
 
@@ -296,7 +315,7 @@ def depthwise_conv2d_native_backprop_filter(
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of `depthwise_conv2d_native` with respect to its filter. Raises as `conv2d`."""
+    """Return the gradient of `depthwise_conv2d_native` with respect to its filter. Raises as `conv2d`."""
     how = _attrs(strides, padding, data_format, dilations)
     return make("DepthwiseConv2dNativeBackpropFilter", input, filter_sizes, out_backprop, name=name, **how)
 
@@ -311,7 +330,7 @@ def depthwise_conv2d(
     data_format: str | None = None,
     dilations: Ints | None = None,
 ) -> Tensor:
-    """`depthwise_conv2d_native`, with `rate` as the older name of `dilations`."""
+    """Return `depthwise_conv2d_native`, with `rate` as the older name of `dilations`."""
     with name_scope(name, "depthwise", [input, filter]) as scope:
         spread = renamed(dilations, rate, ("dilations", "rate"))
         return depthwise_conv2d_native(input, filter, strides, padding, data_format or "NHWC", spread, name=scope)
@@ -328,14 +347,21 @@ def separable_conv2d(
     data_format: str | None = None,
     dilations: Ints | None = None,
 ) -> Tensor:
-    """A depthwise convolution and then a 1x1 convolution that mixes the channels.
+    """Apply a depthwise convolution and then a 1x1 convolution that mixes the channels.
 
     Args:
+        input: As for `conv2d`.
         depthwise_filter: [rows, columns, channels, multiplier].
         pointwise_filter: [1, 1, channels * multiplier, outputs].
+        strides: Strides of the depthwise convolution, as for `conv2d`.
+        padding: Padding of the depthwise convolution, as for `conv2d`.
+        rate: Old name of `dilations`.
+        name: Name of the node.
+        data_format: "NHWC" (the default) or "NCHW".
+        dilations: Dilations of the depthwise convolution, as for `conv2d`.
 
     Raises:
-        InvalidArgumentError: as `conv2d`, or the pointwise filter is not 1x1.
+        InvalidArgumentError: as for `conv2d`, or the pointwise filter is not 1x1.
     """
     with name_scope(name, "separable_conv2d", [input, depthwise_filter, pointwise_filter]) as scope:
         mixing = convert_to_tensor(pointwise_filter)

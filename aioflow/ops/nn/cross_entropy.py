@@ -1,4 +1,4 @@
-"""Cross entropies: each op gives the loss and, in the same pass, its gradient with respect to the logits."""
+"""Cross entropies: each op computes the loss and, in the same pass, its gradient with respect to the logits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ define_op(
 
 
 def _logits_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor | None) -> Tensor | None:
-    """What flows to the logits by way of the loss, and by way of `backprop` in a second derivative."""
+    """Return the gradient of the logits through the loss and, in a second derivative, through `backprop`."""
     logits, backprop = op.inputs[0], op.outputs[1]
     total = None if grad_loss is None else make("ExpandDims", grad_loss, -1) * backprop
     if grad_backprop is not None:
@@ -112,7 +112,10 @@ def _dense_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor |
 
 
 def _required(**values: TensorLike | None) -> list[TensorLike]:
-    """The values. Raises InvalidArgumentError where one is missing, which the published signatures allow."""
+    """Return the values. Raise InvalidArgumentError if one is missing.
+
+    The published signatures have None as their default.
+    """
     missing = [name for name, value in values.items() if value is None]
     if missing:
         raise InvalidArgumentError(
@@ -122,7 +125,7 @@ def _required(**values: TensorLike | None) -> list[TensorLike]:
 
 
 def _precise(tensor: Tensor) -> Tensor:
-    """A half-precision tensor as float32, in which losses are computed."""
+    """Return a half-precision tensor as float32, in which losses are computed."""
     return make("Cast", tensor, DstT="float32") if tensor.dtype.name in ("float16", "bfloat16") else tensor
 
 
@@ -133,11 +136,14 @@ def _as_dtype_of(tensor: Tensor, like: Tensor) -> Tensor:
 def softmax_cross_entropy_with_logits_v2(
     labels: TensorLike, logits: TensorLike, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
-    """-sum(labels * log_softmax(logits)) along `axis`; gradients flow to logits and labels.
+    """Return -sum(labels * log_softmax(logits)) along `axis`. Gradients flow to logits and labels.
 
     Args:
         labels: Probabilities, of the shape of `logits`; each row should sum to 1.
         logits: Unscaled log probabilities.
+        axis: The axis of the classes; the last by default.
+        name: Name of the node.
+        dim: Old name of `axis`.
 
     Returns:
         The loss, of the shape of `logits` without `axis`.
@@ -156,7 +162,7 @@ def softmax_cross_entropy_with_logits(
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """`softmax_cross_entropy_with_logits_v2` with no gradient with respect to the labels."""
+    """Return `softmax_cross_entropy_with_logits_v2` without a gradient with respect to the labels."""
     labels, logits = _required(labels=labels, logits=logits)
     with name_scope(name, "softmax_cross_entropy_with_logits_sg", [logits, labels]) as scope:
         fixed = stop_gradient(convert_to_tensor(labels), name="labels_stop_gradient")
@@ -189,13 +195,14 @@ def _axis_to_end(tensor: Tensor, axis: int) -> list[int] | Tensor:
         rank = make("Rank", tensor)
         last = make("Reshape", make("FloorMod", axis, rank), [1])
         return make("ConcatV2", [make_list("ListDiff", make("Range", 0, rank, 1), last)[0], last], 0)
-    swap_with_last(tensor, axis)  # which checks the axis
+    # Called for its check of the axis.
+    swap_with_last(tensor, axis)
     size = len(tensor.dims)
     return [i for i in range(size) if i != axis % size] + [axis % size]
 
 
 def _as_rows(tensor: Tensor) -> Tensor:
-    """The tensor as a matrix whose rows are its last axis."""
+    """Reshape the tensor to a matrix whose rows are its last axis."""
     dims = tensor.dims
     if dims and dims[-1] is not None:
         return make("Reshape", tensor, [-1, dims[-1]])
@@ -217,11 +224,12 @@ def _with_outer_shape(loss: Tensor, features: Tensor, outer: Dims) -> Tensor:
 def sparse_softmax_cross_entropy_with_logits(
     labels: TensorLike | None = None, logits: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
-    """-log_softmax(logits)[labels]: the cross entropy for labels that are class numbers.
+    """Return -log_softmax(logits)[labels]: the cross entropy for labels that are class numbers.
 
     Args:
         labels: [...] int32 or int64 class numbers, each in [0, classes).
         logits: [..., classes] unscaled log probabilities.
+        name: Name of the node.
 
     Returns:
         The loss, of the shape of `labels` and the dtype of `logits`.
@@ -261,7 +269,7 @@ def _check_sparse(labels: Tensor, logits: Tensor) -> None:
 def sigmoid_cross_entropy_with_logits(
     labels: TensorLike | None = None, logits: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
-    """The cross entropy of independent yes/no questions: softplus(logits) - logits * labels, elementwise.
+    """Return the cross entropy of independent binary labels: softplus(logits) - logits * labels, elementwise.
 
     Raises:
         InvalidArgumentError: the shapes differ.
@@ -271,7 +279,7 @@ def sigmoid_cross_entropy_with_logits(
         x = convert_to_tensor(logits, name="logits")
         z = convert_to_tensor(labels, x.dtype, name="labels")
         merge_dims(x.dims, z.dims)
-        # softplus is max(x, 0) + log(1 + exp(-|x|)) with the right gradient at 0 too, which those two do not have
+        # softplus equals max(x, 0) + log(1 + exp(-|x|)), but that expression has a wrong gradient at 0.
         return make("Sub", softplus(x), x * z, name=scope)
 
 
@@ -282,7 +290,9 @@ def weighted_cross_entropy_with_logits(
     name: str | None = None,
     targets: TensorLike | None = None,
 ) -> Tensor:
-    """`sigmoid_cross_entropy_with_logits` where a positive label counts `pos_weight` times. `targets` is an older name.
+    """Like `sigmoid_cross_entropy_with_logits`, but positive labels have the weight `pos_weight`.
+
+    `targets` is an older name of `labels`.
 
     Raises:
         InvalidArgumentError: the shapes differ.
@@ -300,9 +310,9 @@ def weighted_cross_entropy_with_logits(
 def log_poisson_loss(
     targets: TensorLike, log_input: TensorLike, compute_full_loss: bool = False, name: str | None = None
 ) -> Tensor:
-    """exp(log_input) - log_input * targets, elementwise: the loss of a Poisson regression.
+    """Return exp(log_input) - log_input * targets, elementwise: the loss of a Poisson regression.
 
-    With `compute_full_loss` Stirling's approximation of log(targets!) is added where targets > 1.
+    With `compute_full_loss`, add Stirling's approximation of log(targets!) where targets > 1.
 
     Raises:
         InvalidArgumentError: the shapes differ.

@@ -1,8 +1,13 @@
-"""Rows of a table by number, where the table may be in parts on several devices.
+"""Embedding lookups: rows of a table by number, where the table may be partitioned over several devices.
 
-Of a table in parts, the numbers are sorted out by part (DynamicPartition), each part's rows are gathered on the device
-that holds it, and put in order again where they are asked for (DynamicStitch): rows travel, tables do not. All three
-have gradients, so what comes back to a part are the rows that it gave. After OSDI 2016, section 4.2.
+Lookups in a partitioned table move rows between devices, never tables:
+
+1. DynamicPartition splits the ids by part.
+2. The rows of each part are gathered on the device that holds it.
+3. ParallelDynamicStitch restores the order on the device of the lookup.
+
+All three ops have gradients, so the gradient of a part has only the rows that were looked up. After OSDI 2016,
+section 4.2.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup
 
 _COMBINERS: Final = ("mean", "sqrtn", "sum")
 
-# Behind it nobody can say which id was wrong: a part knows its rows by other numbers.
+# Checks ids before they are split by part. A part numbers its rows differently, so its error could not name the id.
 define_op(
     "AioflowCheckedIds",
     "ids: Tids",
@@ -47,15 +52,17 @@ def embedding_lookup(
     validate_indices: bool = True,
     max_norm: float | None = None,
 ) -> Tensor:
-    """The rows of `params` at `ids`: a tensor of shape ids.shape + row shape, whose gradient is sparse.
+    """Return the rows of `params` at `ids`: a tensor of shape ids.shape + row shape, whose gradient is sparse.
 
     Args:
-        params: A tensor or variable; or a list of them, or a PartitionedVariable, that together hold the rows. Rows
-            are gathered where their table is.
+        params: A tensor or variable; or a list of them, or a PartitionedVariable, that together hold the rows. Rows are
+            gathered on the device of their table.
         ids: int32 or int64 row numbers.
-        partition_strategy: How rows lie in a list of n: row i in table i % n for "mod", neighbours together for "div".
-            The parts of a PartitionedVariable hold neighbours.
-        max_norm: Scale each row down to this L2 norm where it is longer.
+        partition_strategy: Distribution of the rows over a list of n tables. "mod" puts row i into table i % n, "div"
+            keeps neighboring rows together. Use "div" for the parts of a PartitionedVariable.
+        name: Name scope of the nodes.
+        validate_indices: Ignored; accepted for compatibility.
+        max_norm: Maximum L2 norm of a row; longer rows are scaled down.
 
     Raises:
         InvalidArgumentError: no params, or an unknown strategy; at run time, an id is out of range.
@@ -115,11 +122,15 @@ def _partitioned_rows(tables: list[Any], ids: Tensor, strategy: str) -> Tensor:
 
 
 def _checked(tables: list[Any], ids: Tensor) -> Tensor:
-    """The ids, each of which has a row, where the number of rows is known, and the tables are as even as can be."""
+    """Check that each id has a row, if the number of rows is known and the tables are as even as possible.
+
+    Return the checked ids.
+    """
     sizes = [_first_size(table) for table in tables]
     rows = sum(size for size in sizes if size is not None)
     each, extra = divmod(rows, len(tables))
     even = [each + 1] * extra + [each] * (len(tables) - extra)
+    # In uneven tables, an id below the total may still have no row.
     if sizes != even or rows == 0 or ids.dtype not in (dtypes.int32, dtypes.int64):
         return ids
     result: Tensor = make("AioflowCheckedIds", ids, table=_name_of(tables), rows=rows)
@@ -127,31 +138,35 @@ def _checked(tables: list[Any], ids: Tensor) -> Tensor:
 
 
 def _name_of(tables: list[Any]) -> str:
-    """The name of the whole; of tables that are not the parts of one, all names."""
+    """Return the name of the partitioned variable; for separate tables, all their names."""
     parts = [t._get_save_slice_info() if hasattr(t, "sparse_read") else None for t in tables]
     names = [getattr(t, "name", "") if part is None else part.full_name for t, part in zip(tables, parts, strict=True)]
     return ", ".join(dict.fromkeys(name.removesuffix(":0") for name in names if name))
 
 
 def _row_shape(rows: Tensor, dims: Dims) -> Tensor:
-    """The sizes of one of the rows: a constant, if they are known."""
+    """Return the shape of a row: a constant if the sizes are known."""
     if num_elements(dims) is not None:
         return constant([size for size in dims or () if size is not None], dtypes.int32)
     return make("StridedSlice", make("Shape", rows), [1], [0], [1], end_mask=1)
 
 
 def _divided(tables: list[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
-    """(table, row in it) of each id: the first `extra` tables have one row more than the others."""
+    """Return (table, row in it) of each id. The first `extra` tables have one row more than the others."""
     each, extra = _rows_for_each(tables, flat.dtype)
     if isinstance(extra, int) and extra == 0:
         return make("FloorDiv", flat, each), make("FloorMod", flat, each)
+    # For ids in the longer tables the first quotient is at least the second, and vice versa.
     part = make("Maximum", make("FloorDiv", flat, each + 1), make("FloorDiv", flat - extra, each))
     long_row, short_row = make("FloorMod", flat, each + 1), make("FloorMod", flat - extra, each)
     return part, make("SelectV2", part < extra, long_row, short_row)
 
 
 def _rows_for_each(tables: list[Any], dtype: DType) -> tuple[Any, Any]:
-    """How many rows each table has, and how many of them have one more; ints, where all sizes are known."""
+    """Return the rows per table, and the number of tables that have one more.
+
+    Ints if all sizes are known, otherwise tensors.
+    """
     known = [_first_size(t) for t in tables]
     if None in known:
         sizes = [make("GatherV2", make("Shape", t, out_type=dtype), 0, 0) for t in map(convert_to_tensor, tables)]
@@ -179,7 +194,7 @@ def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     else:
         axes = list(range(len(ids.dims), len(rows.dims)))
     norm = make("Sqrt", make("Sum", make("Square", rows), axes, keep_dims=True))
-    # rows * max_norm / max(norm, max_norm): no division by zero, and nothing changes where the norm is small enough
+    # rows * max_norm / max(norm, max_norm) never divides by zero, and leaves rows with a small norm unchanged.
     result: Tensor = rows * max_norm / make("Maximum", norm, max_norm)
     return result
 
@@ -197,15 +212,20 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
     allow_fast_lookup: bool = False,
 ) -> Tensor:
-    """For each row of `sp_ids` the rows of `params` at its ids, combined into one. Each row is looked up once.
+    """For each row of `sp_ids`, look up the rows of `params` at its ids and combine them.
+
+    Each distinct id is looked up once.
 
     Args:
-        params, partition_strategy, max_norm: As for `embedding_lookup`.
-        sp_ids: [n, m] int32 or int64, at least one id in each row up to the last that has any, in row-major order.
+        params: As for `embedding_lookup`.
+        sp_ids: [n, m] int32 or int64 in row-major order. Each row up to the last non-empty one has at least one id.
         sp_weights: A weight for each id; None counts each once.
-        combiner: "sum" is the weighted sum; "mean" (the default) divides it by the sum of the weights, "sqrtn" by the
+        partition_strategy: As for `embedding_lookup`.
+        name: Name scope of the nodes.
+        combiner: "sum" is the weighted sum. "mean" (the default) divides it by the sum of the weights, "sqrtn" by the
             square root of the sum of their squares.
-        allow_fast_lookup: Accepted for published code: the gradient stays sparse.
+        max_norm: As for `embedding_lookup`.
+        allow_fast_lookup: Ignored; accepted for compatibility. The gradient stays sparse.
 
     Returns:
         [n, …row shape].
@@ -227,7 +247,8 @@ def embedding_lookup_sparse(
         distinct = embedding_lookup(tables, unique, partition_strategy, max_norm=max_norm)
         rows = make("GatherV2", distinct, places, 0)
         original = rows.dtype
-        if original in (dtypes.float16, dtypes.bfloat16):  # sums of many would not be exact
+        if original in (dtypes.float16, dtypes.bfloat16):
+            # Half precision loses digits in sums of many rows.
             rows = make("Cast", rows, DstT="float32")
         if sp_weights is None:
             weights = make("Fill", make("Shape", places), constant(1, rows.dtype))
@@ -251,7 +272,7 @@ def _checked_combiner(combiner: str) -> str:
 
 
 def _column(vector: Tensor, like: Tensor) -> Tensor:
-    """The vector with axes of size 1 behind, so that it scales the rows of `like`."""
+    """Append axes of size 1 to the vector, so that it scales the rows of `like`."""
     if like.dims is not None:
         return make("Reshape", vector, [-1] + [1] * (len(like.dims) - 1))
     ones = make("Fill", make("ExpandDims", make("Rank", like) - 1, 0), constant(1))
@@ -280,19 +301,26 @@ def safe_embedding_lookup_sparse(
     max_norm: float | None = None,
     allow_fast_lookup: bool = False,
 ) -> Tensor:
-    """As `embedding_lookup_sparse`, for ids of any rank, of which some may be missing or invalid.
+    """Like `embedding_lookup_sparse`, for ids of any rank, some of which may be missing or invalid.
 
-    Negative ids are left out and, unless the combiner is "sum", ids whose weight is not positive.
+    Negative ids are ignored and, unless the combiner is "sum", ids whose weight is not positive.
 
     Args:
+        embedding_weights: As `params` of `embedding_lookup`.
         sparse_ids: [d0, …, dn] ids; those along the last axis are combined.
-        default_id: The id that stands for an entry without ids; None gives zeros.
+        sparse_weights: As `sp_weights` of `embedding_lookup_sparse`.
+        combiner: As for `embedding_lookup_sparse`.
+        default_id: The id to look up for an entry without ids; None yields zeros.
+        name: Name scope of the nodes.
+        partition_strategy: As for `embedding_lookup`.
+        max_norm: As for `embedding_lookup`.
+        allow_fast_lookup: Ignored; accepted for compatibility.
 
     Returns:
         [d0, …, dn-1, …row shape].
 
     Raises:
-        InvalidArgumentError, …: As `embedding_lookup_sparse`.
+        InvalidArgumentError, …: as for `embedding_lookup_sparse`.
     """
     _checked_combiner(combiner)
     tables = _tables(embedding_weights)
@@ -317,14 +345,18 @@ def safe_embedding_lookup_sparse(
 
 
 def _as_matrix(ids: SparseTensor, lead: Tensor) -> SparseTensor:
-    """The ids as rows of ids that are combined."""
+    """Reshape the ids to a matrix; the ids of a row are combined."""
     columns = make("Slice", ids.dense_shape, make("ExpandDims", make("Size", ids.dense_shape) - 1, 0), [1])
     rows = make("Prod", lead, constant([0]), keep_dims=True)
     return sparse_reshape(ids, make("ConcatV2", [rows, columns], 0))
 
 
 def _valid(ids: SparseTensor, given: SparseTensor | None, combiner: str) -> tuple[SparseTensor, SparseTensor | None]:
-    """Without negative ids and, where the weights are divided by, those that do not count."""
+    """Remove negative ids and their weights.
+
+    Unless the combiner is "sum", also remove ids whose weight is not positive: the sum of the weights is a divisor
+    then.
+    """
     keep = ids.values >= constant(0, ids.dtype)
     if given is None:
         return sparse_retain(ids, keep), None

@@ -1,4 +1,4 @@
-"""Small layers put together from ops: dropout, and products with a bias."""
+"""Small layers composed of ops: dropout, and products with a bias."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ def dropout(
     name: str | None = None,
     rate: TensorLike | None = None,
 ) -> Tensor:
-    """x with a fraction `rate` of its elements set to 0 and the others divided by 1 - rate, anew in each step.
+    """Set a random fraction `rate` of the elements of x to 0 and divide the others by 1 - rate.
+
+    Each step draws anew.
 
     Args:
         x: A floating tensor.
-        keep_prob: 1 - rate: the older way of giving it.
-        noise_shape: Where it is 1 (and x is not), elements along that axis are kept or dropped together; None is x's
-            size.
+        keep_prob: 1 - rate. The older parameter.
+        noise_shape: Shape of the random mask. Along an axis of size 1, elements are kept or dropped together. None
+            stands for x's size.
+        seed: Seed of the op. See `set_random_seed`.
+        name: Name of the node.
         rate: A number or a scalar tensor in [0, 1).
 
     Raises:
@@ -57,7 +61,7 @@ def dropout(
         else:
             share = convert_to_tensor(dropped, tensor.dtype, name="rate")
             kept, scale = make("GreaterEqual", sample, share), make("Reciprocal", 1 - share)
-        # What x is multiplied by carries no gradient, so x's own gradient is one multiplication.
+        # No gradient flows through the factor, so x's own gradient is one multiplication.
         factor = stop_gradient(make("Mul", make("Cast", kept, DstT=tensor.dtype), scale))
         result = make("Mul", tensor, factor, name=scope)
         result.set_shape(tensor.dims)
@@ -101,19 +105,19 @@ def _noise_shape(tensor: Tensor, noise_shape: Any) -> Any:
 
 
 def xw_plus_b(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
-    """x @ weights + biases, for x [batch, in], weights [in, out], biases [out]."""
+    """Return x @ weights + biases, for x [batch, in], weights [in, out], biases [out]."""
     with name_scope(name, "xw_plus_b", [x, weights, biases]) as scope:
         return bias_add(make("MatMul", x, weights), biases, name=scope)
 
 
 def relu_layer(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
-    """relu(x @ weights + biases). Arguments as `xw_plus_b`."""
+    """Return relu(x @ weights + biases). Arguments as for `xw_plus_b`."""
     with name_scope(name, "relu_layer", [x, weights, biases]) as scope:
         return relu(xw_plus_b(x, weights, biases), name=scope)
 
 
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
-    """The fraction of the elements that are 0, a float32 scalar; NaN for an empty tensor."""
+    """Return the fraction of the elements that are 0, a float32 scalar; NaN for an empty tensor."""
     with name_scope(name, "zero_fraction", [value]) as scope:
         tensor = convert_to_tensor(value, name="value")
         zeros = make("Equal", tensor, constant(0, tensor.dtype))

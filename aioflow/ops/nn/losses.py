@@ -1,7 +1,7 @@
-"""Losses that are averaged by weights and collected: what `aioflow.losses` exports.
+"""Losses that are averaged by weights and collected: the contents of `aioflow.losses`.
 
-Each takes `weights`: a number, or a tensor of the rank of the losses in which each size is 1 or theirs. float64 losses
-stay float64 (TensorFlow computes them in float32); integers and half precision become float32.
+The argument `weights` is a number, or a tensor of the rank of the losses in which each size is 1 or that of the losses.
+float64 losses stay float64 (TensorFlow computes them in float32); integers and half precision become float32.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ __all__ = [
 
 
 class Reduction:
-    """How losses become one number.
+    """The reductions of losses to one number.
 
-    NONE keeps them. SUM adds them up. MEAN divides the sum by the sum of the weights, SUM_OVER_BATCH_SIZE by the number
-    of losses, SUM_BY_NONZERO_WEIGHTS by the number of losses whose weight is not 0.
+    - NONE keeps the losses as they are.
+    - SUM is their sum.
+    - MEAN is the sum divided by the sum of the weights.
+    - SUM_OVER_BATCH_SIZE is the sum divided by the number of losses.
+    - SUM_BY_NONZERO_WEIGHTS is the sum divided by the number of losses whose weight is not 0.
     """
 
     NONE = "none"
@@ -59,12 +62,12 @@ class Reduction:
 
     @classmethod
     def all(cls) -> tuple[str, ...]:
-        """Every way."""
+        """Return all reductions."""
         return cls.NONE, cls.SUM, cls.MEAN, cls.SUM_OVER_BATCH_SIZE, cls.SUM_BY_NONZERO_WEIGHTS
 
     @classmethod
     def validate(cls, key: str) -> None:
-        """Raise InvalidArgumentError for anything else."""
+        """Raise InvalidArgumentError if `key` is not a reduction."""
         if key not in cls.all():
             raise InvalidArgumentError("invalid reduction", expected=f"one of {', '.join(cls.all())}", actual=key)
 
@@ -79,7 +82,10 @@ def _floating(value: TensorLike) -> Tensor:
 
 
 def _pair(labels: TensorLike | None, predictions: TensorLike | None) -> tuple[Tensor, Tensor]:
-    """Both as floating tensors of the dtype of `predictions`. Raises InvalidArgumentError where the shapes differ."""
+    """Return both as floating tensors of the dtype of `predictions`.
+
+    Raise InvalidArgumentError if the shapes differ.
+    """
     if labels is None or predictions is None:
         raise InvalidArgumentError("labels and predictions must be given", expected="two tensors", actual="None")
     second = _floating(predictions)
@@ -103,7 +109,7 @@ def compute_weighted_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """The losses times `weights`, reduced, added to the collection, and returned in the dtype of `losses`.
+    """Return the losses times `weights`, reduced, in the dtype of `losses`, and add them to the collection.
 
     Raises:
         InvalidArgumentError: the weights do not broadcast to the losses, or `reduction` is unknown.
@@ -119,7 +125,8 @@ def compute_weighted_loss(
         weighted = each if factor is None else each * factor
         result = _reduced(weighted, each, factor, weights if plain else None, reduction)
         if reduction != Reduction.NONE:
-            result.set_shape(())  # which is not seen where the rank of the losses is not known
+            # Not inferred if the rank of the losses is unknown.
+            result.set_shape(())
         if result.dtype is not given.dtype:
             result = make("Cast", result, DstT=given.dtype)
         add_loss(result, loss_collection)
@@ -147,7 +154,8 @@ def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: An
     total: Tensor
     by_count = reduction == Reduction.SUM_OVER_BATCH_SIZE or (reduction == _BY_NONZERO and number not in (None, 0))
     if (by_count or (reduction == Reduction.MEAN and factor is None)) and num_elements(losses.dims):
-        total = make("Mean", weighted, axes)  # every loss counts, and there are some
+        # Every loss counts and there is at least one, so the quotient is the plain mean.
+        total = make("Mean", weighted, axes)
         return total
     total = make("Sum", weighted, axes)
     if reduction == Reduction.SUM:
@@ -156,7 +164,7 @@ def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: An
 
 
 def _count(losses: Tensor, factor: Tensor | None, by_count: bool, reduction: str) -> Tensor:
-    """What the sum of the losses is divided by."""
+    """Return the divisor of the sum of the losses."""
     count: Tensor
     if by_count or factor is None:
         count = make("Cast", make("Size", losses), DstT=losses.dtype)
@@ -169,7 +177,7 @@ def _count(losses: Tensor, factor: Tensor | None, by_count: bool, reduction: str
 
 
 def is_same(a: Dims, b: Dims) -> bool:
-    """Whether both are known, and equal."""
+    """Return whether both are fully known, and equal."""
     return a is not None and None not in a and a == b
 
 
@@ -190,7 +198,7 @@ def absolute_difference(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """|predictions - labels|, weighted."""
+    """Return the weighted loss |predictions - labels|."""
     with name_scope(scope, "absolute_difference", [predictions, labels, weights]):
         truth, guess = _pair(labels, predictions)
         return compute_weighted_loss(abs(guess - truth), weights, None, loss_collection, reduction)
@@ -204,7 +212,7 @@ def mean_squared_error(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """(predictions - labels) ** 2, weighted."""
+    """Return the weighted loss (predictions - labels) ** 2."""
     with name_scope(scope, "mean_squared_error", [predictions, labels, weights]):
         truth, guess = _pair(labels, predictions)
         return compute_weighted_loss(make("SquaredDifference", guess, truth), weights, None, loss_collection, reduction)
@@ -219,10 +227,14 @@ def huber_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """error ** 2 / 2 where |error| <= delta, and beyond that linear with slope delta; weighted."""
+    """Return the weighted Huber loss.
+
+    It is error ** 2 / 2 where |error| <= delta, and linear with slope delta beyond.
+    """
     with name_scope(scope, "huber_loss", [predictions, labels, weights]):
         truth, guess = _pair(labels, predictions)
         error = abs(guess - truth)
+        # With inner = min(error, delta), the sum below is error² / 2 up to delta, and delta * error - delta² / 2 above.
         inner = make("Minimum", error, constant(delta, error.dtype))
         return compute_weighted_loss(
             0.5 * inner * inner + delta * (error - inner), weights, None, loss_collection, reduction
@@ -238,7 +250,10 @@ def log_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """-labels * log(predictions) - (1 - labels) * log(1 - predictions), with `epsilon` added in the logs; weighted."""
+    """Return the weighted loss -labels * log(predictions) - (1 - labels) * log(1 - predictions).
+
+    `epsilon` is added inside the logarithms.
+    """
     with name_scope(scope, "log_loss", [predictions, labels, weights]):
         truth, guess = _pair(labels, predictions)
         losses = -truth * make("Log", guess + epsilon) - (1 - truth) * make("Log", 1 - guess + epsilon)
@@ -253,7 +268,7 @@ def hinge_loss(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """max(0, 1 - t * logits) with t = 2 * labels - 1 for labels 0 and 1, weighted."""
+    """Return the weighted loss max(0, 1 - t * logits), with t = 2 * labels - 1 for labels 0 and 1."""
     with name_scope(scope, "hinge_loss", [logits, labels, weights]):
         truth, guess = _pair(labels, logits)
         return compute_weighted_loss(relu(1 - (2 * truth - 1) * guess), weights, None, loss_collection, reduction)
@@ -269,7 +284,10 @@ def cosine_distance(
     reduction: str = _BY_NONZERO,
     dim: int | None = None,
 ) -> Tensor:
-    """1 - sum(predictions * labels) along `axis`, for vectors of length 1; weighted. `dim` is its older name."""
+    """Return the weighted loss 1 - sum(predictions * labels) along `axis`, for vectors of length 1.
+
+    `dim` is the older name of `axis`.
+    """
     along = dim if axis is None else axis
     if along is None:
         raise InvalidArgumentError("axis must be given", expected="an axis", actual="None")
@@ -288,7 +306,10 @@ def sigmoid_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """`nn.sigmoid_cross_entropy_with_logits`, weighted; `label_smoothing` moves labels that far towards 1/2."""
+    """Return `nn.sigmoid_cross_entropy_with_logits`, weighted.
+
+    `label_smoothing` moves labels by that fraction towards 1/2.
+    """
     with name_scope(scope, "sigmoid_cross_entropy_loss", [logits, multi_class_labels, weights]):
         guess = convert_to_tensor(logits)
         truth = _like(multi_class_labels, guess)
@@ -307,7 +328,9 @@ def softmax_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """`nn.softmax_cross_entropy_with_logits`, weighted; `label_smoothing` moves labels that far towards 1/classes.
+    """Return `nn.softmax_cross_entropy_with_logits`, weighted.
+
+    `label_smoothing` moves labels by that fraction towards 1/classes. No gradient flows to the labels.
 
     Raises:
         InvalidArgumentError: the shapes differ.
@@ -338,7 +361,7 @@ def sparse_softmax_cross_entropy(
     loss_collection: str | None = _LOSSES,
     reduction: str = _BY_NONZERO,
 ) -> Tensor:
-    """`nn.sparse_softmax_cross_entropy_with_logits`, weighted; labels may have a last axis of size 1.
+    """Return `nn.sparse_softmax_cross_entropy_with_logits`, weighted. Labels may have a last axis of size 1.
 
     Raises:
         InvalidArgumentError: the shapes do not fit; at run time, a label is out of range.
@@ -353,7 +376,7 @@ def sparse_softmax_cross_entropy(
 
 
 def _without_last(tensor: Tensor, rank: int | None) -> Tensor:
-    """The tensor without a last axis of size 1, if that gives it the rank."""
+    """Drop a last axis of size 1 if the tensor then has the given rank."""
     dims = tensor.dims
     if rank is None or dims is None or len(dims) != rank + 1 or not is_compatible(dims[-1:], (1,)):
         return tensor
@@ -364,24 +387,24 @@ def _without_last(tensor: Tensor, rank: int | None) -> Tensor:
 
 
 def add_loss(loss: Tensor, loss_collection: str | None = _LOSSES) -> None:
-    """Add `loss` to the collection of that name; None adds it nowhere."""
+    """Add `loss` to the named collection. None adds it to no collection."""
     if loss_collection:
         check_kind(loss, Tensor, "a loss", "a tensor")
         loss.graph.add_to_collection(loss_collection, loss)
 
 
 def get_losses(scope: str | None = None, loss_collection: str = _LOSSES) -> list[Tensor]:
-    """The losses of the default graph; with `scope`, those whose name matches."""
+    """Return the losses of the default graph; with `scope`, those whose name matches."""
     return default_graph().get_collection(loss_collection, scope)
 
 
 def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
-    """The regularisation losses of the default graph; with `scope`, those whose name matches."""
+    """Return the regularization losses of the default graph; with `scope`, those whose name matches."""
     return default_graph().get_collection(GraphKeys.REGULARIZATION_LOSSES, scope)
 
 
 def get_regularization_loss(scope: str | None = None, name: str = "total_regularization_loss") -> Tensor:
-    """The sum of the regularisation losses: 0 where there are none."""
+    """Return the sum of the regularization losses, 0 if there are no such losses."""
     losses = get_regularization_losses(scope)
     return _sum(losses, name) if losses else constant(0.0)
 
@@ -389,10 +412,10 @@ def get_regularization_loss(scope: str | None = None, name: str = "total_regular
 def get_total_loss(
     add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
 ) -> Tensor:
-    """The sum of the collected losses, by default with those of regularisation.
+    """Return the sum of the collected losses, by default with the regularization losses.
 
     Raises:
-        InvalidArgumentError: there are none.
+        InvalidArgumentError: there are no losses.
     """
     losses = get_losses(scope) + (get_regularization_losses(scope) if add_regularization_losses else [])
     if not losses:

@@ -1,4 +1,7 @@
-"""Normalisation: fused batch norm with its gradient and the gradient of that, moments, and response normalisation."""
+"""Normalization: fused batch norm, moments, L2 and local response normalization.
+
+Batch norm has ops for its gradient, and these have gradients as well.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ __all__ = [
     "weighted_moments",
 ]
 
-_MIN_EPSILON = 1.001e-5  # cuDNN refuses less, and graphs must run anywhere
+# cuDNN rejects smaller values, and a graph must run on every device.
+_MIN_EPSILON = 1.001e-5
 
 
 def _channels(ctx: ShapeContext, dims: Dims) -> tuple[int, tuple[int | None, ...]]:
@@ -139,7 +143,8 @@ _GRAD_OF = {
 
 @gradient(*_GRAD_OF)
 def _batch_norm_gradient(op: Operation, grad_y: Tensor | None, *rest: Tensor | None) -> list[Tensor | None]:
-    """Only `y` carries a gradient: the moments and reserves are there for the running averages and for this op."""
+    """Return the gradients of x, scale and offset."""
+    # Only `y` carries a gradient. The other outputs serve the running averages and the gradient op.
     if grad_y is None:
         return [None] * 5
     training = op.get_attr("is_training")
@@ -150,7 +155,7 @@ def _batch_norm_gradient(op: Operation, grad_y: Tensor | None, *rest: Tensor | N
 
 
 class _Centred:
-    """The terms that the gradient of a batch norm's gradient is made of, as float32 tensors."""
+    """The terms of the gradient of a batch norm's gradient, as float32 tensors."""
 
     def __init__(self, op: Operation) -> None:
         x, mean, variance = op.inputs[1], op.inputs[3], op.inputs[4]
@@ -163,19 +168,23 @@ class _Centred:
         self.unit = (_float32(x) - self.spread(mean)) * self.inverse
 
     def spread(self, per_channel: Tensor) -> Tensor:
-        """One number per channel, in a shape that broadcasts over images."""
+        """Reshape one number per channel so that it broadcasts over images."""
         return make("Reshape", per_channel, self._column)
 
     def total(self, tensor: Tensor) -> Tensor:
-        """The sum for each channel."""
+        """Return the sum for each channel."""
         return make("Sum", tensor, self._axes)
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean for each channel, in a shape that broadcasts."""
+        """Return the mean for each channel, in a shape that broadcasts."""
         return make("Mean", tensor, self._axes, keep_dims=True)
 
     def project(self, tensor: Tensor) -> Tensor:
-        """Without the parts along 1 and along `unit`: the derivative of normalising, up to `inverse`."""
+        """Remove the components along 1 and along `unit`.
+
+        This is the derivative of the normalization, up to the factor `inverse`.
+        """
+        # With fixed moments, normalization is linear, and its derivative removes nothing.
         if not self.training:
             return tensor
         return tensor - self.mean(tensor) - self.unit * self.mean(tensor * self.unit)
@@ -238,16 +247,23 @@ def fused_batch_norm(
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalisation of images (arXiv:1502.03167).
+    """Return batch-normalized images, with their moments (arXiv:1502.03167).
 
     Args:
         x: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW.
-        scale, offset: [channels].
-        mean, variance: [channels] running moments, used where not training, and averaged into where
-            `exponential_avg_factor` is not 1.
+        scale: [channels].
+        offset: [channels].
+        mean: [channels] running mean. It is used if not training, and is averaged into if `exponential_avg_factor` is
+            not 1.
+        variance: [channels] running variance, used like `mean`.
+        epsilon: Number added to the variance; at least 1.001e-5.
+        data_format: "NHWC" or "NCHW".
+        is_training: Whether to normalize by the moments of the batch instead of the running ones.
+        name: Name of the node.
+        exponential_avg_factor: Weight of the batch in the returned moments.
 
     Returns:
-        The normalised images, and the mean and variance (with Bessel's correction) to go on with.
+        The normalized images, and the new running mean and variance (with Bessel's correction).
 
     Raises:
         InvalidArgumentError: the shapes do not fit, or running moments are needed and not given.
@@ -274,7 +290,7 @@ def fused_batch_norm(
     return made[0], made[1], made[2]
 
 
-# -- moments and what is built of them -------------------------------------------------------------
+# -- moments and their uses ------------------------------------------------------------------------
 
 
 def _kept(keep_dims: bool | None, keepdims: bool | None) -> bool:
@@ -289,12 +305,15 @@ def moments(
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of x over `axes` (ints); float16 is summed in float32. `shift` is not used any more."""
+    """Return the mean and variance of x over `axes` (ints).
+
+    float16 is summed in float32. `shift` is ignored.
+    """
     tensor = convert_to_tensor(x)
     with name_scope(name, "moments", [tensor]):
         y = _float32(tensor) if tensor.dtype.name == "float16" else tensor
         mean = make("Mean", y, axes, keep_dims=True, name="mean")
-        # The mean is where the sum of squares is least, so nothing flows through it.
+        # The mean minimizes the sum of squares, so no gradient flows through it.
         squares = make("SquaredDifference", y, stop_gradient(mean))
         variance = make("Mean", squares, axes, keep_dims=True, name="variance")
         if not _kept(keep_dims, keepdims):
@@ -322,7 +341,10 @@ def sufficient_statistics(
     name: str | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(count, sum, sum of squares, shift) of x over `axes`, each of x - shift: what `normalize_moments` takes."""
+    """Return (count, sum, sum of squares, shift) of x - shift over `axes`.
+
+    They are the inputs of `normalize_moments`.
+    """
     keep = _kept(keep_dims, keepdims)
     tensor = convert_to_tensor(x)
     with name_scope(name, "sufficient_statistics", [tensor, shift]):
@@ -347,7 +369,7 @@ def _count(tensor: Tensor, axes: list[int]) -> Tensor:
 def normalize_moments(
     counts: TensorLike, mean_ss: TensorLike, variance_ss: TensorLike, shift: TensorLike | None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance from `sufficient_statistics`."""
+    """Return the mean and variance from `sufficient_statistics`."""
     with name_scope(name, "normalize", [counts, mean_ss, variance_ss]):
         share = make("Reciprocal", counts, name="divisor")
         moved = convert_to_tensor(mean_ss) * share
@@ -364,7 +386,10 @@ def weighted_moments(
     keep_dims: bool | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of x over `axes`, each element counting as often as its weight (which broadcasts) says."""
+    """Return the mean and variance of x over `axes`, weighted by `frequency_weights`.
+
+    The weights broadcast to x.
+    """
     tensor = convert_to_tensor(x)
     with name_scope(name, "weighted_moments", [tensor, frequency_weights]):
         keep = _kept(keep_dims, keepdims)
@@ -381,7 +406,7 @@ def weighted_moments(
 
 
 def dtype_or_none(value: Any, like: Tensor) -> Any:
-    """The dtype to convert a Python value to; None for what has a dtype already."""
+    """Return the dtype to convert a Python value to; None for a value that has a dtype."""
     return None if hasattr(value, "dtype") else like.dtype
 
 
@@ -394,7 +419,10 @@ def batch_normalization(
     variance_epsilon: TensorLike,
     name: str | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + variance_epsilon) * scale + offset, broadcast; offset and scale may be None."""
+    """Return (x - mean) / sqrt(variance + variance_epsilon) * scale + offset, with broadcasting.
+
+    `offset` and `scale` may be None.
+    """
     with name_scope(name, "batchnorm", [x, mean, variance, scale, offset]):
         tensor = convert_to_tensor(x)
         inverse = make("Rsqrt", convert_to_tensor(variance) + variance_epsilon)
@@ -412,7 +440,10 @@ def l2_normalize(
     name: str | None = None,
     dim: TensorLike | None = None,
 ) -> Tensor:
-    """x / sqrt(max(sum(x * x), epsilon)) along `axis` (all axes without one); `dim` is its older name."""
+    """Return x / sqrt(max(sum(x * x), epsilon)) along `axis`, or over all axes without it.
+
+    `dim` is the older name of `axis`.
+    """
     with name_scope(name, "l2_normalize", [x]) as scope:
         tensor = convert_to_tensor(x)
         along = renamed(axis, dim, ("axis", "dim"))
@@ -426,7 +457,7 @@ def l2_normalize(
         return make("Mul", tensor, make("Rsqrt", make("Maximum", total, epsilon)), name=scope)
 
 
-# -- local response normalisation ------------------------------------------------------------------
+# -- local response normalization ------------------------------------------------------------------
 
 _LRN = [
     "depth_radius: int = 5",
@@ -475,10 +506,9 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """input / (bias + alpha * s) ** beta, where s sums the squares of the channels at most `depth_radius` away.
+    """Return input / (bias + alpha * s) ** beta, where s sums the squares of the channels at most `depth_radius` away.
 
-    Args:
-        input: [batch, rows, columns, channels].
+    `input` is [batch, rows, columns, channels].
     """
     return make("LRN", input, depth_radius=depth_radius, bias=bias, alpha=alpha, beta=beta, name=name)
 

@@ -1,4 +1,4 @@
-"""Max and average pooling over images, with their gradients as ops of their own."""
+"""Max and average pooling of images, with their gradients as ops of their own."""
 
 from __future__ import annotations
 
@@ -94,12 +94,16 @@ def max_pool(
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
-    """The maximum of each window.
+    """Return the maximum of each window.
 
     Args:
-        value: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW; also `input`.
-        ksize, strides: Size of a window, and how far apart windows are: one value, (rows, columns), or one per axis.
-        padding: "SAME", "VALID", or [[before, after]] per axis; padding takes no part in the maximum.
+        value: [batch, rows, columns, channels], or [batch, channels, rows, columns] for NCHW.
+        ksize: Size of a window: one value, (rows, columns), or one per axis.
+        strides: Distance between windows, in the forms of `ksize`.
+        padding: "SAME", "VALID", or [[before, after]] per axis. Padding is ignored by the maximum.
+        data_format: "NHWC" (the default) or "NCHW".
+        name: Name of the node.
+        input: The newer name of `value`.
 
     Raises:
         InvalidArgumentError: a rank, size, stride or padding does not fit, or the image is too small.
@@ -111,7 +115,7 @@ def max_pool(
 def max_pool2d(
     input: TensorLike, ksize: Ints, strides: Ints, padding: Padding, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """`max_pool` under its newer name."""
+    """Return `max_pool` of `input`. The newer name."""
     return max_pool(input, ksize, strides, padding, data_format, name)
 
 
@@ -124,7 +128,7 @@ def avg_pool(
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
-    """The mean of each window, padding not counted. Arguments and errors as `max_pool`."""
+    """Return the mean of each window, not counting padding. Arguments and errors as for `max_pool`."""
     source = renamed(input, value, ("input", "value"))
     return make("AvgPool", source, name=name or "AvgPool", **_attrs(ksize, strides, padding, data_format))
 
@@ -138,7 +142,7 @@ def avg_pool2d(
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
-    """`avg_pool` under its newer name."""
+    """Return `avg_pool` of `value`. The newer name."""
     return avg_pool(value, ksize, strides, padding, data_format, name, input)
 
 

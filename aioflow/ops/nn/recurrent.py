@@ -1,4 +1,4 @@
-"""A whole LSTM layer in one op, over all steps (Hochreiter and Schmidhuber, 1997; peepholes: Gers et al., 2002)."""
+"""A whole LSTM layer over all steps as one op (Hochreiter and Schmidhuber, 1997; peepholes: Gers et al., 2002)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DTYPES: Final = "T: {float16, float32}"
 
 
 def _check(ctx: ShapeContext) -> tuple[Dims, Dims]:
-    """The shapes of the input and of the biases, which say all of the outputs'."""
+    """Return the shapes of the input and of the biases, which determine the shapes of all outputs."""
     ctx.require_rank("seq_len_max", 0)
     x, bias = ctx.require_rank("x", 3), ctx.require_rank("b", 1)
     merge_dims(ctx.require_rank("cs_prev", 2), ctx.require_rank("h_prev", 2))
@@ -85,7 +85,8 @@ def _block_lstm_v2_grad(op: Operation, *grads: Tensor | None) -> list[Tensor | N
 
 
 def _layer_grad(kind: str, op: Operation, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """What flows into the gates themselves does not count, as in TensorFlow."""
+    """Create the gradient op of the layer."""
+    # As in TensorFlow, only the gradients of the cell states (1) and of the outputs (6) count, not those of the gates.
     of_cells, of_outputs = (_or_zeros(grads[n], op.outputs[n]) for n in (1, 6))
     peephole = op.get_attr("use_peephole")
     return [None, *make_list(kind, *op.inputs, *op.outputs, of_cells, of_outputs, use_peephole=peephole)]

@@ -1,7 +1,7 @@
-"""Convolutions and pools over volumes, each with its gradients as ops of their own.
+"""Convolutions and pooling of volumes, with their gradients as ops of their own.
 
-An op's attribute lists hold five values, one per axis, in the order of `data_format`; the builders take one, three or
-five.
+The attribute lists of the ops hold five values, one per axis, in the order of `data_format`. The builders accept one,
+three or five.
 """
 
 from __future__ import annotations
@@ -126,16 +126,21 @@ def conv3d(
     name: str | None = None,
     filters: TensorLike | None = None,
 ) -> Tensor:
-    """The convolution (cross-correlation) of volumes with a bank of filters.
+    """Return the convolution (cross-correlation) of volumes with a bank of filters.
 
     Args:
         input: [batch, depth, rows, columns, channels], or [batch, channels, depth, rows, columns] for NCDHW.
-        filter: [depth, rows, columns, channels / groups, outputs]; `filters` is its newer name.
-        strides, dilations: One value, (depth, rows, columns), or one per axis of `input`.
+        filter: [depth, rows, columns, channels / groups, outputs].
+        strides: One value, (depth, rows, columns), or one per axis of `input`.
         padding: "SAME" or "VALID".
+        data_format: "NDHWC" or "NCDHW".
+        dilations: Distance between filter elements, in the forms of `strides`.
+        name: Name of the node.
+        filters: The newer name of `filter`.
 
     Raises:
-        InvalidArgumentError: a rank, channel count, stride, dilation or padding does not fit, or the volume is small.
+        InvalidArgumentError: a rank, channel count, stride, dilation or padding does not fit, or the volume is too
+            small.
     """
     kernel = renamed(filters, filter, ("filters", "filter"))
     return make("Conv3D", input, kernel, name=name, **_attrs(strides, padding, data_format, dilations))
@@ -151,7 +156,7 @@ def conv3d_backprop_filter_v2(
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of `conv3d` with respect to its filter, of shape `filter_sizes`. Raises as `conv3d`."""
+    """Return the gradient of `conv3d` with respect to its filter, of shape `filter_sizes`. Raises as `conv3d`."""
     how = _attrs(strides, padding, data_format, dilations)
     return make("Conv3DBackpropFilterV2", input, filter_sizes, out_backprop, name=name, **how)
 
@@ -168,14 +173,22 @@ def conv3d_transpose(
     filters: TensorLike | None = None,
     dilations: Ints | None = None,
 ) -> Tensor:
-    """The transpose of `conv3d`: from its results back to volumes of `output_shape`.
+    """Return the transpose of `conv3d`: volumes of shape `output_shape` from the results of a convolution.
 
     Args:
-        value: [batch, depth, rows, columns, in_channels]; `input` is its newer name.
-        filter: [depth, rows, columns, out_channels, in_channels]; `filters` is its newer name.
+        value: [batch, depth, rows, columns, in_channels].
+        filter: [depth, rows, columns, out_channels, in_channels].
+        output_shape: Shape of the result.
+        strides: As for `conv3d`.
+        padding: As for `conv3d`.
+        data_format: As for `conv3d`.
+        name: Name of the node.
+        input: The newer name of `value`.
+        filters: The newer name of `filter`.
+        dilations: As for `conv3d`.
 
     Raises:
-        InvalidArgumentError: as `conv3d`, or `value` is not what `output_shape` convolves to.
+        InvalidArgumentError: as for `conv3d`, or a convolution of `output_shape` does not have the shape of `value`.
     """
     source = renamed(input, value, ("input", "value"))
     kernel = renamed(filters, filter, ("filters", "filter"))
@@ -198,12 +211,15 @@ def _attrs(strides: Ints | None, padding: str | None, data_format: str, dilation
 def max_pool3d(
     input: TensorLike, ksize: Ints, strides: Ints, padding: str, data_format: str = "NDHWC", name: str | None = None
 ) -> Tensor:
-    """The maximum of each window.
+    """Return the maximum of each window.
 
     Args:
         input: [batch, depth, rows, columns, channels], or [batch, channels, depth, rows, columns] for NCDHW.
-        ksize, strides: Size of a window, and how far apart windows are: one value, (depth, rows, columns), or five.
-        padding: "SAME" or "VALID"; padding takes no part in the maximum.
+        ksize: Size of a window: one value, (depth, rows, columns), or five.
+        strides: Distance between windows, in the forms of `ksize`.
+        padding: "SAME" or "VALID". Padding is ignored by the maximum.
+        data_format: "NDHWC" or "NCDHW".
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: a rank, size, stride or padding does not fit, or the volume is too small.
@@ -214,7 +230,7 @@ def max_pool3d(
 def avg_pool3d(
     input: TensorLike, ksize: Ints, strides: Ints, padding: str, data_format: str = "NDHWC", name: str | None = None
 ) -> Tensor:
-    """The mean of each window, padding not counted. Arguments and errors as `max_pool3d`."""
+    """Return the mean of each window, not counting padding. Arguments and errors as for `max_pool3d`."""
     return make("AvgPool3D", input, name=name, **_pool_attrs(ksize, strides, padding, data_format))
 
 

@@ -1,6 +1,6 @@
-"""What convolutions and pools over images and over volumes have in common: shapes, costs, gradients and arguments.
+"""Shapes, costs, gradients and arguments shared by convolutions and pooling of images and of volumes.
 
-An op's attribute lists hold one value per axis, in the order of `data_format`.
+The attribute lists of the ops hold one value per axis, in the order of `data_format`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _HOW: Final = ("strides", "padding", "explicit_paddings", "data_format", "dilati
 
 
 def conv_shape(ctx: ShapeContext) -> Dims:
-    """Shape function of a convolution."""
+    """Infer the shape of a convolution."""
     return conv_dims(Window.of(ctx.attrs), ctx.dims("input"), ctx.dims("filter"))
 
 
 def given_shape(name: str, flowing: str) -> Callable[[ShapeContext], Dims]:
-    """Shape function of a gradient: the shape is what the input `name` holds.
+    """Return the shape function of a gradient whose shape is the value of an input.
 
     Args:
-        flowing: The input with the gradient that flows back. It has as many images as the result, unless that is of a
-            filter.
+        name: The input that holds the shape.
+        flowing: The input with the incoming gradient. It has the batch size of the result, unless that is a filter.
     """
 
     def shape(ctx: ShapeContext) -> Dims:
@@ -82,7 +82,7 @@ def given_shape(name: str, flowing: str) -> Callable[[ShapeContext], Dims]:
 
 
 def pool_shape(name: str) -> Callable[[ShapeContext], Dims]:
-    """Shape function of a pool over the input of that name."""
+    """Return the shape function of pooling over the named input."""
 
     def shape(ctx: ShapeContext) -> Dims:
         return pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], ctx.dims(name))
@@ -91,7 +91,7 @@ def pool_shape(name: str) -> Callable[[ShapeContext], Dims]:
 
 
 def max_pool_grad_shape(ctx: ShapeContext) -> Dims:
-    """Shape function of a maximum's gradient."""
+    """Infer the shape of the gradient of max pooling."""
     window = Window.of(ctx.attrs)
     pooled = pool_dims(window, ctx.attrs["ksize"], ctx.dims("orig_input"))
     merge_dims(merge_dims(pooled, ctx.dims("orig_output")), ctx.dims("grad"))
@@ -100,7 +100,7 @@ def max_pool_grad_shape(ctx: ShapeContext) -> Dims:
 
 
 def max_pool_grad_grad_shape(ctx: ShapeContext) -> Dims:
-    """Shape function of the gradient of a maximum's gradient."""
+    """Infer the shape of the gradient of the gradient of max pooling."""
     image = merge_dims(ctx.dims("orig_input"), ctx.dims("grad"))
     return merge_dims(pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], image), ctx.dims("orig_output"))
 
@@ -109,11 +109,13 @@ def max_pool_grad_grad_shape(ctx: ShapeContext) -> Dims:
 
 
 def convolution(image: int, kernel: int) -> Cost:
-    """Multiply-adds of a convolution: each position and output channel costs the filter's elements per channel.
+    """Return the cost of a convolution in multiply-adds.
+
+    Each position and output channel costs the filter's elements per channel.
 
     Args:
-        image: Which operand has a value for each output position, counted through the inputs and then the outputs.
-        kernel: Which one is the filter.
+        image: Index of the operand with a value for each output position, counted through the inputs, then the outputs.
+        kernel: Index of the filter, counted in the same way.
     """
 
     def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
@@ -124,7 +126,7 @@ def convolution(image: int, kernel: int) -> Cost:
 
 
 def depthwise(image: int, kernel: int) -> Cost:
-    """As `convolution`, where each output channel reads one input channel."""
+    """Return the cost of a convolution whose output channels read one input channel each. See `convolution`."""
 
     def work(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
         operands = [*inputs, *outputs]
@@ -134,7 +136,7 @@ def depthwise(image: int, kernel: int) -> Cost:
 
 
 def _read(attrs: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
-    """Bytes read: a window for every element of the smaller side."""
+    """Return the bytes read: a window for every element of the smaller side."""
     window = math.prod(attrs.get("ksize", (1,)))
     return float(min([o.size for o in [*inputs[:1], *outputs] if o.size] or [0]) * window)
 
@@ -150,8 +152,9 @@ def _how(op: Operation, *without: str) -> dict[str, Any]:
 
 
 def differentiate_convolution(forward: str, by_input: str, by_filter: str) -> None:
-    """Register the gradients of a convolution, which is linear in each of image, filter and result: its three ops are
-    one another's gradients.
+    """Register the gradients of a convolution and of its two gradient ops.
+
+    A convolution is linear in each of image, filter and result, so the three ops are one another's gradients.
     """
 
     @gradient(forward)
@@ -177,7 +180,7 @@ def differentiate_convolution(forward: str, by_input: str, by_filter: str) -> No
 
 
 def differentiate_maximum(forward: str, back: str, again: str) -> None:
-    """Register the gradients of a max pool, of its gradient `back`, and of the gradient `again` of that."""
+    """Register the gradients of max pooling, of its gradient `back`, and of the gradient `again` of `back`."""
 
     @gradient(forward)
     def of_result(op: Operation, grad: Tensor) -> Tensor:
@@ -186,6 +189,7 @@ def differentiate_maximum(forward: str, back: str, again: str) -> None:
     @gradient(back)
     def of_back(op: Operation, grad: Tensor) -> list[Tensor]:
         image, pooled, _ = op.inputs
+        # MaxPoolGradGrad has no explicit paddings.
         how = _how(op, "explicit_paddings")
         return [zeros_like(image), zeros_like(pooled), make(again, image, pooled, grad, **how)]
 
@@ -196,7 +200,7 @@ def differentiate_maximum(forward: str, back: str, again: str) -> None:
 
 
 def differentiate_average(forward: str, back: str) -> None:
-    """Register the gradients of an average pool and of its gradient `back`."""
+    """Register the gradients of average pooling and of its gradient `back`."""
 
     @gradient(forward)
     def of_result(op: Operation, grad: Tensor) -> Tensor:
@@ -211,7 +215,9 @@ def differentiate_average(forward: str, back: str) -> None:
 
 
 def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> list[int]:
-    """A list of one value per axis from one value, one for each of the spatial `axes`, or all of them.
+    """Return a list of one value per axis.
+
+    `values` is one value, one for each of the spatial `axes`, or one for all axes.
 
     Raises:
         InvalidArgumentError: the number of values is wrong.
@@ -227,7 +233,7 @@ def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> lis
 
 
 def padding_attrs(padding: Padding | None) -> dict[str, Any]:
-    """The attributes for "SAME", "VALID", or [[before, after]] per axis."""
+    """Return the attributes for "SAME", "VALID", or [[before, after]] per axis."""
     if isinstance(padding, str):
         return {"padding": padding.upper()}
     if not isinstance(padding, list | tuple):

@@ -1,4 +1,4 @@
-"""Tensors as numbers in a message, of the field that their type has; half precision has none, and goes as bytes."""
+"""Tensors as numbers in a message, in the field of their dtype. Half precision, without a field, is sent as bytes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FIELDS: Final[Mapping[DType, str]] = {
     dtypes.float64: "fp64_contents",
     dtypes.string: "bytes_contents",
 }
-_WIDE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}  # fields of narrower types
+_WIDE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}  # fields that also hold narrower types
 
 
 def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
-    """The array that the contents of an input are.
+    """Return the array in the contents of an input.
 
     Raises:
-        MalformedRequestError: they are in another field, too many or too few, or do not fit the type.
+        MalformedRequestError: the elements are in another field, too many or too few, or do not fit the dtype.
     """
     wanted = FIELDS.get(dtype)
     if wanted is None:
@@ -71,5 +71,5 @@ def from_contents(contents: Message, dtype: DType, shape: tuple[int, ...], name:
 
 
 def to_contents(array: Any, dtype: DType, contents: Message) -> None:
-    """Put an array into the field of its type, which is one of `FIELDS`."""
+    """Write an array into the field of its dtype, which must be in `FIELDS`."""
     getattr(contents, FIELDS[dtype]).extend(array.reshape(-1).tolist())

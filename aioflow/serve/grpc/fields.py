@@ -1,7 +1,7 @@
-"""The fields of an encoded message, without what is inside them: large ones are found where they lie, and not copied.
+"""The top-level fields of an encoded message. Large fields are located in place, without a copy.
 
-A protocol buffer is a row of fields: each has its number and its wire type in one whole number of seven bits a byte,
-and then what it holds. The order of fields means nothing, but for those of one number among themselves.
+A protocol buffer is a sequence of fields. Each begins with its number and wire type as one varint (seven bits a byte),
+followed by its value. Only fields with the same number have an order among themselves.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from aioflow.serve.protocol import MalformedRequestError
 
 __all__ = ["BYTES", "Field", "field_head", "fields_of"]
 
-BYTES: Final = 2  # the wire type of what has its length before it: bytes, text, messages
+BYTES: Final = 2  # wire type of length-prefixed values: bytes, text, messages
 _VARINT: Final = 0
-_FIXED: Final = {1: 8, 5: 4}  # bytes of the wire types that have a size
-_MOST: Final = 10  # bytes of a whole number of 64 bits
+_FIXED: Final = {1: 8, 5: 4}  # size in bytes of the wire types with a fixed size
+_MOST: Final = 10  # bytes of a 64-bit varint
 
 
 class Field(NamedTuple):
-    """A field: its number and wire type, and where it begins, where what it holds begins, and where that ends."""
+    """A field: number, wire type, and the offsets of its begin, of its value, and of its end."""
 
     number: int
     kind: int
@@ -30,7 +30,7 @@ class Field(NamedTuple):
 
 
 def fields_of(data: Any) -> Iterator[Field]:
-    """The fields of a message, one after the other. Raises MalformedRequestError: the bytes are no message."""
+    """Yield the fields of a message in order. Raise MalformedRequestError if the bytes are not a message."""
     at, total = 0, len(data)
     while at < total:
         begin = at
@@ -44,7 +44,8 @@ def fields_of(data: Any) -> Iterator[Field]:
         elif kind in _FIXED:
             end = at + _FIXED[kind]
         else:
-            raise _wrong(begin)  # a group, which no message has here, or nothing that there is
+            # A group, which no message here has, or an unknown wire type.
+            raise _wrong(begin)
         if end > total or not number:
             raise _wrong(begin)
         yield Field(number, kind, begin, at, end)
@@ -52,7 +53,7 @@ def fields_of(data: Any) -> Iterator[Field]:
 
 
 def _whole(data: Any, at: int, total: int) -> tuple[int, int]:
-    """A whole number, and where it ends."""
+    """Return the varint at an offset, and the offset of its end."""
     value = 0
     for index in range(_MOST):
         if at + index >= total:
@@ -69,7 +70,7 @@ def _wrong(at: int) -> MalformedRequestError:
 
 
 def field_head(number: int, size: int) -> bytes:
-    """What stands before `size` bytes that are a field of that number."""
+    """Return the bytes that precede a value of `size` bytes in a field of this number."""
     return _encoded(number << 3 | BYTES) + _encoded(size)
 
 

@@ -1,8 +1,10 @@
-"""The messages and services of the Open Inference Protocol's gRPC form, with Triton's repository and statistics, and
-those of gRPC's own by which a client asks for health and for what is served.
+"""The messages and services of the gRPC APIs that the server implements.
 
-They are declared by a table, in a pool of their own, so that a client which has them compiled may be in the same
-process. protobuf is imported with the first of them.
+These are the Open Inference Protocol with Triton's repository and statistics extensions, and gRPC's own health checking
+and reflection.
+
+A table declares them in a separate descriptor pool, so that a client with compiled copies can run in the same process.
+protobuf is imported on first use.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from aioflow.work.forking import not_forked
 
 __all__ = ["HEALTH_PACKAGE", "MESSAGES", "PACKAGE", "REFLECTION_PACKAGES", "Message", "message", "parsed", "pool"]
 
-Message: TypeAlias = Any  # protobuf makes its classes at run time
+Message: TypeAlias = Any  # protobuf creates its classes at run time
 
 PACKAGE: Final = "inference"
-_MAKING: Final = threading.RLock()  # classes of two pools do not fit one another, so there is only one
+_MAKING: Final = threading.RLock()  # one pool only: classes of two pools are incompatible
 MESSAGES: Final = """
 ServerLiveRequest:
 ServerLiveResponse: 1 live bool
@@ -95,7 +97,7 @@ enum HealthCheckResponse.ServingStatus: 0 UNKNOWN; 1 SERVING; 2 NOT_SERVING; 3 S
 service Health: Check HealthCheckRequest HealthCheckResponse; Watch HealthCheckRequest HealthCheckResponse*
 """
 
-REFLECTION_PACKAGES: Final = ("grpc.reflection.v1", "grpc.reflection.v1alpha")  # alike, and clients ask for either
+REFLECTION_PACKAGES: Final = ("grpc.reflection.v1", "grpc.reflection.v1alpha")  # identical; clients use either
 _REFLECTION: Final = """
 ServerReflectionRequest: 1 host string; message_request { 3 file_by_filename string; 4 file_containing_symbol string;
     5 file_containing_extension ExtensionRequest; 6 all_extension_numbers_of_type string; 7 list_services string }
@@ -114,7 +116,7 @@ service ServerReflection: ServerReflectionInfo ServerReflectionRequest* ServerRe
 
 
 def pool() -> Any:
-    """Return the pool that has all of them."""
+    """Return the descriptor pool with all messages."""
     with not_forked(), _MAKING:
         return _made()
 
@@ -135,11 +137,10 @@ def _made() -> Any:
 
 @functools.cache
 def message(name: str, package: str = PACKAGE) -> Message:
-    """Return the class of a message: "ModelInferRequest", or "ModelInferRequest.InferInputTensor" for one inside
-    another.
+    """Return the class of a message, such as "ModelInferRequest" or "ModelInferRequest.InferInputTensor".
 
     Raises:
-        KeyError: the table of the package does not have it.
+        KeyError: the table of the package does not have the message.
     """
     from google.protobuf import message_factory
 
@@ -147,7 +148,7 @@ def message(name: str, package: str = PACKAGE) -> Message:
 
 
 def parsed(name: str, data: bytes, package: str = PACKAGE) -> Message:
-    """Return the message of that name which `data` encodes. Raises MalformedRequestError: it encodes none."""
+    """Decode `data` as the message `name`. Raise MalformedRequestError if it is not one."""
     from google.protobuf.message import DecodeError
 
     try:

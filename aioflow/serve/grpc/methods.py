@@ -1,4 +1,4 @@
-"""The methods of the services over gRPC, answered from the models of a repository."""
+"""The methods of the gRPC services, answered from the models of a repository."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from aioflow.work.threads import in_thread
 __all__ = ["OPEN", "Exchange", "Method", "Methods"]
 
 _SERVICE: Final = "inference.GRPCInferenceService"
-_HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, which Kubernetes and load balancers ask
-OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})  # probes have no secrets
+_HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, used by Kubernetes and load balancers
+OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})  # probes have no token
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
-_STREAMS: Final = 100  # of a kind: those who watch need no token, and load balancers are few
-_LARGE: Final = 1 << 18  # bytes of messages or arrays that are not worked on between two turns of the loop
+_STREAMS: Final = 100  # per kind of stream: clients need no token, and there are few load balancers
+_LARGE: Final = 1 << 18  # bytes of work on the event loop; larger messages and arrays are processed in a thread
 
 
 T = TypeVar("T")
 
 
 class Exchange(Protocol):
-    """One call, as its method sees it."""
+    """The view of one call that its method gets."""
 
     async def read(self) -> bytes:
-        """The message that was sent, or the next."""
+        """Return the next message of the client."""
 
     async def write(self, data: bytes) -> None:
-        """Send an answer; returns when the client takes it."""
+        """Send an answer. Return when the client accepts it."""
 
     def remaining(self) -> float | None:
-        """Seconds until the call's deadline; None where there is none."""
+        """Return the seconds until the call's deadline, or None if it has no deadline."""
 
 
 Method = Callable[[Exchange], Coroutine[Any, Any, None]]
@@ -54,7 +54,7 @@ class Methods:
     """The methods of all services.
 
     Attributes:
-        services: By the name of the service, and then by their own.
+        services: Methods by the name of their service, then by their own name.
     """
 
     def __init__(self, repository: Repository, limits: Limits, admission: Admission) -> None:
@@ -85,14 +85,14 @@ class Methods:
             self.services[f"{package}.ServerReflection"] = {"ServerReflectionInfo": self._reflection(package)}
 
     def end(self) -> None:
-        """End the calls that would last: the service is about to end."""
+        """End the streaming calls, because the service is about to end."""
         self._watchers.end()
         self._reflections.end()
 
     def _small(
         self, name: str, answer: Callable[[Any], Awaitable[Mapping[str, Any]]], package: str = PACKAGE
     ) -> Method:
-        """Return a method of two small messages, from what gives the fields of one for the other."""
+        """Return a method from small message to small message; `answer` returns the fields of the response."""
 
         async def method(exchange: Exchange) -> None:
             with self._admission.holding() as held:
@@ -103,7 +103,7 @@ class Methods:
         return method
 
     async def _asked(self, exchange: Exchange, held: Held, name: str, package: str) -> Message:
-        """Read a small message of that name."""
+        """Read the small message `name`."""
         data = await exchange.read()
         held.take(len(data))
         check_rest(len(data), self._limits)
@@ -112,7 +112,11 @@ class Methods:
     # -- inference ----------------------------------------------------------------------------------------------------
 
     async def infer(self, exchange: Exchange) -> None:
-        """One call of a model. Neither a client who is slow to send nor one who is slow to read holds a version."""
+        """Answer an inference request.
+
+        The version is in use only while the model computes: a client that sends or reads slowly does not block its
+        unloading.
+        """
         with self._admission.holding() as held:
             data = await exchange.read()
             held.take(len(data))
@@ -143,13 +147,13 @@ class Methods:
         return {"status": status}
 
     def _status(self, service: str) -> int:
-        """Return the status of the service as a whole, which has the name "", too."""
+        """Return the status of `service`. The whole service also has the name ""."""
         if service not in ("", _SERVICE):
             return _SERVICE_UNKNOWN
         return _SERVING if self._repository.is_ready else _NOT_SERVING
 
     async def _watch(self, exchange: Exchange) -> None:
-        """Say the status now and whenever it changes, for as long as the client listens."""
+        """Send the status now and after each change, until the client or the service ends the call."""
 
         async def say(status: int) -> None:
             await exchange.write(message("HealthCheckResponse", HEALTH_PACKAGE)(status=status).SerializeToString())
@@ -167,6 +171,7 @@ class Methods:
                     else:
                         await say(status)
                         said = status
+            # The service is ending: report that before the stream ends.
             if said == _SERVING:
                 await say(_NOT_SERVING)
 
@@ -207,10 +212,11 @@ class Methods:
     # -- reflection ---------------------------------------------------------------------------------------------------
 
     def _reflection(self, package: str) -> Method:
-        """Return the method that answers one request after the other about the services."""
+        """Return the method that answers a stream of requests about the services."""
 
         async def method(exchange: Exchange) -> None:
-            with self._reflections.one(), suppress(CancelledError):  # there is no more to answer, or the service ends
+            # Suppressed: the client sends no more requests, or the service ends.
+            with self._reflections.one(), suppress(CancelledError):
                 while True:
                     await reflect(exchange)
 
@@ -227,7 +233,7 @@ class Methods:
 
 
 async def _beside(size: int, work: Callable[..., T], *args: Any) -> T:
-    """What the work gives; in a thread, if it is about so many bytes that the loop would feel them."""
+    """Call `work`, in a thread if `size` is so large that it would delay the event loop."""
     if size > _LARGE:
         return await in_thread(work, *args, effects=False)
     return work(*args)

@@ -1,6 +1,7 @@
-"""Server reflection: the services and the files that declare them, for clients without the messages, such as grpcurl.
+"""Server reflection: the services and their file descriptors, for clients without the messages, such as grpcurl.
 
-The package grpcio-reflection knows v1alpha alone, and has its messages in the pool that a client in this process has.
+The package grpcio-reflection supports v1alpha only, and puts its messages into the default pool, which a client in this
+process also uses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["reflected"]
 
 
 def reflected(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
-    """Return the fields of the answer to a ServerReflectionRequest; what cannot be answered is no error of the call."""
+    """Return the fields of the response to a ServerReflectionRequest. Errors are part of the response."""
     try:
         answer = _answer(request, services)
     except OpError as error:
@@ -35,7 +36,8 @@ def _answer(request: Message, services: Iterable[str]) -> Mapping[str, Any]:
         file = pool().FindFileByName(asked) if kind == "file_by_filename" else _containing(asked)
     except KeyError as error:
         raise NotFoundError("there is no such file or symbol", actual=asked[:80]) from error
-    return {"file_descriptor_response": {"file_descriptor_proto": [file.serialized_pb]}}  # none needs another
+    # One file suffices: the files import no others.
+    return {"file_descriptor_response": {"file_descriptor_proto": [file.serialized_pb]}}
 
 
 def _containing(symbol: str) -> Any:
@@ -43,4 +45,5 @@ def _containing(symbol: str) -> Any:
     try:
         return pool().FindFileContainingSymbol(symbol)
     except KeyError:
-        return pool().FindMethodByName(symbol).containing_service.file  # methods are not among the pool's symbols
+        # The pool does not find methods as symbols.
+        return pool().FindMethodByName(symbol).containing_service.file

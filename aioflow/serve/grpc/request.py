@@ -1,6 +1,7 @@
-"""The gRPC form of a request for inference: bytes become what every transport asks for.
+"""Decoding of gRPC inference requests to the form that all transports share.
 
-Tensors as bytes are views of the message. The rest of it is small, or refused, before protobuf takes memory for it.
+Tensors sent as bytes become views of the message. The remainder must be small; this is checked before protobuf
+allocates memory for it.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ __all__ = ["Asked", "check_rest", "decode_asked", "parameters_of", "read_asked"]
 
 _INPUTS, _OUTPUTS, _RAW = 5, 6, 7  # fields of ModelInferRequest
 _COUNTED: Final = {_INPUTS: "inputs", _OUTPUTS: "outputs", _RAW: "raw_input_contents"}
-_OTHERS: Final = 1024  # fields of other numbers: the name, the parameters, and what a later protocol may have
+_OTHERS: Final = 1024  # limit for all other fields: the name, the parameters, and fields of later protocols
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request of which is known who is asked.
+    """A request of which only the target model is known.
 
     Attributes:
-        data: All of it.
-        head: The message without tensors that are bytes.
-        raw: Where those are in `data`: begin and end of each.
+        data: The whole message.
+        head: The message without the tensors sent as bytes.
+        raw: The begin and end offsets of those tensors in `data`.
     """
 
     data: bytes
@@ -47,21 +48,21 @@ class Asked:
 
     @property
     def model_name(self) -> str:
-        """The model that is asked."""
+        """The name of the requested model."""
         return str(self.head.model_name)
 
     @property
     def model_version(self) -> str | None:
-        """Its version; None for the newest."""
+        """The requested version; None for the newest."""
         return str(self.head.model_version) or None
 
 
 def read_asked(data: bytes, limits: Limits) -> Asked:
-    """The request that a message is, without its arrays.
+    """Parse a message as a request, without its arrays.
 
     Raises:
-        MalformedRequestError: it is no such message.
-        TooLargeError: it has more than the limits allow.
+        MalformedRequestError: the message cannot be parsed.
+        TooLargeError: the message exceeds the limits.
     """
     pieces: list[memoryview] = []
     raw: list[tuple[int, int]] = []
@@ -70,7 +71,8 @@ def read_asked(data: bytes, limits: Limits) -> Asked:
     for field in fields_of(data):
         if field.number not in counts:
             others += 1
-            if others > _OTHERS:  # each is a turn of this loop, and two bytes may be one
+            # Each field costs a turn of this loop, and may be as short as two bytes.
+            if others > _OTHERS:
                 raise TooLargeError("the request has too many fields", expected=f"at most {_OTHERS} beside its tensors")
             continue
         counts[field.number] += 1
@@ -87,7 +89,7 @@ def read_asked(data: bytes, limits: Limits) -> Asked:
 
 
 def check_rest(size: int, limits: Limits) -> None:
-    """Raise TooLargeError where what is not raw has more bytes than the limits allow: to parse them takes long."""
+    """Raise TooLargeError if the message without raw contents exceeds the limits: parsing it takes long."""
     if size > limits.json_bytes:
         raise TooLargeError(
             "the request is too large without its raw_input_contents; tensors may be sent as these",
@@ -97,11 +99,11 @@ def check_rest(size: int, limits: Limits) -> None:
 
 
 def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
-    """The request itself; whether its outputs go as bytes is `binary`, as its inputs have come.
+    """Decode the request. Its outputs are sent as bytes (`binary`) if its inputs were.
 
     Raises:
-        MalformedRequestError: it is not what the protocol says.
-        TooLargeError: it asks for more than the limits allow.
+        MalformedRequestError: the request violates the protocol.
+        TooLargeError: the request exceeds the limits.
     """
     parameters = parameters_of(asked.head.parameters)
     timeout, priority = scheduling(parameters)
@@ -139,7 +141,7 @@ def _inputs(asked: Asked, limits: Limits) -> dict[str, Any]:
 
 
 def parameters_of(given: Mapping[str, Message]) -> dict[str, Any]:
-    """Parameters as Python has them. Raises MalformedRequestError: one has no value."""
+    """Convert parameters to Python values. Raise MalformedRequestError if one has no value."""
     found = {}
     for key, value in given.items():
         chosen = value.WhichOneof("parameter_choice")

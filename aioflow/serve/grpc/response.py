@@ -1,4 +1,4 @@
-"""The gRPC form of an answer: arrays become the bytes of a message."""
+"""Encoding of gRPC inference responses: arrays to the bytes of a message."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _RAW: Final = 6  # raw_output_contents of ModelInferResponse
 
 
 def encode_answer(response: InferResponse, binary: bool) -> bytes:
-    """An answer as a message. The outputs are copied once, into it.
+    """Encode a response as a message. The outputs are copied only once.
 
     Args:
-        binary: Whether they go as bytes; they do, all of them, also where one has a type that goes in no other way.
+        response: The response.
+        binary: Whether to send the outputs as bytes. All outputs are sent as bytes in any case if one has a dtype
+            without a contents field.
 
     Raises:
-        UnimplementedError: the protocol has no name for the type of an output.
+        UnimplementedError: the protocol has no name for the dtype of an output.
     """
     found = {name: (array, as_dtype(array.dtype)) for name, array in response.outputs.items()}
     as_bytes = binary or any(dtype not in FIELDS for _, dtype in found.values())

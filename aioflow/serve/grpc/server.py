@@ -1,7 +1,7 @@
-"""The server for gRPC: grpcio's own, in the event loop of whoever runs it.
+"""The gRPC server: grpcio's own, in the caller's event loop.
 
-All methods are taken as streams of bytes, which on the wire are what calls of one message are: so a message is read
-only when whoever sends it may ask, and only so long as the limits say, and an answer counts until it has been taken.
+All methods are registered as streams of bytes; on the wire a unary call looks the same. So the server reads a message
+only after the call is authenticated, and within the limits, and an answer counts as held memory until it is sent.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ __all__ = ["GrpcServer"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
-_SAID: Final = 1000  # characters: all headers of an answer together are 8 KiB at most
-_IDENTITY: Final = 1  # the set of compressions that has only none
+_SAID: Final = 1000  # characters: all headers of an answer together are limited to 8 KiB
+_IDENTITY: Final = 1  # the compression bit set with identity only
 
 
 class GrpcServer:
-    """A service over gRPC that listens while its block runs.
+    """A gRPC service that listens inside an `async with` block.
 
         async with aioflow.serve.GrpcServer(repository, ServerOptions(grpc_port=8001)) as server:
             print(server.address)
 
-    Leaving the block refuses new calls, answers those that have begun, and ends those that only listen.
+    Leaving the block refuses new calls, answers pending ones, and ends streaming calls.
 
     Args:
-        repository: The models; it is open for longer.
-        where: Where it listens, and for whom.
-        limits: What one request may ask for.
-        admission: What is held by all requests, of this transport and of others.
+        repository: The models; the caller opens and closes it.
+        where: Address, token and TLS settings.
+        limits: Limits for a single request.
+        admission: The limit on the memory of all requests, shared with other transports.
     """
 
     def __init__(
@@ -70,8 +70,11 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", self._limits.body_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", 16 << 10),
-                ("grpc.so_reuseport", 0),  # a port that somebody has is not shared with him
-                ("grpc.compression_enabled_algorithms_bitset", _IDENTITY),  # the limit is for what is sent
+                ("grpc.so_reuseport", 0),  # do not share a port with another process
+                (
+                    "grpc.compression_enabled_algorithms_bitset",
+                    _IDENTITY,
+                ),  # the receive limit would apply to the compressed size
             )
         )
         for service, table in self._methods.services.items():
@@ -121,7 +124,7 @@ class GrpcServer:
         return grpc.ssl_server_credentials([(key, chain)])
 
     def _handler(self, name: str, method: Method) -> Callable[[Any, Any], Awaitable[None]]:
-        """What grpcio calls for a method: errors become its statuses in one place."""
+        """Return the handler of a method for grpcio. It converts errors to gRPC statuses."""
 
         async def handle(_: Any, context: Any) -> None:
             try:
@@ -137,9 +140,9 @@ class GrpcServer:
 
 
 async def _stop(server: Any, seconds: float | None) -> None:
-    """Stop a server of grpcio's within `seconds`, or at once if this is cancelled.
+    """Stop a grpcio server within `seconds`, or at once if this is cancelled.
 
-    Its coroutines run in tasks of their own: one that is cancelled leaves the server half stopped.
+    `stop` runs in a separate task: cancelling it would leave the server half stopped.
     """
     async with asyncio.TaskGroup() as group:
         stopping = group.create_task(server.stop(seconds))
@@ -157,13 +160,13 @@ def _read(path: str | os.PathLike[str]) -> bytes:
 
 
 def _authorization(context: Any) -> bytes:
-    """The value of that header; of several, all, which is no token."""
+    """Return the value of the authorization header. Several values are joined, so they never equal the token."""
     found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
     return ", ".join(found).encode()
 
 
 async def _end(context: Any, error: Exception) -> None:
-    """End a call with what was wrong."""
+    """End a call with the status of an error."""
     after = retry_after(error)
     trailing = () if after is None else (("retry-after", str(after)),)
     context.set_trailing_metadata(trailing)
@@ -172,18 +175,18 @@ async def _end(context: Any, error: Exception) -> None:
 
 
 class _Exchange:
-    """A call, as grpcio has it."""
+    """A call, on top of grpcio's context."""
 
     def __init__(self, context: Any, limits: Limits) -> None:
         self._context = context
         self._limits = limits
 
     async def read(self) -> bytes:
-        """The message, or the next.
+        """Return the next message of the client.
 
         Raises:
-            DeadlineExceededError: it does not come.
-            ClientDisconnectedError: the call has no further message, or it was too large, of which the client is told.
+            DeadlineExceededError: the message does not arrive in time.
+            ClientDisconnectedError: there is no further message, or it was too large; grpcio tells the client.
         """
         seconds = self._limits.body_seconds
         try:
@@ -200,6 +203,6 @@ class _Exchange:
         await self._context.write(data)
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline."""
+        """Return the seconds until the deadline, or None."""
         seconds: float | None = self._context.time_remaining()
         return seconds

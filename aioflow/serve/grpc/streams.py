@@ -1,4 +1,4 @@
-"""The calls that last as long as their clients like, of which there are so many at most."""
+"""Calls of unlimited duration, and a limit on their number."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Streams:
-    """Calls that end with their clients, or with the service.
+    """Calls that end with their clients or with the service.
 
     Args:
-        limit: How many there may be at a time: each has a task, and no deadline.
+        limit: The maximum number at a time: each has a task, and no deadline.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,10 +29,10 @@ class Streams:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Have a block be one of them.
+        """Count the block as one of the calls.
 
         Raises:
-            ResourceExhaustedError: there are too many.
+            ResourceExhaustedError: the limit is reached.
         """
         if self._count >= self._limit:
             error = ResourceExhaustedError("too many streams are open", expected=f"at most {self._limit} of a kind")
@@ -45,8 +45,9 @@ class Streams:
             self._count -= 1
 
     async def wait(self, work: Awaitable[T]) -> T:
-        """Wait for work that the end of the service may cut off, as it may not a write: grpcio would not know whether
-        the headers have gone out, and the call could not be ended.
+        """Wait for work that the end of the service may cancel.
+
+        Do not use it for a write: grpcio then could not tell if the headers were sent, and could not end the call.
 
         Raises:
             CancelledError: the service ends.
@@ -64,7 +65,7 @@ class Streams:
             self._waits.discard(wait)
 
     def end(self) -> None:
-        """End all waits, and those to come; once."""
+        """End all current and future waits."""
         self._is_ended = True
         for wait in self._waits:
             wait.reschedule(0)

@@ -1,7 +1,7 @@
-"""The page at `/`: how the models are, in a browser.
+"""The status page at `/`: the state of the models, in a browser.
 
-Its files are plain HTML, CSS and JavaScript, sent as they lie here. Nothing of a model is written into them: the script
-asks for it (`/status`), and puts it on the page as text.
+Its files are plain HTML, CSS and JavaScript, served unmodified. They contain no data of models: the script fetches
+that (`/status`) and inserts it as text.
 """
 
 from __future__ import annotations

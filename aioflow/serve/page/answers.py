@@ -1,4 +1,4 @@
-"""What the page consists of, as ASGI applications: its files, the data that it shows, and pictures of graphs."""
+"""The status page as ASGI applications: its files, its data, and pictures of graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FILES: Final = {
         for name in ("page.js", "asking.js", "drawing.js", "formats.js", "models.js", "trying.js")
     },
 }
-# The browser runs the script of this service and nothing else, wherever a text may come from.
+# The browser runs only the scripts of this service, even if data of a model contains markup.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -42,7 +42,7 @@ _FILE_HEADERS: Final = (
     (b"cache-control", b"no-cache"),
 )
 _NOW: Final = (
-    (b"content-security-policy", b"default-src 'none'; sandbox"),  # of a picture that is opened by itself
+    (b"content-security-policy", b"default-src 'none'; sandbox"),  # for a picture that is opened on its own
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
@@ -59,11 +59,11 @@ class File:
 
     @property
     def says(self) -> str:
-        """What it is."""
+        """The description of the file in the OpenAPI document."""
         return "The status page" if self.kind == _HTML else f"A file of it: {self.name}"
 
     async def answer(self, scope: Scope, receive: Receive, to: Send) -> None:
-        """Send it."""
+        """Send the file."""
         await answer(to, 200, self.body, self.kind.encode(), _FILE_HEADERS)
 
 
@@ -73,18 +73,18 @@ class Page:
     def __init__(self, repository: Repository, status: Status) -> None:
         self._repository = repository
         self._status = status
-        self._drawing = asyncio.Lock()  # one at a time: models are larger than pictures
+        self._drawing = asyncio.Lock()  # one at a time: drawing takes memory for the whole model
         folder = files(__package__)
         self.files: Sequence[File] = [
             File(name, path, kind, folder.joinpath(name).read_bytes()) for name, (path, kind) in _FILES.items()
         ]
 
     async def status(self, scope: Scope, receive: Receive, to: Send) -> None:
-        """What it shows."""
+        """Send the data of the page."""
         await answer_json(to, self._status.document())
 
     async def graph(self, scope: Scope, receive: Receive, to: Send) -> None:
-        """The placed graph of a version, as SVG."""
+        """Send the placed graph of a version, as SVG."""
         path, query = scope["path_params"], QueryParams(scope["query_string"])
         with self._repository.used(path["model"], path["version"]) as model:
             async with self._drawing:

@@ -1,4 +1,4 @@
-"""The placed graph of a model that is served: its nodes, on the devices that the plan of its step has for them."""
+"""The picture of a served model's graph, with its nodes on the devices where the plan of its step places them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ __all__ = ["draw"]
 
 
 async def draw(model: ServedModel, signature: str | None, opened: Collection[str]) -> str:
-    """The SVG of a signature's step; by default of the default one. Compiles and draws in a thread.
+    """Return the SVG of a signature's step. Compiles and draws in a thread.
 
     Args:
-        opened: The scopes of which the insides are drawn.
+        model: The model.
+        signature: The signature; None for the default.
+        opened: The scopes whose contents are drawn.
 
     Raises:
         NotFoundError: there is no such signature.

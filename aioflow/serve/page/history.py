@@ -1,4 +1,4 @@
-"""What counters have gained over the last minutes, from what they were at times that somebody noted."""
+"""The increase of counters over the last minutes, computed from periodic samples."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final, TypeAlias
 
 __all__ = ["Counters", "History", "quantile"]
 
-Counters: TypeAlias = Mapping[Hashable, tuple[int, ...]]  # each only grows, or begins again
+Counters: TypeAlias = Mapping[Hashable, tuple[int, ...]]  # each counter only grows, or restarts at zero
 _NOTHING: Final[Counters] = {}
 
 
 class History:
-    """Keeps what counters were, for a while.
+    """Samples of counters over a time window.
 
     Args:
-        start: When they were nothing, by the clock of all that follows.
-        seconds: How long it looks back, at most.
-        interval: Seconds between what it keeps.
+        start: The time when all counters were zero. All times are on the same clock.
+        seconds: Length of the window.
+        interval: Seconds between two samples.
     """
 
     def __init__(self, start: float, seconds: float = 300.0, interval: float = 10.0) -> None:
@@ -29,7 +29,7 @@ class History:
         self._kept: deque[tuple[float, Counters]] = deque([(start, _NOTHING)])
 
     def note(self, now: float, counters: Counters) -> None:
-        """They are this now."""
+        """Store a sample of the counters if the last one is at least `interval` old."""
         if now - self._kept[-1][0] < self.interval:
             return
         self._kept.append((now, dict(counters)))
@@ -37,24 +37,26 @@ class History:
             self._kept.popleft()
 
     def seconds(self, now: float) -> float:
-        """How far it looks back."""
+        """Return the age of the oldest sample, in seconds."""
         return now - self._kept[0][0]
 
     def gained(self, key: Hashable, counts: tuple[int, ...]) -> tuple[int, ...]:
-        """By how much these are more than they were at the beginning."""
+        """Return the increase of `counts` since the oldest sample."""
         before = self._kept[0][1].get(key)
         if before is None or any(new < old for new, old in zip(counts, before, strict=True)):
-            return counts  # they have begun since
+            return counts  # they restarted since
         return tuple(new - old for new, old in zip(counts, before, strict=True))
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], q: float) -> float | None:
-    """The quantile of what a histogram has counted, as `histogram_quantile` of Prometheus tells it: what is in a bucket
-    is taken to lie evenly in it. The last bound, where it lies beyond; None where nothing was counted.
+    """Estimate a quantile of a histogram, like `histogram_quantile` of Prometheus.
+
+    Values are assumed to be spread evenly within a bucket. The result is the last bound if the quantile lies beyond it,
+    and None if the histogram is empty.
 
     Args:
         bounds: The upper bounds of all buckets but the last, which has none.
-        counts: How many are in each bucket.
+        counts: The number of values in each bucket.
         q: More than 0, at most 1.
     """
     total = list(accumulate(counts))

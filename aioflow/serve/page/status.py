@@ -1,4 +1,4 @@
-"""What the page shows of the service, as plain data: how each model is and what it has done, of late and altogether."""
+"""The data of the status page, as plain data: state and statistics of each model, recent and in total."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATM: Final = "/proc/self/statm"
 
 
 def resident_bytes() -> int | None:
-    """The memory of this process that is in use; None where the system does not tell it in a file."""
+    """Return the resident memory of this process, or None if the system has no /proc/self/statm."""
     try:
         with open(_STATM, "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -32,10 +32,13 @@ def resident_bytes() -> int | None:
 
 
 class Status:
-    """How a service is.
+    """The state of a service.
 
     Args:
-        clock: Seconds, as the event loop has them.
+        repository: The models.
+        admission: The memory of requests.
+        lag: The event loop's lag.
+        clock: Returns the time in seconds; by default the event loop's clock.
     """
 
     def __init__(
@@ -49,8 +52,8 @@ class Status:
         self._history: History | None = None
 
     async def watch(self) -> NoReturn:
-        """The body of the task that notes what the counters are, so that there is a last while when somebody looks."""
-        while True:  # what it waits for is time
+        """Sample the counters periodically until cancelled, so that the page can show recent values at any time."""
+        while True:  # each turn sleeps
             history = self._noted()
             await asyncio.sleep(history.interval)
 
@@ -66,11 +69,12 @@ class Status:
         return self._history
 
     def document(self) -> dict[str, Any]:
-        """All of it. Seconds, bytes and rows are plain numbers; what is not known is None."""
+        """Return all data of the page. Seconds, bytes and rows are plain numbers; unknown values are None."""
         history, now = self._noted(), self._clock()
         served = {(each.name, str(each.version)): each for each in self._repository.served()}
         lag = _quantiles(LAG_BOUNDS, history.gained(_LAG, tuple(self._lag.histogram)))
-        worst = self._lag.worst  # which is known, while what is in a bucket is only guessed
+        # The worst lag is exact, while quantiles are interpolated within a bucket and could exceed it.
+        worst = self._lag.worst
         memory = self._repository.memory
         return {
             "server": {
@@ -153,7 +157,7 @@ def _quantiles(bounds: Sequence[float], counts: Sequence[int]) -> dict[str, floa
 
 
 def _sizes(each: Sequence[Any]) -> list[list[int]]:
-    """How many steps had so many rows: pairs, in order."""
+    """Return pairs (rows of a step, number of such steps), sorted."""
     found: dict[int, int] = {}
     for sizes in each:
         for size, count in sizes.items():

@@ -1,7 +1,7 @@
-"""`python -m aioflow.serve.processes LISTENER BOARD SLOT CHANNEL`: a serving process, as its supervisor starts it.
+"""The entry point of a serving process, started by its supervisor.
 
-The arguments are descriptors that it inherits, and its slot on the board. Its settings, which have secrets, come
-by standard input.
+`python -m aioflow.serve.processes LISTENER BOARD SLOT CHANNEL`. The arguments are inherited descriptors, and the
+process's slot on the board. Its settings, which contain secrets, arrive on standard input.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ async def _main(settings: Settings, listener: int, board: int, slot: int, channe
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor acts on these two
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor handles these two signals for all processes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = sys.stdin.buffer.read()
-    if settings:  # else the supervisor has ended
+    if settings:  # empty if the supervisor has ended
         log_no_garbage()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_main(Settings.from_json(settings), *map(int, sys.argv[1:])))

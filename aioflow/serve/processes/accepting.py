@@ -1,9 +1,9 @@
-"""Accepts connections from the listening socket that the serving processes share.
+"""Accepting of connections from the listening socket that the serving processes share.
 
-A connection that is not yet accepted stays in the queue of that one socket, whichever process ends or is stuck. With a
-socket for each process (SO_REUSEPORT) it would be bound to one of them, and lost or delayed with it. A shared queue
-does not spread connections evenly, so a process that has more of them than another first leaves a new one to the
-others, for a moment.
+A connection that is not yet accepted stays in the queue of the one shared socket, even if a process ends or is stuck.
+With a socket for each process (SO_REUSEPORT) the connection would be bound to one process, and lost or delayed with
+it. A shared queue does not spread connections evenly. So a process with more connections than another first leaves a
+new one to the other processes for a moment.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from aioflow.web_server import EmbeddedServer
 __all__ = ["Acceptor"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
-_PATIENCE: Final = 5e-3  # seconds for which a connection is left to others
+_PATIENCE: Final = 5e-3  # seconds for which a connection is left to other processes
 _LEAST_PATIENCE: Final = 1e-3
-_STEP: Final = 2e-4  # seconds between two looks at whether they have accepted it
+_STEP: Final = 2e-4  # seconds between two checks if another process accepted it
 _SLACK: Final = 1  # connections that one process may have more than another
-_PAUSE: Final = 0.1  # seconds, where the process has no descriptor left for another connection
+_PAUSE: Final = 0.1  # seconds to wait if the process has no free file descriptor
 _HANDSHAKE: Final = 30.0  # seconds
-_LINGER: Final = 0.3  # seconds: more than a supervisor takes to shut the socket
+_LINGER: Final = 0.3  # seconds: longer than a supervisor takes to shut down the socket
 _GONE: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN)
 
 
 class Acceptor:
-    """Accepts the connections of one serving process.
+    """The acceptor of one serving process.
 
     Args:
         listener: The socket that all processes share.
-        board: Has the number of connections of each process.
-        web: The server that gets the connections.
-        is_ready: Returns whether the models are ready.
-        group: Owns the tasks that set connections up, which end with `web`.
+        board: The board with the number of connections of each process.
+        web: The server that handles the connections.
+        is_ready: Returns True if the models are ready.
+        group: The group of the tasks that set up connections; they end with `web`.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Acceptor:
                 _LOG.warning("a connection cannot be accepted: %s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
-            if has_accepted:  # where others leave connections to this one, they are busy
+            if has_accepted:  # if other processes leave connections to this one, they are busy
                 patience = max(patience / 2, _LEAST_PATIENCE) if has_waited else _PATIENCE
 
     async def _leave_to_others(self, seconds: float) -> bool:
-        """Wait while another process has fewer connections. Return whether one still has after so many seconds."""
+        """Wait up to `seconds` while another process has fewer connections. Return True if one still has then."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self._board.ahead() > _SLACK:
@@ -104,7 +104,7 @@ class Acceptor:
         return False
 
     async def accept_rest(self) -> None:
-        """Accept connections until the supervisor has shut the listening socket, or for a moment where it cannot."""
+        """Accept connections until the supervisor shuts down the listening socket, but at most for a moment."""
         with suppress(OSError):
             async with asyncio.timeout(_LINGER):
                 while True:
@@ -112,7 +112,7 @@ class Acceptor:
                     self.accept()
 
     def accept(self) -> bool:
-        """Accept a connection, if there is one. Return whether there was. Raises OSError: there is no room for it."""
+        """Accept a connection. Return False if none is waiting. Raises OSError if no descriptor is free."""
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
@@ -134,12 +134,13 @@ class Acceptor:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol(config=config, server_state=state, app_state={}), connection, **options
             )
-        except (OSError, TimeoutError) as error:  # the client's fault, or it has gone
+        except (OSError, TimeoutError) as error:
+            # The handshake failed or the client disconnected: not an error of the service.
             _LOG.info("a connection was not set up: %s", error)
             connection.close()
 
     def _ended(self, connection: socket.socket, set_up: asyncio.Task[None]) -> None:
-        if set_up.cancelled():  # maybe before it has begun
+        if set_up.cancelled():  # possibly before the task started
             connection.close()
         self._web.server_state.set_ups.discard(set_up)
         self._web.server_state.has_closed.set()

@@ -1,7 +1,7 @@
-"""Memory that all processes of a service share: who is alive and ready, and how many connections each has.
+"""Memory shared by all processes of a service: heartbeats, readiness and connection counts.
 
-Each process has a slot and writes to no other, so there is no lock. A heartbeat is written by the event loop, so that
-it stops when the loop is stuck.
+Each process writes only to its own slot, so no lock is needed. The event loop writes the heartbeat, so it stops when
+the loop is stuck.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from aioflow.work.mapping import mapped
 
 __all__ = ["Board", "new_board"]
 
-_SLOT: Final = struct.Struct("dddd")  # the last heartbeat, connections, whether it is ready, unused
-_ALIVE: Final = 5.0  # seconds after a heartbeat in which a process counts as alive: a busy machine is no reason
-_RESPONSIVE: Final = 1.0  # and in which it is expected to accept connections
+_SLOT: Final = struct.Struct("dddd")  # last heartbeat, connections, readiness, unused
+_ALIVE: Final = (
+    5.0  # seconds after a heartbeat for which a process counts as alive; long, because a machine may be busy
+)
+_RESPONSIVE: Final = 1.0  # seconds after a heartbeat for which a process is expected to accept connections
 _BEAT, _CONNECTIONS, _READY = range(3)
 
 
 def new_board(slots: int) -> int:
-    """Return the descriptor of a file without a name for a board."""
+    """Create an anonymous file for a board. Return its descriptor."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("aioflow")
     else:
@@ -35,12 +37,12 @@ def new_board(slots: int) -> int:
 
 
 class Board:
-    """The board, as one process sees it.
+    """One process's view of the board.
 
     Args:
-        fd: Its file, which may be closed afterwards.
+        fd: The descriptor of the board's file, which may be closed afterwards.
         slot: The slot of this process; None for the supervisor.
-        clock: Returns seconds, the same for all processes of the machine.
+        clock: Returns seconds on a clock that all processes of the machine share.
     """
 
     def __init__(self, fd: int, slot: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +66,7 @@ class Board:
         self._cells[slot * self._width + _BEAT] = self._clock()
 
     def clear(self, slot: int) -> None:
-        """Empty the slot of a process that has ended."""
+        """Clear the slot of a process that has ended."""
         for cell in range(self._width):
             self._cells[slot * self._width + cell] = 0.0
 

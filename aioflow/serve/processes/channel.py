@@ -1,6 +1,6 @@
-"""The channel between a supervisor and a serving process: each calls functions of the other, as JSON over sockets.
+"""The channel between a supervisor and a serving process: remote calls in both directions, as JSON over a socket pair.
 
-When one end is closed, or its process has ended, pending calls at the other fail with UnavailableError, and `run`
+When one end is closed, or its process has ended, pending calls at the other end fail with UnavailableError, and `run`
 returns there.
 """
 
@@ -20,7 +20,7 @@ from aioflow.errors import DeadlineExceededError, UnavailableError
 __all__ = ["Channel", "Functions", "open_channel"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
-_MAX_MESSAGE: Final = 1 << 28  # bytes: more than any response that is passed on
+_MAX_MESSAGE: Final = 1 << 28  # bytes: larger than any response that is passed on
 
 Functions = Mapping[str, Callable[..., Awaitable[Any]]]
 
@@ -29,6 +29,8 @@ class Channel:
     """One end of a channel.
 
     Args:
+        reader: The stream from the other end.
+        writer: The stream to the other end.
         functions: Coroutine functions that the other end may call, by name. Arguments and results are JSON.
     """
 
@@ -41,12 +43,12 @@ class Channel:
         self._is_closed = False
 
     async def run(self) -> None:
-        """Run the functions that are called until the other end closes, or sends something else than a message."""
+        """Answer calls until the other end closes or sends a malformed message."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks: set[asyncio.Task[None]] = set()
                 try:
-                    # A process that is killed while it writes leaves a message without its end.
+                    # A process that is killed while it writes leaves an incomplete message.
                     while (line := await self._reader.readline()).endswith(b"\n"):
                         message = json.loads(line)
                         if "call" in message:
@@ -83,16 +85,16 @@ class Channel:
             call.set_exception(UnavailableError(error))
 
     def _send(self, message: dict[str, Any]) -> None:
-        # Under uvloop a write raises once the transport is closed, which `run` may not have been told yet.
+        # Under uvloop a write raises once the transport is closed, and `run` may not have noticed that yet.
         if not (self._is_closed or self._writer.is_closing()):
             self._writer.write(json.dumps(message).encode() + b"\n")
 
     def notify(self, function: str, **arguments: Any) -> None:
-        """Call a function of the other end, and expect no result."""
+        """Call a function of the other end without waiting for a result."""
         self._send({"number": None, "call": function, "arguments": arguments})
 
     async def call(self, function: str, timeout: float | None = None, **arguments: Any) -> Any:
-        """Return the result of a function of the other end.
+        """Call a function of the other end and return its result.
 
         Raises:
             UnavailableError: the function failed, or the other process has ended.
@@ -112,7 +114,7 @@ class Channel:
             self._calls.pop(number, None)
 
     def close(self) -> None:
-        """Close both ends; what was sent before still arrives."""
+        """Close both ends. Messages that were sent before still arrive."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -122,7 +124,7 @@ class Channel:
                 call.set_exception(UnavailableError("the process has ended"))
 
     async def finish(self) -> None:
-        """Close both ends, and wait until everything has been sent."""
+        """Close both ends, and wait until all messages are sent."""
         self.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()

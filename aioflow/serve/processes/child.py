@@ -1,4 +1,4 @@
-"""A serving process, as its supervisor sees it."""
+"""The supervisor's handle of a serving process."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Child:
         end: The supervisor's end of the channel to it.
 
     Attributes:
-        index: Its models, once it has been ready.
-        is_ready: Whether it accepts connections.
-        ended: Is set when the process has ended.
-        exit_reason: How it has ended: by which signal, or with which status.
-        last_metrics: What it has counted, where it ended in good order.
+        index: Its models, set when it becomes ready.
+        is_ready: True while it accepts connections.
+        ended: Set when the process has ended.
+        exit_reason: The signal or status with which it ended.
+        last_metrics: Its final counters, if it ended gracefully.
     """
 
     def __init__(self, running: asyncio.subprocess.Process, slot: int, end: socket.socket) -> None:
@@ -49,7 +49,7 @@ class Child:
 
     @classmethod
     async def start(cls, settings: Settings, listener: socket.socket, board: int, slot: int) -> Child:
-        """Start a process. Raises OSError: there is no room for one."""
+        """Start a process. Raises OSError if the system cannot start one."""
         ours, theirs = socket.socketpair()
         with theirs:
             inherited = listener.fileno(), board, theirs.fileno()
@@ -59,13 +59,15 @@ class Child:
                     *map(str, (listener.fileno(), board, slot, theirs.fileno())),
                     stdin=asyncio.subprocess.PIPE,
                     pass_fds=inherited,
-                    start_new_session=True,  # Ctrl-C in a terminal is for the supervisor, which ends them in order
+                    # Ctrl-C in a terminal signals the whole session: only the supervisor should receive it.
+                    start_new_session=True,
                 )
-            except BaseException:  # a process that was started all the same finds its end of the channel closed
+            except BaseException:
+                # If the process has started nevertheless, it finds its end of the channel closed, and ends.
                 ours.close()
                 raise
         child = cls(running, slot, ours)
-        if running.stdin is not None and not running.stdin.is_closing():  # as it is where the process has ended
+        if running.stdin is not None and not running.stdin.is_closing():  # closing if the process has ended already
             running.stdin.write(settings.to_json())
             running.stdin.close()
         return child
@@ -75,18 +77,18 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._running.pid
 
     @property
     def channel(self) -> Channel:
-        """The channel to the process. Raises UnavailableError: it is not open yet."""
+        """The channel to the process. Raises UnavailableError if it is not open yet."""
         if self._channel is None:
             raise UnavailableError(f"{self} has not begun")
         return self._channel
 
     async def run(self, functions: Functions) -> None:
-        """Run what the process calls until it has ended."""
+        """Answer the process's calls until it has ended."""
         try:
             own: Functions = {"ready": self._ready, "failed": self._failed, "left": self._left}
             self._channel = await open_channel(self._end, {**functions, **own})
@@ -101,7 +103,7 @@ class Child:
         """Wait until the process is ready.
 
         Raises:
-            FailedPreconditionError: it cannot be, with the reason that it gives.
+            FailedPreconditionError: it cannot become ready, for the reason that it reported.
             UnavailableError: it has ended.
         """
         await asyncio.shield(self._started)
@@ -127,7 +129,7 @@ class Child:
             self._started.exception()  # mark it as retrieved: there may be no waiter
 
     def leave(self, replaced: bool) -> None:
-        """Tell the process to end after its requests.
+        """Tell the process to end once its requests are answered.
 
         Args:
             replaced: Whether another process accepts connections in its place.
@@ -144,7 +146,7 @@ class Child:
             self._running.kill()
 
     async def finish(self, timeout: float) -> None:
-        """Wait until the process has ended, and kill it after so many seconds."""
+        """Wait until the process has ended. Kill it after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self.ended.wait()
@@ -155,7 +157,7 @@ class Child:
 
 
 def _exit_reason(status: int) -> str:
-    """Return "by SIGKILL" or "with status 1"."""
+    """Return the reason in words: "by SIGKILL" or "with status 1"."""
     if status >= 0:
         return f"with status {status}"
     try:

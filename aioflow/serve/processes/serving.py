@@ -1,7 +1,7 @@
-"""A serving process: serves models on a socket that it has inherited, and does what its supervisor says.
+"""A serving process: serves models on an inherited socket, controlled by its supervisor.
 
-It ends when it is told to leave, and when the channel to the supervisor is closed: a supervisor that is killed takes
-its processes with it, in good order. SIGTERM is reported to the supervisor, which replaces the process.
+It ends when told to leave, and when the channel to the supervisor is closed, so processes of a killed supervisor shut
+down gracefully. It reports SIGTERM to the supervisor, which replaces the process.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ServingProcess:
     """A serving process.
 
     Args:
-        settings: What it serves.
+        settings: The models and options.
         listener: The listening socket that all processes of the service share.
-        board: With the slot of this process.
+        board: The board, opened with the slot of this process.
     """
 
     def __init__(self, settings: Settings, listener: socket.socket, board: Board) -> None:
@@ -55,7 +55,7 @@ class ServingProcess:
         self._is_leaving = self._is_replaced = False
 
     async def run(self, end: socket.socket) -> None:
-        """Serve until the supervisor says otherwise, or has ended."""
+        """Serve until the supervisor tells the process to leave, or has ended."""
         channel = await open_channel(end, {"request": self._request, "leave": self._leave})
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, channel.notify, "terminated")
         async with asyncio.TaskGroup() as group:
@@ -94,7 +94,8 @@ class ServingProcess:
         settings, where, limits = self._settings, self._settings.where, self._settings.limits
         for name in settings.imports:
             importlib.import_module(name)
-        gc.freeze()  # what was imported stays: to look for garbage among it would hold the event loop
+        # Imported objects live as long as the process; scanning them for garbage would block the event loop.
+        gc.freeze()
         if settings.memory_budget is not None:
             limits = limits.within(settings.memory_budget)
             keep_within(settings.memory_budget)
@@ -105,7 +106,8 @@ class ServingProcess:
             drain_seconds=where.drain_seconds,
         )
         self._app = app = create_app(repository, limits=limits)
-        app.state.has_token = where.token is not None  # which the layer below asks for
+        # The guard is outside the application here; its OpenAPI document needs to know that there is a token.
+        app.state.has_token = where.token is not None
         guard = Guard(where.token, where.allowed(), app.state.open)
         web = web_server(WholeService(app, guard, limits, channel, self._board, settings.quorum), where)
         async with repository, running() as group:
@@ -124,10 +126,11 @@ class ServingProcess:
     async def _accept(
         self, channel: Channel, repository: Repository, web: EmbeddedServer, group: asyncio.TaskGroup
     ) -> None:
-        """Load the models and accept connections until the process is to leave, then let clients go."""
+        """Load the models and accept connections until the process is to leave, then end idle connections."""
         acceptor = Acceptor(self._listener, self._board, web, lambda: repository.is_ready, group)
         self._beat = acceptor.beat
         await self._load_and_accept(channel, repository, acceptor)
+        # No successor: also accept the connections that are still in the queue of the listening socket.
         if not self._is_replaced:
             await acceptor.accept_rest()
             return
@@ -142,7 +145,7 @@ class ServingProcess:
             async with stay:
                 self._stay = stay
                 await repository.load_all(but=self._settings.unloaded)
-                self._board.write(0, is_ready=True)  # before the supervisor says so
+                self._board.write(0, is_ready=True)  # before the supervisor reports readiness
                 channel.notify("ready", index=index_of(repository.index()))
                 await acceptor.run()
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The settings of a serving process, which its supervisor passes to it as JSON."""
+"""The settings of a serving process, which its supervisor sends as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Settings:
     """Settings of a serving process.
 
     Attributes:
-        models, options, where, limits: As of `Server`.
+        models, options, where, limits: As in `Server`.
         memory_budget: Bytes, for each process.
         imports: Modules that register ops.
         quorum: Number of processes that must be ready for the service to be ready.
@@ -45,12 +45,12 @@ class Settings:
     unloaded: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
-        """Return the settings as JSON. Raises InvalidArgumentError: some cannot be passed, such as a tensor."""
+        """Return the settings as JSON. Raises InvalidArgumentError if an option has no JSON form, such as a tensor."""
         return json.dumps(self, default=_plain).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Settings:
-        """Return the settings that `to_json` has written."""
+        """Return the settings from the JSON that `to_json` returned."""
         data = json.loads(text)
         models, options, config = data["models"], data["options"], data["options"]["config"]
         for source in models.values():

@@ -1,4 +1,4 @@
-"""The counters of several processes as those of one service: metrics of Prometheus, and statistics of models."""
+"""Aggregation of the counters of several processes: Prometheus metrics and statistics of models."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 __all__ = ["Counters", "sum_of_statistics"]
 
-_LEAST: Final = ("aioflow_model_ready",)  # is so for the service where it is so in every process
-_STATES: Final = ("gauge", "unknown")  # metrics of these types end with their process
-_KEYS: Final = ("name", "version", "batch_size")  # of statistics: they say what is counted
+_LEAST: Final = ("aioflow_model_ready",)  # minimum instead of sum: true for the service only if true in every process
+_STATES: Final = ("gauge", "unknown")  # metrics of these types are dropped when their process ends
+_KEYS: Final = ("name", "version", "batch_size")  # of statistics: identify the counted item
 _LATEST: Final = ("last_inference",)
 
 
 class Counters(Collector):
-    """The metrics of all processes. Counters of processes that have ended stay, so that no sum decreases."""
+    """The metrics of all processes. Counters of ended processes are kept, so that no sum decreases."""
 
     def __init__(self) -> None:
-        self._running: dict[int, list[Metric]] = {}  # what each process has last reported
+        self._running: dict[int, list[Metric]] = {}  # the last report of each process
         self._ended: list[Metric] = []
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def update(self, pid: int, text: str) -> None:
-        """Take what a process reports."""
+        """Store the report of a process."""
         self._running[pid] = list(text_string_to_metric_families(text))
 
     def end(self, pid: int) -> None:
-        """Take note that a process has ended."""
+        """Move the counters of an ended process to the totals."""
         counted = [metric for metric in self._running.pop(pid, []) if metric.type not in _STATES]
         self._ended = _sums([*self._ended, *counted])
 
@@ -63,7 +63,7 @@ def _sums(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def sum_of_statistics(documents: Iterable[str]) -> str:
-    """Return the sum of statistics of models, each a document in Triton's format, by model and version."""
+    """Sum statistics of models, each a document in Triton's format, by model and version."""
     models = [model for document in documents for model in json.loads(document)["model_stats"]]
     return json.dumps({"model_stats": _merged_list(models)}, separators=(",", ":"))
 

@@ -1,7 +1,7 @@
-"""The supervisor of a service: starts its processes, starts them again when they end, replaces and ends them.
+"""The supervisor of a service: starts, restarts, replaces and ends its processes.
 
-A task for each place waits until the process there has ended, and starts another. Whatever changes the service (a
-start, a replacement, a model that is loaded) holds a lock, so that no process misses a change.
+A task for each place waits until the process there has ended, and starts another. Every change of the service (a
+start, a replacement, loading a model) holds a lock, so that no process misses a change.
 """
 
 from __future__ import annotations
@@ -42,35 +42,39 @@ from aioflow.serve.where import ServerOptions
 __all__ = ["Processes"]
 
 _LOG: Final = logging.getLogger("aioflow.serve")
-_MAX_FAILURES: Final = 5  # of starts, one after the other
-_END_SECONDS: Final = 5.0  # beyond the time of the requests, for a process to end
-_LINGER: Final = 0.1  # seconds in which processes accept what waits at the socket, before it is closed
-_LOOK: Final = 0.5  # seconds between two looks for stuck processes
-_START_SECONDS: Final = 60.0  # least time without a heartbeat until a process that starts is stuck: it imports first
+_MAX_FAILURES: Final = 5  # consecutive failed starts
+_END_SECONDS: Final = 5.0  # seconds for a process to end, in addition to those for its requests
+_LINGER: Final = 0.1  # seconds for which processes accept connections from the socket's queue before it is closed
+_LOOK: Final = 0.5  # seconds between two checks for stuck processes
+# Minimum for `stuck_seconds` while a process starts: importing sends no heartbeats.
+_START_SECONDS: Final = 60.0
 
 
 class Processes:
-    """A service of several processes that listens while its block runs, as `Server` does with one.
+    """A service of several processes that listens inside its block; the counterpart of `Server`.
 
         async with aioflow.serve.Processes({"digits": "models/digits"}, processes=4) as service:
             await service.ready()
             await service.stopped()
 
-    Each process has all models; weights are mapped, and in memory once. A process that ends is started again, after a
-    pause where it does not live long. A connection that no process has accepted yet is not lost with any of them.
+    Each process has all models; weights are mapped, so they are in memory once. A process that ends is restarted,
+    after a pause if it was short-lived. A connection that no process has accepted yet survives the end of any process.
 
     Args:
-        models, options, where, limits: As of `Server`.
+        models: As in `Server`.
+        options: As in `Server`.
+        where: As in `Server`.
         processes: Number of processes.
-        memory_budget: Bytes that the models and requests of each process may take.
-        quorum: Number of processes that must be ready for the service to be ready; all, if not given.
+        limits: As in `Server`.
+        memory_budget: Bytes for the models and requests of each process.
+        quorum: Number of processes that must be ready for the service to be ready; all by default.
         imports: Modules that register ops, for each process to import.
-        stuck_seconds: A process whose event loop makes no turn for so long is killed, and started again; 0 for never.
-            While a process starts or ends, the time is a minute at least.
+        stuck_seconds: A process whose event loop does not run for this time is killed and restarted; 0 for never. At
+            least a minute while a process starts or ends.
 
     Raises:
-        InvalidArgumentError: an option is out of range, or cannot be passed to a process.
-        UnimplementedError: this system cannot pass sockets to a process; or gRPC is asked for.
+        InvalidArgumentError: an option is out of range, or cannot be sent to a process.
+        UnimplementedError: the system cannot pass sockets to a process, or gRPC is requested.
     """
 
     def __init__(
@@ -111,14 +115,17 @@ class Processes:
             imports,
             quorum,
         )
-        self._settings.to_json()  # an option that cannot be passed to a process is refused here
+        # Fail early if an option cannot be sent to a process.
+        self._settings.to_json()
         self._finish_seconds = where.drain_seconds + _END_SECONDS
         self._stuck_seconds = stuck_seconds
         self._places: list[Child | None] = [None] * processes
         self._ended = [asyncio.Event() for _ in self._places]  # set when a process of that place ends
-        self._running: set[Child] = set()  # those that answer their last requests included
-        self._free_slots = set(range(2 * processes + 1))  # of the board: while it is replaced, a place takes two
-        self._first_starts = processes  # that are still to come
+        self._running: set[Child] = set()  # includes processes that answer their last requests
+        self._free_slots = set(
+            range(2 * processes + 1)
+        )  # of the board; a place takes two slots while its process is replaced
+        self._first_starts = processes  # first starts that have not finished
         self._outdated: set[int] = set()  # places whose processes are to be replaced
         self._has_outdated = asyncio.Event()
         self._change = asyncio.Lock()
@@ -139,7 +146,8 @@ class Processes:
             self._board = Board(self._board_fd)
             self._group = await stack.enter_async_context(running())
             self._requests = Requests(self._change, self._ready, self._running, self._group)
-            await self._change.acquire()  # until each place has had its first start, all at the same time
+            # Held until the first start of every place, which run concurrently, has finished.
+            await self._change.acquire()
             works = [*map(self._keep, range(len(self._places))), self._kill_stuck(), self._replace_outdated()]
             tasks = [self._group.create_task(work) for work in works]
             stack.push_async_callback(self._close, tasks)
@@ -161,37 +169,40 @@ class Processes:
             for child in children:
                 child.leave(replaced=False)
             await asyncio.sleep(_LINGER)
-            with contextlib.suppress(OSError):  # on systems where a listening socket cannot be shut down
+            with contextlib.suppress(OSError):  # fails on systems that cannot shut down a listening socket
                 self._listener.shutdown(socket.SHUT_RDWR)
             await outcomes(child.finish(self._finish_seconds) for child in children)
         finally:
-            for child in self._running:  # where this was cancelled: the task group waits for their ends
+            # Not empty only if this was cancelled; the task group waits for the ends of these processes.
+            for child in self._running:
                 child.kill()
 
     async def ready(self) -> None:
-        """Wait until all processes are ready. Raises UnavailableError: one cannot be started."""
+        """Wait until all processes are ready. Raises UnavailableError if one cannot be started."""
         await asyncio.shield(self._all_ready)
 
     def stop(self) -> None:
-        """End `stopped`; from a signal handler of the loop, say."""
+        """End `stopped`. May be called from a signal handler of the event loop."""
         self._stop.set()
 
     async def stopped(self) -> None:
-        """Wait for `stop`. Raises UnavailableError: no process serves, and none can be started."""
+        """Wait for `stop`. Raises UnavailableError if no process serves and none can be started."""
         await self._stop.wait()
         if self._failure is not None:
             raise self._failure
 
     def reload(self) -> None:
-        """Replace the processes one by one. An old process leaves when the new one is ready; it answers the requests
-        that it has, and its clients connect again. If a new one cannot be started, the old ones stay.
+        """Replace the processes one by one, in the background.
+
+        An old process leaves when the new one is ready. It answers its pending requests; its clients reconnect. If a
+        new process cannot be started, the old ones stay.
         """
         self._outdated.update(range(len(self._places)))
         self._has_outdated.set()
 
     @property
     def pids(self) -> list[int]:
-        """The numbers of the processes that are ready."""
+        """The ids of the ready processes."""
         return [child.pid for child in self._ready()]
 
     def index(self) -> list[Entry]:
@@ -205,7 +216,7 @@ class Processes:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     async def _keep(self, place: int) -> None:
-        """Keep a process in a place, as long as there is hope."""
+        """Keep a process running in a place, until restarts are hopeless."""
         restarts, failures = Restarts(-1), 0
         while True:
             await asyncio.sleep(restarts.next(asyncio.get_running_loop().time()) or 0.0)
@@ -236,11 +247,11 @@ class Processes:
 
     async def _start_again(self, place: int) -> None:
         async with self._change:
-            if self._places[place] is None:  # a replacement was under way when the process ended
+            if self._places[place] is None:  # None unless a replacement was in progress when the process ended
                 await self._start(place)
 
     async def _start(self, place: int) -> None:
-        """Put a new process in a place when it is ready. Raises OpError, OSError: it cannot be started."""
+        """Start a process and put it in a place when it is ready. Raises OpError or OSError if it cannot be started."""
         slot = self._free_slots.pop()
         settings = replace(self._settings, unloaded=tuple(self._requests.unloaded))
         try:
@@ -302,7 +313,7 @@ class Processes:
         while self._stuck_seconds:
             await asyncio.sleep(_LOOK)
             stuck = {child for child in self._running if self._is_stuck(child)}
-            # After the first look it may be the whole machine, or container, that was suspended, and not the process.
+            # On the first check, the whole machine or container may have been suspended instead of the process.
             for child in stuck & seen:
                 _LOG.error("%s is stuck, and is killed", child)
                 child.kill()
@@ -324,15 +335,18 @@ class Processes:
                 except (OpError, OSError) as error:
                     _LOG.error("the serving processes are not replaced: %s", error)
                     break
-                if old is not None:  # without the lock: a client of its may wait for a model to be loaded
+                # Without the lock, because a client of the old process may wait for a model to load.
+                if old is not None:
                     await old.finish(self._finish_seconds)
 
     async def _replace(self, place: int) -> Child | None:
-        """Put a new process in a place. Return the old one, which is told to leave; None if it has ended. Raises as
-        `_start`: the old one stays.
+        """Put a new process in a place and tell the old one to leave.
+
+        Return the old process, or None if it has ended. Raises the same errors as `_start`; the old process then stays.
         """
         old = self._places[place]
-        if old is None or not old.is_ready:  # it is started again as it is
+        # `_keep` restarts it anyway.
+        if old is None or not old.is_ready:
             return None
         await self._start(place)
         old.leave(replaced=True)

@@ -1,6 +1,6 @@
-"""Requests that concern the whole service: a serving process passes them to the supervisor, which asks every process.
+"""Requests that concern the whole service: forwarded to the supervisor, which queries every process.
 
-So each endpoint is written once, for one process. Whether the service is ready is read from the board.
+So each endpoint is written once, for one process. The readiness of the service is read from the board.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METRICS: Final = "/metrics"
 _CHANGE: Final = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")
 _READY: Final = "/v2/health/ready"
 _STATISTICS: Final = re.compile(r"/v2/models(/[^/]+(/versions/[^/]+)?)?/stats")
-_TIMEOUT: Final = 2.0  # seconds, after which the counters that a process has last reported are used
+_TIMEOUT: Final = 2.0  # seconds; after that, the counters that a process last reported are used
 _OK: Final = 200
 _NONE_READY: Final = {"status": 503, "kind": "application/json", "body": '{"error":"no process is ready"}'}
 
@@ -43,10 +43,10 @@ class WholeService:
 
     Args:
         app: The application of this process, without a guard of its own.
-        guard: Admits requests.
-        limits: As of `Server`.
-        channel: To the supervisor.
-        board: Has the processes that are ready.
+        guard: The access check of requests.
+        limits: As in `Server`.
+        channel: The channel to the supervisor.
+        board: The board with the ready processes.
         quorum: Number of processes that must be ready.
     """
 
@@ -88,7 +88,7 @@ def _concerns_all(method: str, path: str) -> bool:
 
 
 async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> dict[str, Any]:
-    """Return the status, body and media type of an application's response to a request that came by no connection."""
+    """Send a request to an application without a connection. Return the response's status, body and media type."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -118,13 +118,13 @@ async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -
 
 
 class Requests:
-    """Answers requests that concern the whole service.
+    """The supervisor's handler of requests that concern the whole service.
 
     Args:
-        change: The lock that is held by whatever changes the service.
+        change: The lock that every change of the service holds.
         ready: Returns the processes that are ready.
         running: All processes, including those that answer their last requests.
-        group: Owns the tasks that change models, which go on to their end though the client disconnects.
+        group: The group of the tasks that change models; they finish even if the client disconnects.
 
     Attributes:
         unloaded: Models that clients have unloaded.
@@ -145,7 +145,7 @@ class Requests:
         self.unloaded: set[str] = set()
 
     async def answer(self, method: str, path: str, body: str) -> dict[str, Any]:
-        """Return the response of the service to a request, as `request_inside` does of one process."""
+        """Return the response of the service to a request, in the form that `request_inside` returns."""
         if _CHANGE.fullmatch(path):
             return await asyncio.shield(self._group.create_task(self._change_models(method, path, body)))
         asked = [child for child in self._running if child.index]
@@ -155,7 +155,7 @@ class Requests:
         responses = [(child, each) for child, each in zip(asked, found, strict=True) if isinstance(each, dict)]
         if path == METRICS:
             for child, response in responses:
-                if child in self._running:  # else its counters are among those of ended processes by now
+                if child in self._running:  # otherwise its counters are already among those of ended processes
                     self._counters.update(child.pid, response["body"])
             return {"status": _OK, "kind": CONTENT_TYPE.decode(), "body": self._counters.text().decode()}
         good = [response for _, response in responses if response["status"] == _OK]
@@ -164,13 +164,14 @@ class Requests:
         return {**good[0], "body": sum_of_statistics(response["body"] for response in good)}
 
     async def _change_models(self, method: str, path: str, body: str) -> dict[str, Any]:
-        """Change one process after the other, until one cannot be changed: its response is the answer."""
+        """Change one process after the other. Stop at the first failure, and return its response."""
         async with self._change:
             answer: dict[str, Any] = _NONE_READY
             for child in self._ready():
                 try:
                     answer = await child.channel.call("request", method=method, path=path, body=body)
-                except OpError:  # it has ended; the one that is started in its place finds the models as they are then
+                except OpError:
+                    # The process has ended. Its successor reads the current state of the models.
                     continue
                 if answer["status"] != _OK:
                     break
@@ -182,7 +183,7 @@ class Requests:
             return answer
 
     def remove(self, child: Child) -> None:
-        """Keep what a process has counted that has ended."""
+        """Add the counters of an ended process to the totals."""
         if child.last_metrics:
             self._counters.update(child.pid, child.last_metrics)
         self._counters.end(child.pid)

@@ -1,9 +1,8 @@
-"""The Open Inference Protocol, version 2, without I/O: bytes become requests, and arrays become bytes.
+"""The Open Inference Protocol, version 2, without I/O: bytes to requests, and arrays to bytes.
 
-`request` and `response` are the REST form with its binary tensors. What a request is
-(`InferRequest`), what an answer is (`InferResponse`), which types there are (`datatypes`), what is too much
-(`Limits`), what holds for a tensor (`tensors`) and which error is which status (`errors`) is the same for every
-transport.
+`request` and `response` implement the REST form with its binary tensors. All transports share the rest: requests
+(`InferRequest`), responses (`InferResponse`), `datatypes`, limits (`Limits`), checks of tensors (`tensors`), and the
+mapping of errors to statuses (`errors`).
 """
 
 from aioflow.serve.protocol.datatypes import DATATYPES, datatype_of, spelled

@@ -1,4 +1,4 @@
-"""Tensors as bytes behind the JSON: little-endian, row-major; a string is its length in four bytes, and its bytes."""
+"""Tensors as bytes after the JSON: little-endian, row-major. A string is its length in four bytes, then its bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SWAPPED: Final = sys.byteorder == "big"
 
 
 def from_bytes(data: Any, begin: int, size: int, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
-    """The array that `size` bytes from `begin` on stand for: a view of them, but for strings.
+    """Return the array in the `size` bytes from `begin` on, as a view of them unless it has strings.
 
     Raises:
-        MalformedRequestError: there are more or fewer bytes than the shape takes, or they are not of the type.
+        MalformedRequestError: the number of bytes does not match the shape, or the bytes are not valid for the dtype.
     """
     count = 1
     for each in shape:
@@ -73,7 +73,7 @@ def _wrong_strings(name: str, count: int) -> MalformedRequestError:
 
 
 def to_bytes(array: Any, dtype: DType) -> Any:
-    """The bytes of an array, as something that can be joined: a view of it where it lies in order."""
+    """Return the bytes of an array as a bytes-like object: a view of the array if it is contiguous."""
     if dtype is dtypes.string:
         items = array.ravel().tolist()
         return b"".join([part for item in items for part in (_LENGTH.pack(len(item)), item)])

@@ -1,4 +1,4 @@
-"""The types of tensors as the protocol calls them. BF16 is not in its first table; servers and clients have it."""
+"""The protocol's names of tensor dtypes. BF16 is not in its original table, but servers and clients support it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _NAMES: Final[Mapping[DType, str]] = {dtype: name for name, dtype in DATATYPES.i
 
 
 def spelled(dtype: DType) -> str:
-    """Return what a client knows the dtype by: the protocol's name for it, or its own where that has none."""
+    """Return the name of a dtype for messages to clients: the protocol's name, or our own if the protocol has none."""
     return _NAMES.get(dtype, dtype.name)
 
 
 def datatype_of(dtype: DType, what: str) -> str:
-    """What the protocol calls a dtype. Raises UnimplementedError, about `what`, where it has no name for it."""
+    """Return the protocol's name of a dtype. Raise UnimplementedError, about `what`, if the protocol has none."""
     found = _NAMES.get(dtype)
     if found is None:
         raise UnimplementedError(

@@ -1,4 +1,4 @@
-"""Which error is which HTTP status and which code of gRPC, and what a client is told of it."""
+"""The mapping of errors to HTTP statuses, gRPC codes and messages for clients."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = [
 
 
 class MalformedRequestError(InvalidArgumentError):
-    """A request is not what the protocol says."""
+    """A request that violates the protocol."""
 
 
 class UnknownEncodingError(MalformedRequestError):
-    """The body of a request is compressed in a way that is not known here."""
+    """A request whose body has an unsupported compression."""
 
 
 class TooLargeError(ResourceExhaustedError):
-    """A request asks for more than the limits of the service allow, whenever it comes."""
+    """A request that exceeds the limits of the service at any time."""
 
 
 class NoMemoryError(ResourceExhaustedError):
-    """The service has not the memory for a model, whenever it is loaded."""
+    """A model that does not fit into the memory budget of the service."""
 
 
-# HTTP's status and gRPC's code. The first class that an error is of counts.
+# HTTP status and gRPC code per error class. The first class that matches an error applies.
 _TABLE: Final = (
     (UnknownEncodingError, 415, 3),
     (TooLargeError, 413, 8),
@@ -50,7 +50,7 @@ _TABLE: Final = (
     (errors.PermissionDeniedError, 403, 7),
     (errors.DeadlineExceededError, 504, 4),
     (errors.ClientDisconnectedError, 499, 1),
-    (errors.CancelledError, 503, 14),  # not by the client, whose call would be over
+    (errors.CancelledError, 503, 14),  # by the service: a client that cancels its call gets no response
     (errors.ClosedSessionError, 503, 14),
     (errors.UnavailableError, 503, 14),
     (errors.AbortedError, 503, 10),
@@ -66,14 +66,16 @@ _SOON: Final = 1  # seconds
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status of an error. A request that asks for too much *now* is 429, and one that always would is 413;
-    one for which the system has had no memory is 507.
+    """Return the HTTP status of an error.
+
+    A request that exceeds the service's current resources is 429; one that exceeds its limits at any time is 413. A
+    request for which the system has no memory is 507.
     """
     for kind, status, _ in _TABLE:
         if isinstance(error, kind):
             return status
     refusal = error.__cause__ if isinstance(error, ResourceExhaustedError) else error
-    if isinstance(refusal, MemoryError) and not isinstance(refusal, OpError):  # the system's
+    if isinstance(refusal, MemoryError) and not isinstance(refusal, OpError):  # raised by Python or NumPy
         return _NO_MEMORY
     if isinstance(error, ResourceExhaustedError):
         return _TOO_LARGE if error.retry_after is None else _TOO_MANY_REQUESTS
@@ -81,7 +83,7 @@ def status_of(error: BaseException) -> int:
 
 
 def code_of(error: BaseException) -> int:
-    """The number of gRPC's status code for an error: its own canonical code, unless the table has another."""
+    """Return the number of gRPC's status code for an error: its own canonical code, unless the table has another."""
     for kind, _, code in _TABLE:
         if isinstance(error, kind):
             return code
@@ -91,14 +93,14 @@ def code_of(error: BaseException) -> int:
 
 
 def retry_after(error: BaseException) -> int | None:
-    """After how many whole seconds a client may come again, where that makes sense."""
+    """Return the number of seconds after which a client should retry, or None if a retry is pointless."""
     if isinstance(error, ResourceExhaustedError) and error.retry_after is not None:
         return max(_SOON, math.ceil(min(error.retry_after, 3600.0)))
     return _SOON if status_of(error) == 503 else None
 
 
 def said_of(error: BaseException) -> str:
-    """What a client is told: what was wrong with his request, and nothing of where the server keeps its files."""
+    """Return the message for the client: the fault in its request, without details of the server such as file paths."""
     if isinstance(error, asyncio.CancelledError):
         return "the request was given up"
     if not isinstance(error, OpError):

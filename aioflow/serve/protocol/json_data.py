@@ -1,4 +1,4 @@
-"""The `data` of a tensor in JSON: nested or flat lists, both ways."""
+"""The `data` of a tensor in JSON: conversion from and to nested or flat lists."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OTHERS: Final[Mapping[DType, frozenset[type]]] = {dtypes.bool_: frozenset({bool
 
 
 def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any:
-    """The array that a list stands for: nested as the shape says, or flat in row-major order.
+    """Return the array in a list that is nested like the shape, or flat in row-major order.
 
     Raises:
-        MalformedRequestError: it has another number of elements, is ragged, or has elements of another type.
+        MalformedRequestError: the number of elements is wrong, the list is ragged, or elements have another type.
     """
     flat = _flat(data, shape, name)
     allowed = _OTHERS.get(dtype) or (_NUMBERS if dtype.is_floating else frozenset({int}))
@@ -57,20 +57,21 @@ def from_json(data: Any, dtype: DType, shape: tuple[int, ...], name: str) -> Any
 
 
 def _check_infinite(flat: list[Any]) -> None:
-    """Raise OverflowError where an infinity was a number in the text, such as 1e400."""
+    """Raise OverflowError if an infinity was a number in the text, such as 1e400."""
+    # The parser returns the very objects in INFINITE for `Infinity` and `-Infinity`.
     written = set(map(id, INFINITE.values()))
     if any(type(each) is float and math.isinf(each) and id(each) not in written for each in flat):
         raise OverflowError("no float is as large")
 
 
 def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
-    """The elements, in row-major order."""
+    """Return the elements in row-major order."""
     count = 1
     for size in shape:
         count *= size
     level: list[Any] = data if type(data) is list else [data]
     if len(level) == count and not (level and type(level[0]) is list):
-        return level  # it is flat, or has one axis
+        return level  # flat, or with one axis
     if shape and len(level) == shape[0]:
         for size in shape[1:]:
             if not all(type(each) is list and len(each) == size for each in level):
@@ -86,15 +87,18 @@ def _flat(data: Any, shape: tuple[int, ...], name: str) -> list[Any]:
 
 
 def to_json(array: Any, dtype: DType, name: str, nan: Nan = "error") -> str:
-    """Return the list of the elements in row-major order, as JSON has it.
+    """Return the elements in row-major order as a JSON list.
 
     Args:
-        nan: As of `ModelOptions.json_nan`.
+        array: The array.
+        dtype: Its dtype.
+        name: The name of the output, for errors.
+        nan: The form of NaN and infinities, as in `ModelOptions.json_nan`.
 
     Raises:
-        MalformedRequestError: strings are not text, or a number is NaN or infinite; they may be asked for as bytes.
+        MalformedRequestError: strings are not text, or a number is NaN or infinite; request such outputs as bytes.
     """
-    if dtype is dtypes.bfloat16:  # whose elements are objects of their own
+    if dtype is dtypes.bfloat16:  # its elements convert to objects of ml_dtypes, which json cannot write
         array = array.astype(np.float32)
     flat = array.reshape(-1)
     pieces = (flat[at : at + PIECE].tolist() for at in range(0, flat.size, PIECE))

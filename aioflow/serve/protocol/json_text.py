@@ -1,5 +1,7 @@
-"""JSON that is large, in pieces: Python's own functions hold the interpreter from the first byte to the last, which in
-a thread beside an event loop would be a tenth of a second. What is small goes through them at once.
+"""Parsing of large JSON documents in pieces, without holding the GIL for long.
+
+Python's own parser holds the GIL from the first byte to the last, which blocks the event loop for up to a tenth of a
+second even if it runs in another thread. Small documents are parsed at once.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Final
 __all__ = ["INFINITE", "PIECE", "parse_json"]
 
 PIECE: Final = 1024  # elements
-_MARK: Final = b"\xef\xbb\xbf"  # of some editors
+_MARK: Final = b"\xef\xbb\xbf"  # byte order mark that some editors write
 _SMALL: Final = 1 << 16  # bytes
 _NUMBER: Final = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NUMBERS: Final = re.compile(rf"(?:{_NUMBER}[ \t\n\r]*,[ \t\n\r]*){{2,{PIECE}}}")
@@ -22,17 +24,22 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 def parse_json(data: bytes) -> Any:
-    """What a text in UTF-8 stands for. Infinities that it names are those of `INFINITE`; others are numbers too large.
+    """Parse UTF-8 text.
+
+    Infinities in the text are the objects in `INFINITE`; all other infinities are numbers that are too large.
 
     Raises:
-        ValueError, RecursionError: it is no JSON.
+        ValueError, RecursionError: the text is not JSON.
     """
     text = data.removeprefix(_MARK).decode()
     return (_AT_ONCE if len(data) <= _SMALL else _InPieces()).decode(text)
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The members of an object by name, of which none may be there twice: others would take the other one."""
+    """Return the members of an object by name.
+
+    Raises ValueError for duplicate names: other parsers might use the other member.
+    """
     found = dict(members)
     if len(found) < len(members):
         raise ValueError("a name is there twice in an object")
@@ -45,7 +52,7 @@ _AT_ONCE: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_CO
 
 
 class _InPieces(json.JSONDecoder):
-    """Has Python look at every array, and takes the numbers in it by the piece."""
+    """A decoder that scans arrays in Python, and parses runs of numbers in pieces."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=_object, parse_constant=_CONSTANTS.__getitem__)
@@ -54,7 +61,7 @@ class _InPieces(json.JSONDecoder):
 
 
 def _array(text_and_begin: tuple[str, int], scan: Callable[[str, int], tuple[Any, int]]) -> tuple[list[Any], int]:
-    """The array whose elements begin there, and where it ends."""
+    """Parse the array whose elements begin at the given position. Return the array and the offset of its end."""
     text, at = text_and_begin
     values: list[Any] = []
     at = _after_space(text, at)

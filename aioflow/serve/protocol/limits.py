@@ -1,4 +1,4 @@
-"""What one request may ask for."""
+"""Limits for a single request."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may ask for; what is more is refused before it is read, or before memory is taken for it.
+    """Limits for a single request, checked before it is read or memory is allocated for it.
 
     Attributes:
-        body_bytes: Of a request, binary tensors included.
-        json_bytes: Of its JSON.
-        rank: Sizes of a tensor's shape.
-        elements: Of a tensor.
+        body_bytes: Size of a request, binary tensors included.
+        json_bytes: Size of its JSON.
+        rank: Axes of a tensor.
+        elements: Elements of a tensor.
         tensors: Inputs of a request, or outputs that it names.
-        body_seconds: In which a request must have come after its head.
-        pending_bytes: Of all requests that are being read or answered; a further one is to come again later.
+        body_seconds: Time in which the body must arrive after the head.
+        pending_bytes: Size of all requests that are being read or answered. Further requests are told to retry later.
     """
 
     body_bytes: int = 64 << 20
@@ -32,7 +32,7 @@ class Limits:
     pending_bytes: int = 1 << 30
 
     def within(self, budget: int) -> Limits:
-        """These, for a process that has so many bytes for models and requests."""
+        """Return these limits for a process with `budget` bytes for models and requests."""
         return replace(self, pending_bytes=min(self.pending_bytes, max(1, budget)))
 
     def __post_init__(self) -> None:

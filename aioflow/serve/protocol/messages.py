@@ -1,4 +1,4 @@
-"""What is asked and what is answered, on whatever transport it comes and goes."""
+"""Requests and responses, independent of the transport."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from aioflow.serve.protocol.errors import MalformedRequestError
 
 __all__ = ["InferRequest", "InferResponse", "RequestedOutput", "scheduling"]
 
-_MICROSECONDS: Final = 1_000_000  # of a second
+_MICROSECONDS: Final = 1_000_000  # per second
 _MOST: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that is to be in the answer, and whether as bytes behind the JSON."""
+    """A requested output, and whether to send it as bytes after the JSON."""
 
     name: str
     binary: bool = False
@@ -27,13 +27,13 @@ class InferRequest:
     """One call of a model.
 
     Attributes:
-        inputs: Arrays by name; they are views of the request's bytes where these are binary. Strings are objects.
-        outputs: Which outputs are wanted; None for all of them.
-        id: Given back as it is; "" for none.
-        binary: Whether outputs that are not named come as bytes.
-        timeout: Seconds; None for no limit of its own.
-        priority: 0 goes before 1, and so on.
-        parameters: All of the request, those of above included.
+        inputs: Arrays by name; binary ones are views of the request's bytes. Strings are objects.
+        outputs: The requested outputs; None for all.
+        id: Returned in the response unchanged; "" for none.
+        binary: Whether outputs are sent as bytes if they are not named in `outputs`.
+        timeout: Time limit in seconds; None for no limit of its own.
+        priority: Requests with lower numbers run first.
+        parameters: All parameters of the request, including those of the attributes above.
     """
 
     inputs: Mapping[str, Any]
@@ -45,7 +45,7 @@ class InferRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def within(self, seconds: float | None) -> InferRequest:
-        """The same with at most that time limit, which the transport has; None for no other."""
+        """Return this request with a time limit of at most `seconds`, the limit of the transport if not None."""
         if seconds is None or (self.timeout is not None and self.timeout <= seconds):
             return self
         return replace(self, timeout=seconds)
@@ -53,7 +53,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """The answer to one call: arrays by the names of the outputs, in the order that they were asked for."""
+    """The response to one call: arrays by output name, in the requested order."""
 
     model_name: str
     model_version: str
@@ -62,8 +62,10 @@ class InferResponse:
 
 
 def scheduling(parameters: Mapping[str, Any]) -> tuple[float | None, int]:
-    """The time limit in seconds and the priority that a request's parameters have: Triton's `timeout`, in microseconds,
-    where 0 is none, and `priority`, where 1 is the most urgent and 0, the default, stands for that.
+    """Return time limit, in seconds, and priority of a request with these parameters.
+
+    These are Triton's parameters: `timeout` in microseconds, where 0 means no limit, and `priority`, where 1 is the
+    most urgent and 0, the default, means the same.
 
     Raises:
         MalformedRequestError: they are not whole numbers.

@@ -1,7 +1,7 @@
-"""The REST form of a request: JSON, and behind it the bytes of the tensors that are not in it.
+"""Decoding of REST requests: JSON, followed by the bytes of the binary tensors.
 
-Whatever a client sends gives a request or an `OpError`; nothing is taken for granted, and no memory is asked for that
-the body does not have itself.
+Any input results in a request or an `OpError`. Everything is validated, and no more memory is allocated than the size
+of the body justifies.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ _BINARY_SIZE: Final = "binary_data_size"
 
 
 def decode_request(body: Any, json_length: int | None = None, limits: Limits | None = None) -> InferRequest:
-    """The request that a body stands for.
+    """Decode a body.
 
     Args:
-        body: Bytes, which the inputs are views of; so nobody may write to it.
-        json_length: How many of them are JSON, as the header `Inference-Header-Content-Length` says; None for all.
+        body: Bytes that must not change: the inputs are views of them.
+        json_length: Length of the JSON in bytes, from the header `Inference-Header-Content-Length`; None for all.
+        limits: The limits; None for the defaults.
 
     Raises:
-        MalformedRequestError: it is not what the protocol says.
-        TooLargeError: it asks for more than the limits allow.
+        MalformedRequestError: the request violates the protocol.
+        TooLargeError: the request exceeds the limits.
     """
     limits = limits or Limits()
     total = len(body)
@@ -63,7 +64,7 @@ def decode_request(body: Any, json_length: int | None = None, limits: Limits | N
 
 
 def json_object(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
-    """The JSON object that a body is. Raises as `decode_request`."""
+    """Return the JSON object in a body. Raises as `decode_request`."""
     if len(data) > limits.json_bytes:
         raise TooLargeError(
             "the JSON of the request is too large; tensors may be sent as bytes behind it",
@@ -80,7 +81,7 @@ def json_object(data: bytes | memoryview, limits: Limits) -> dict[str, Any]:
 
 
 def _inputs(document: Mapping[str, Any], body: Any, at: int, limits: Limits) -> tuple[dict[str, Any], int]:
-    """The arrays by name, and where the bytes of the last one end."""
+    """Return the arrays by name, and the offset of the end of the last one's bytes."""
     found: dict[str, Any] = {}
     for entry in _entries(document, "inputs", limits, is_required=True):
         name = tensor_name(entry.get("name"), found, "input")
@@ -142,7 +143,7 @@ def _object(entry: Mapping[str, Any], key: str, what: str) -> dict[str, Any]:
 
 
 def flag_of(parameters: Mapping[str, Any], key: str, what: str) -> bool:
-    """A member that is true or false; false where it is not there. Raises MalformedRequestError."""
+    """Return a boolean member, false by default. Raises MalformedRequestError."""
     found = parameters.get(key, False)
     if type(found) is not bool:
         raise MalformedRequestError(f"{key!r} of {what} is wrong", expected="true or false", actual=shown(found))

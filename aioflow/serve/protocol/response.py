@@ -1,4 +1,4 @@
-"""The REST form of an answer: JSON, and behind it the bytes of the tensors that were asked for as such."""
+"""Encoding of REST responses: JSON, followed by the bytes of the tensors that were requested as binary."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ __all__ = ["EncodedResponse", "encode_response"]
 
 
 class EncodedResponse(NamedTuple):
-    """A body, and how many bytes of it are JSON; None where all are."""
+    """A body, and the length of its JSON in bytes; None if it is all JSON."""
 
     body: bytes
     json_length: int | None
 
 
 def encode_response(response: InferResponse, binary: Collection[str] = (), nan: Nan = "error") -> EncodedResponse:
-    """An answer as bytes. The outputs are copied once, into them.
+    """Encode a response. The outputs are copied only once.
 
     Args:
-        binary: The names of the outputs that go behind the JSON.
-        nan: As of `ModelOptions.json_nan`.
+        response: The response.
+        binary: The names of the outputs that are sent as bytes after the JSON.
+        nan: The form of NaN and infinities, as in `ModelOptions.json_nan`.
 
     Raises:
-        UnimplementedError: the protocol has no name for the type of an output.
-        MalformedRequestError: strings that are not text, NaN or infinities were not asked for as bytes.
+        UnimplementedError: the protocol has no name for the dtype of an output.
+        MalformedRequestError: a JSON output has strings that are not text, NaN or infinities.
     """
     tails: list[Any] = []
     outputs = [_output(name, array, name in binary, tails, nan) for name, array in response.outputs.items()]
@@ -45,7 +46,7 @@ def encode_response(response: InferResponse, binary: Collection[str] = (), nan: 
 
 
 def _output(name: str, array: Any, is_binary: bool, tails: list[Any], nan: Nan) -> str:
-    """An output in the JSON; its bytes, if it goes as such, are put behind `tails`."""
+    """Return the JSON of an output. Append its bytes to `tails` if it is binary."""
     dtype = as_dtype(array.dtype)
     entry: dict[str, Any] = {
         "name": name,

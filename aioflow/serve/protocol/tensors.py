@@ -1,4 +1,4 @@
-"""What holds for a tensor of a request, whatever form it comes in."""
+"""Checks of the tensors of a request, shared by all transports."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _SHOWN: Final = 60
 
 
 def check_count(count: int, what: str, limits: Limits) -> None:
-    """Raise TooLargeError where there are more tensors than may be."""
+    """Raise TooLargeError if there are too many tensors."""
     if count > limits.tensors:
         raise TooLargeError(f"too many {what}", expected=f"at most {limits.tensors}", actual=count)
 
 
 def check_input(parameters: Mapping[str, Any], name: str) -> None:
-    """Raise MalformedRequestError where the parameters of an input ask for what is not offered."""
+    """Raise MalformedRequestError if the parameters of an input request an unsupported feature."""
     if _SHARED_MEMORY in parameters:
         raise MalformedRequestError(f"input {name!r} is in shared memory", expected="data in the request")
 
 
 def check_output(parameters: Mapping[str, Any], name: str) -> None:
-    """Raise MalformedRequestError where the parameters of an output ask for what is not offered."""
+    """Raise MalformedRequestError if the parameters of an output request an unsupported feature."""
     for unknown in (_SHARED_MEMORY, "classification"):
         if parameters.get(unknown):
             raise MalformedRequestError(f"output {name!r}: {unknown} is not offered here")
 
 
 def tensor_name(name: Any, found: Container[str], what: str) -> str:
-    """The name of a tensor, if it is one and not among those that were found. Raises MalformedRequestError."""
+    """Return the name of a tensor. Raise MalformedRequestError if it is invalid or among `found`."""
     if type(name) is not str or not name:
         raise MalformedRequestError(f"an {what} has no name", expected="a text", actual=shown(name))
     if name in found:
@@ -54,7 +54,7 @@ def tensor_name(name: Any, found: Container[str], what: str) -> str:
 
 
 def tensor_dtype(datatype: Any, name: str) -> DType:
-    """The type that the protocol calls so. Raises MalformedRequestError."""
+    """Return the dtype with the protocol's name `datatype`. Raises MalformedRequestError."""
     found = DATATYPES.get(datatype) if type(datatype) is str else None
     if found is None:
         raise MalformedRequestError(
@@ -64,10 +64,10 @@ def tensor_dtype(datatype: Any, name: str) -> DType:
 
 
 def tensor_shape(shape: Any, name: str, limits: Limits) -> tuple[int, ...]:
-    """The shape that a list is.
+    """Return the shape in a list.
 
     Raises:
-        MalformedRequestError: it is no list of sizes.
+        MalformedRequestError: it is not a list of sizes.
         TooLargeError: it has too many axes, or too many elements.
     """
     if type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
@@ -80,7 +80,7 @@ def tensor_shape(shape: Any, name: str, limits: Limits) -> tuple[int, ...]:
         )
     count = 1
     for size in shape:
-        count *= max(size, 1)  # an array without elements has strides, too
+        count *= max(size, 1)  # sizes of an empty array must be limited too: NumPy computes strides from them
         if count > limits.elements:
             raise TooLargeError(
                 f"input {name!r} has too many elements", expected=f"at most {limits.elements}", actual=shown(shape)
@@ -89,12 +89,12 @@ def tensor_shape(shape: Any, name: str, limits: Limits) -> tuple[int, ...]:
 
 
 def kind(value: Any) -> str:
-    """What a value of JSON is."""
+    """Return the kind of a JSON value, for errors."""
     return {dict: "an object", list: "a list", str: "a text", type(None): "nothing"}.get(type(value), "a number")
 
 
 def shown(value: Any) -> str:
-    """As much of a value as a message takes."""
+    """Return a short form of a value for a message."""
     if type(value) is int and not -(10**_SHOWN) < value < 10**_SHOWN:
         return "a number of many digits"
     if type(value) in (list, dict):

@@ -1,4 +1,4 @@
-"""The callable that `Session.batched` makes: a batch is a step of the session, whose tasks compute them."""
+"""The callable that `Session.batched` returns: one step of the session per batch of concurrent calls."""
 
 from __future__ import annotations
 
@@ -30,29 +30,36 @@ from aioflow.work.threads import in_thread
 __all__ = ["Batched"]
 
 _LOG: Final = logging.getLogger("aioflow.batching")
-_LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
-_RESERVED: Final = ("timeout", "priority")  # arguments of a call
+# Bytes. Copying this much takes about as long as the round trip to a thread.
+_LARGE: Final = 1 << 18
+_RESERVED: Final = ("timeout", "priority")  # keyword arguments of a call, which no feed may be named after
 
 Step = Callable[..., Awaitable[list[Any]]]
 
 
 class Batched(BatchDriver):
-    """Concurrent calls of it are rows of one step. `Session.batched` makes it.
+    """A callable that merges concurrent calls into one step. Created by `Session.batched`.
 
         predict = session.batched(probabilities, [image], max_batch_size=64)
         mine = await predict(rows)  # [rows, 784] → [rows, 10]
 
-    Args:
-        step: Runs the step: a coroutine function of the arrays that are fed, which gives those that are fetched.
-        repeatable: Whether a step may be run again with some of its rows, since it changes nothing.
-        names: For calls by keyword, the names of the feeds, in order; empty for calls by position.
-        max_concurrent_batches: How many batches may be computed at once.
+    Calls from several tasks of one event loop share batches. The loop of the first call is the only one that may be
+    used.
 
-    Calls from several tasks of one event loop share batches; it works on the loop of its first call.
+    Args:
+        step: Coroutine function that runs the step: it accepts the fed arrays and returns the fetched ones.
+        repeatable: Whether the step has no side effects, so that it may run again with some of its rows.
+        background: Owner of the tasks that compute batches.
+        into: Joins the rows of the callers into feeds.
+        out: Splits the fetches into the rows of the callers.
+        policy: Batch sizes and timeout.
+        names: Names of the feeds, in order, for calls by keyword; empty for calls by position.
+        max_concurrent_batches: Number of batches that may run at once.
+        clock: Measures durations for the statistics.
 
     Attributes:
-        uneven: The error of the first step that gave another number of rows than it was fed; None as long as there is
-            none. From then on no two calls share a step: nobody can tell whose rows they are.
+        uneven: The error of the first step that returned another number of rows than it was fed; None until then. Once
+            it is set, no two calls share a step, because output rows can no longer be attributed to callers.
     """
 
     def __init__(
@@ -81,7 +88,7 @@ class Batched(BatchDriver):
         self._names = tuple(names)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Future[None] | None = None
-        self._open = 0  # calls that have not been answered
+        self._open = 0  # unanswered calls
         self.uneven: InvalidArgumentError | None = None
 
     def __repr__(self) -> str:
@@ -90,35 +97,37 @@ class Batched(BatchDriver):
 
     @property
     def policy(self) -> BatchPolicy:
-        """When a batch begins, and how large it is."""
+        """The batch sizes and the batch timeout."""
         return self._core.policy
 
     def statistics(self) -> BatchStatistics:
-        """What it has done so far, and what it has to do."""
+        """Return counts and durations so far, and the current queue."""
         return self._tally.statistics(self._core.requests, self._core.rows)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def __call__(self, *values: Any, timeout: float | None = None, priority: int = 0, **named: Any) -> Any:
-        """What the step gives for these rows, in the structure of the fetches.
+        """Run the step with these rows and return its results, in the structure of the fetches.
 
         Args:
-            values: Of each feed, an array [rows, ...]; by keyword, if the feeds have been given by name. Arrays up to
-                64 KiB may be changed as soon as the call waits; larger ones must stay as they are until it returns.
-            timeout: Seconds, after which nobody waits any more; rows that have not been computed by then never are.
-            priority: 0 goes before 1, and so on.
+            *values: One array [rows, ...] per feed, if the feeds were declared by position. The caller may change
+                arrays up to 64 KiB as soon as the call waits; larger ones must stay unchanged until it returns.
+            timeout: Time limit in seconds. Rows that have not been computed by then never are.
+            priority: Lower numbers go first.
+            **named: One array [rows, ...] per feed, if the feeds were declared by name.
 
         Raises:
-            InvalidArgumentError, …: the values do not fit, or a kernel refused these rows.
-            DeadlineExceededError: `timeout` ran out.
-            ResourceExhaustedError: too much is waiting already; its `retry_after` says when to come again.
-            ClosedSessionError: the session is closed, or the callable is.
+            InvalidArgumentError, …: the values do not fit, or a kernel rejected these rows.
+            DeadlineExceededError: `timeout` expired.
+            ResourceExhaustedError: the queue is full; `retry_after` is the number of seconds after which to try again.
+            ClosedSessionError: the session or the callable is closed.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._draining is not None:
             await self._begin(loop)
         if named or self._names:
             values = self._by_name(values, named)
+        # Keep the core: `_begin` replaces it when the loop is closed, and `_over` then must not count this call.
         begun, core = loop.time(), self._core
         call: Call | None = None
         self._open += 1
@@ -127,9 +136,11 @@ class Batched(BatchDriver):
                 arrays, rows, kind = self._into.admit(values)
             except Elsewhere:
                 arrays, rows, kind = await self._admitted_elsewhere(values, timeout, loop)
+            # The common case skips the call of `check_whole`.
             if priority.__class__ is not int or priority < 0:
                 check_whole(priority, "the priority of a call", 0)
             future = loop.create_future()
+            # The caller may change small arrays while the call waits.
             call = Call(rows, tuple(small_copies(arrays)), kind, priority, future)
             if timeout is not None:
                 self._limit(call, timeout, begun)
@@ -137,7 +148,7 @@ class Batched(BatchDriver):
             return await future
         except asyncio.CancelledError:
             if call is not None:
-                if call.future.cancelled():  # else the answer was there already
+                if call.future.cancelled():  # otherwise the answer was set before the cancellation arrived
                     self._tally.cancelled += 1
                 self._leave(call)
             raise
@@ -147,13 +158,13 @@ class Batched(BatchDriver):
             self._over(core)
 
     def _over(self, core: BatchCore) -> None:
-        """Count a call as answered, unless it was left on a loop that is closed: it is not counted any more."""
+        """Count a call as answered, unless its loop was closed: `_begin` has reset the counts of such calls."""
         if core is self._core:
             self._open -= 1
             self._drain()
 
     def _drain(self) -> None:
-        """Where no more calls may come and none is open: answer `aclose`, and let the tasks that compute end."""
+        """Complete `aclose` and end the serving tasks, once the callable is closing and no call is open."""
         if self._draining is not None and not self._open and not self._draining.done():
             self._draining.set_result(None)
             self._lingers = False
@@ -163,7 +174,7 @@ class Batched(BatchDriver):
     async def _admitted_elsewhere(
         self, values: Sequence[Any], timeout: float | None, loop: asyncio.AbstractEventLoop
     ) -> tuple[tuple[Any, ...], int, Hashable]:
-        """As `RowsIn.admit`, in a thread. Raises as a call."""
+        """Run `RowsIn.admit` in a thread, within the timeout of the call."""
         check_seconds(timeout, "the time limit of a call")
         try:
             async with asyncio.timeout(timeout) as scope:
@@ -174,7 +185,7 @@ class Batched(BatchDriver):
             self._tally.expired += 1
             raise _late(timeout) from error
         if self._loop is not loop:
-            raise ClosedSessionError.refusing()  # meanwhile
+            raise ClosedSessionError.refusing()  # closed while the thread ran
         return admitted
 
     def _by_name(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -200,17 +211,18 @@ class Batched(BatchDriver):
             call.future.set_exception(_late(timeout))
             self._leave(call)
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The first call, or one that comes too late."""
+        """Bind to the loop of the first call, or raise if the callable is closed or bound to another loop."""
         if self._draining is not None:
             raise ClosedSessionError("the batched callable is closed", expected="calls before", actual="closed")
         if self._loop is not None and not self._loop.is_closed():
             raise FailedPreconditionError(
                 "a batched callable works on one event loop", expected="the loop of its first call", actual="another"
             )
-        if self._loop is not None:  # what waited on a loop that is closed waits for nothing
+        # The previous loop is closed: its waiting calls can never be answered, so start from empty state.
+        if self._loop is not None:
             self._open = self._serving = 0
             self._core = BatchCore(self._core.policy)
             self._idle.clear()
@@ -220,9 +232,10 @@ class Batched(BatchDriver):
         self._loop = loop
 
     async def warmup(self) -> None:
-        """Run a step of each allowed size, or of one row and of the most, with zeros: what compiles, and what is made
-        ready once, parts for another engine among it, is done before the first call. Sizes of rows that are open are
-        taken to be one.
+        """Run one step of zeros for each allowed batch size, or else for 1 row and for the maximum.
+
+        Compilation and one-time preparation, such as parts for another engine, are then complete before the first call.
+        Unknown dimensions of a row are taken as 1.
         """
         policy = self._core.policy
         for rows in policy.allowed_batch_sizes or sorted({1, policy.max_batch_size}):
@@ -230,10 +243,11 @@ class Batched(BatchDriver):
         await PREPARATIONS.ended()
 
     async def aclose(self) -> None:
-        """Refuse new calls, and wait until all that are waiting have been answered."""
+        """Reject new calls, and wait until all waiting calls are answered."""
         if self._draining is None:
             self._draining = asyncio.get_running_loop().create_future()
             self._drain()
+        # Several tasks may wait here: cancelling one must not cancel the shared future.
         await asyncio.shield(self._draining)
 
     async def __aenter__(self) -> Batched:
@@ -248,12 +262,13 @@ class Batched(BatchDriver):
         if self.uneven is None:
             await super()._answer(pieces, loop)
             return
-        for piece in pieces:  # of which none has been computed
+        for piece in pieces:  # none of them has been computed yet
             await super()._answer([piece], loop)
 
     def _check_even(self, pieces: list[Piece], rows: int) -> None:
-        """Raise InvalidArgumentError where calls share a step, or one takes several, and none may any more."""
+        """Raise InvalidArgumentError if `uneven` is set and the batch is shared, or is only a part of a call."""
         if self.uneven is not None and (len(pieces) > 1 or rows < pieces[0].request.rows):
+            # Each caller gets its own exception, because raising one adds a traceback to it.
             raise copy.copy(self.uneven)
 
     async def _results(self, pieces: list[Piece]) -> list[Any]:
@@ -272,14 +287,15 @@ class Batched(BatchDriver):
                 self.uneven = error
                 _LOG.warning("calls share no more steps, since one gave other rows than it was fed: %s", error)
             raise
-        self._check_even(pieces, rows)  # again: meanwhile another step may have shown it
+        # Check again: a concurrent step may have set `uneven` while this one ran.
+        self._check_even(pieces, rows)
         return values
 
     async def _is_repeatable(self, pieces: list[Piece]) -> bool:
         return await self.is_repeatable()
 
     async def is_repeatable(self) -> bool:
-        """Return whether a step may be run again with some of its rows, since it changes nothing."""
+        """Return True if the step has no side effects, so that it may run again with some of its rows."""
         return await self._repeatable()
 
     def _shares(self, results: list[Any], pieces: list[Piece]) -> Iterable[list[Any]]:
@@ -292,7 +308,7 @@ class Batched(BatchDriver):
         return self._out.give(share)
 
     def _refuse_all(self) -> None:
-        """The session is being closed. Later calls find that out by themselves."""
+        """Fail all waiting calls because the session is closing. A later call fails in `_begin`."""
         self._loop = None
         super()._refuse_all()
 

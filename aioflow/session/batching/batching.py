@@ -1,4 +1,4 @@
-"""What a session has for callers who come with a few rows each, and for services that begin."""
+"""The batching methods of a session: `batched` and `warmup`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = ["Batching"]
 
 
 class Batching(ABC):
-    """Makes callables whose concurrent calls share steps."""
+    """Mixin with the factory of callables whose concurrent calls share steps."""
 
     graph: Graph
     _background: Background
 
     @abstractmethod
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] | None = None) -> Callable[..., Awaitable[Any]]:
-        """As `Session.make_callable`."""
+        """Return a coroutine function; see `Session.make_callable`."""
 
     @abstractmethod
     def plan(self, fetches: Any, feeds: Sequence[Any] = ()) -> Plan:
-        """As `Session.plan`."""
+        """Return the plan of a step; see `Session.plan`."""
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise ClosedSessionError, once it is closed."""
+        """Raise ClosedSessionError if the session is closed."""
 
     def batched(
         self,
@@ -54,29 +54,33 @@ class Batching(ABC):
         pad: Mapping[Any, Any] | None = None,
         unchecked: bool = False,
     ) -> Batched:
-        """An async callable whose concurrent calls become rows of one step.
+        """Return an async callable that merges concurrent calls into one step.
 
             predict = session.batched(probabilities, [image], max_batch_size=64)
             mine = await predict(rows, timeout=0.5)  # [rows, 784] → [rows, 10]
 
         Args:
-            fetches: As of `run`. Each tensor has the rows of the feeds along axis 0, and each caller gets his own.
-            feeds: Tensors that callers give by position, or a mapping from names by which they give them. The first
-                size of each is open.
-            max_batch_size: Rows of a batch, not calls. A call with more is cut and put together again.
-            batch_timeout: Seconds that a call waits for others while nothing is being computed. With 0 the first
-                begins at once, and what comes while it is computed is the next batch.
-            max_enqueued_batches: Full batches that may wait; a call beyond them raises ResourceExhaustedError.
-            max_concurrent_batches: How many batches may be computed at once.
-            allowed_batch_sizes: Rows that a batch may have, rising to `max_batch_size`; one between is filled up by
-                repeating its last row, so that fewer different steps run.
-            pad: By feed, a `Padding` or what to fill up with, for rows that differ in length.
-            unchecked: Whether fetches are taken as they are that are known to mix rows, to give another number of them,
-                or to depend on what the step changes: that callers may share steps is the caller's word.
+            fetches: Fetches as for `run`. Axis 0 of each tensor must hold the rows of the feeds; each caller gets its
+                own.
+            feeds: Tensors that callers pass by position, or a mapping from keyword names to tensors. Axis 0 of each
+                must have unknown size.
+            max_batch_size: Maximum number of rows in a batch (rows, not calls). A longer call is split and its results
+                are joined.
+            batch_timeout: Seconds that a call waits for others while no batch runs. With 0 the first call starts at
+                once, and calls that arrive during a batch form the next one.
+            max_enqueued_batches: Number of full batches that may wait; a call beyond them raises
+                ResourceExhaustedError.
+            max_concurrent_batches: Number of batches that may run at once.
+            allowed_batch_sizes: Increasing batch sizes that end with `max_batch_size`. A batch of another size is
+                padded to the next one by repeating its last row, so that fewer different steps run.
+            pad: By feed, a `Padding` or a fill value, for rows that differ in length.
+            unchecked: Whether to skip the check for fetches that are known to mix rows, to return another number of
+                rows, or to depend on state that the step changes. The caller then guarantees that calls may share
+                steps.
 
         Raises:
-            InvalidArgumentError, DTypeError: a feed or fetch has no rows, its rows are not kept apart (with the node
-                that mixes them), or a setting is out of range.
+            InvalidArgumentError, DTypeError: a feed or fetch has no rows, the rows are not independent (the error names
+                the node that mixes them), or a setting is out of range.
         """
         self._check_open()
         named = isinstance(feeds, Mapping)
@@ -93,6 +97,7 @@ class Batching(ABC):
         step = self.make_callable(out.tensors, into.tensors)
 
         async def repeatable() -> bool:
+            # Planning may take long, so it runs in a thread.
             plan = await in_thread(self.plan, out.tensors, into.tensors, effects=False)
             return not any(traits_of(node.op).effect is Effect.CHANGES for node in plan.nodes())
 
@@ -100,15 +105,17 @@ class Batching(ABC):
         return Batched(step, repeatable, self._background, into, out, policy, names, max_concurrent_batches)
 
     async def warmup(self, *callables: Batched) -> None:
-        """Run a step of each size of each of these: what is compiled, and made ready once, is done before the first
-        call. A service is ready when this has returned.
+        """Run one step of each batch size of these callables.
+
+        Compilation and one-time preparation then happen before the first call. A service is ready when this has
+        returned.
         """
         for each in callables:
             await each.warmup()
 
 
 def _check_apart(into: RowsIn, out: RowsOut) -> None:
-    """Raise InvalidArgumentError where rows are not kept apart."""
+    """Raise InvalidArgumentError if the fetches are known to mix rows."""
     found = row_verdict(into.tensors, out.tensors)
     if found.is_refuted and found.op is not None:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""The rows of callers, joined into the feeds of one step, and what the step gives, taken apart again."""
+"""Row handling of batches: joining the rows of callers into feeds, and splitting the fetches."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from aioflow.sync.batches import Piece
 
 __all__ = ["Padding", "RowsIn", "RowsOut"]
 
-_KNOWN: Final = 256  # shapes of one feed that are remembered
+_KNOWN: Final = 256  # shapes cached per feed
 
-Values = tuple[Any, ...]  # an array for each feed
+Values = tuple[Any, ...]  # one array per feed
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How rows of different lengths go into one batch. The axes behind the first that are open in the feed's static
-    shape are filled up to the longest of the batch.
+    """The padding of rows that differ in length, so that they fit into one batch.
+
+    Pads the axes behind the first whose static size is unknown to the longest row of the batch.
 
     Attributes:
-        value: What they are filled up with.
-        mask: A placeholder of bool or numbers [rows, length], which is fed 1 for each place along axis 1 that a caller
-            gave, and 0 for each that was filled up.
-        multiple_of: Lengths are filled up to a multiple of this, so that fewer different ones are compiled and run.
-        cuts: Fetches whose axis 1 is as long as the feed's: each caller gets as much of it as he gave.
+        value: The fill value.
+        mask: A bool or numeric placeholder [rows, length]. It is fed 1 for each position along axis 1 that a caller
+            supplied, and 0 for each padded position.
+        multiple_of: Lengths are rounded up to a multiple of this, so that fewer different ones are compiled and run.
+        cuts: Fetches whose axis 1 has the length of the feed's: each caller gets only as much as it fed.
     """
 
     value: Any = 0
@@ -47,7 +48,7 @@ class Padding:
 
 
 class _Feed:
-    """One feed: its tensor, and which axes are filled up, if any."""
+    """One feed: its tensor, its converter, and the axes that are padded."""
 
     __slots__ = ("axes", "convert", "fill", "known", "np_dtype", "padding", "tensor")
 
@@ -71,10 +72,11 @@ class _Feed:
         self.padding = padding
         self.axes = [] if padding is None else [axis for axis in range(1, len(dims or ())) if dims[axis] is None]  # type: ignore[index]  # known, if there is a padding
         self.np_dtype = None if tensor.dtype is dtypes.string else tensor.dtype.np_dtype
-        self.known: dict[tuple[int, ...], Hashable] = {}  # the kinds of shapes that fit
+        self.known: dict[tuple[int, ...], Hashable] = {}  # from shapes already checked to their kind
 
     def admit(self, value: Any) -> tuple[Any, Hashable]:
-        """The array that a caller feeds, and the kind of its rows. Raises as `RowsIn.admit`."""
+        """Return the converted array and the kind of its rows. Raises as `RowsIn.admit`."""
+        # Fast path for repeated shapes. NumPy has one object per built-in dtype, so identity suffices.
         if type(value) is np.ndarray and value.dtype is self.np_dtype:
             kind = self.known.get(value.shape)
             if kind is not None:
@@ -88,28 +90,32 @@ class _Feed:
                 actual=shape,
             )
         kind = self.kind(shape)
+        # Bounded, because callers choose the shapes.
         if len(self.known) < _KNOWN:
             self.known[shape] = kind
         return array, kind
 
     def kind(self, shape: tuple[int, ...]) -> Hashable:
-        """What is equal for shapes that go into a batch together."""
+        """Return a key that is equal for shapes that may share a batch."""
         if not self.axes:
             return shape[1:]
         return tuple(size for axis, size in enumerate(shape) if axis and axis not in self.axes)
 
     def lengths(self, values: Sequence[Any]) -> tuple[int, ...]:
-        """The sizes of rows that all of these fit into."""
+        """Return the row shape that all of these values fit into."""
         sizes = list(values[0].shape[1:])
         step = self.padding.multiple_of if self.padding is not None else 1
         for axis in self.axes:
             longest = max(value.shape[axis] for value in values)
-            sizes[axis - 1] = -(-longest // step) * step
+            sizes[axis - 1] = -(-longest // step) * step  # rounded up
         return tuple(sizes)
 
 
 def _fill_of(tensor: Tensor, value: Any) -> Any:
-    """What a feed is filled up with, in its dtype; 0 stands for no text. Raises InvalidArgumentError, DTypeError."""
+    """Return the fill value in the dtype of the feed; 0 means the empty string.
+
+    Raises InvalidArgumentError or DTypeError if the value does not fit.
+    """
     if tensor.dtype is dtypes.string and type(value) is int and not value:
         value = b""
     try:
@@ -125,17 +131,18 @@ def _fill_of(tensor: Tensor, value: Any) -> Any:
 
 
 class RowsIn:
-    """Takes what callers feed.
+    """Checks and joins the rows that callers feed.
 
     Args:
-        keys: The feeds: tensors with an open first size, or their names.
-        pad: By feed, for those whose rows differ in length.
+        graph: The graph of the feeds.
+        keys: The feeds: tensors whose axis 0 has unknown size, or their names.
+        pad: Padding by feed, for feeds whose rows differ in length.
 
     Raises:
-        InvalidArgumentError, DTypeError: a feed has no rows, or what is padded is no feed.
+        InvalidArgumentError, DTypeError: a feed has no rows, or a padded tensor is not a feed.
 
     Attributes:
-        tensors: What a step is fed: the feeds, and the masks behind them.
+        tensors: Tensors that a step is fed: the feeds, followed by the masks.
     """
 
     def __init__(self, graph: Graph, keys: Sequence[Any], pad: Mapping[Any, Any] | None) -> None:
@@ -155,15 +162,15 @@ class RowsIn:
 
     @property
     def paddings(self) -> list[Padding | None]:
-        """Of each feed."""
+        """The padding of each feed, in order."""
         return [feed.padding for feed in self._feeds]
 
     def admit(self, values: Sequence[Any]) -> tuple[Values, int, Hashable]:
-        """What one caller feeds: arrays, how many rows they have, and their kind.
+        """Return the converted arrays of one caller, their number of rows, and their kind.
 
         Raises:
-            DTypeError, InvalidArgumentError: a value does not fit its feed, or they have different numbers of rows.
-            Elsewhere: this takes too long for an event loop.
+            DTypeError, InvalidArgumentError: a value does not fit its feed, or the numbers of rows differ.
+            Elsewhere: the conversion takes too long for an event loop.
         """
         if len(values) != len(self._feeds):
             raise DTypeError("wrong number of feeds", expected=len(self._feeds), actual=len(values))
@@ -183,7 +190,7 @@ class RowsIn:
         return arrays, rows, tuple(kind for _, kind in admitted)
 
     def zeros(self, rows: int) -> list[Any]:
-        """Values of `tensors` for so many rows; sizes of rows that are open are one."""
+        """Return zeros for `tensors` with this number of rows; unknown dimensions of a row are 1."""
         made = []
         for tensor in self.tensors:
             sizes = [1 if size is None else size for size in (tensor.dims or (None,))[1:]]
@@ -191,18 +198,18 @@ class RowsIn:
         return made
 
     def size(self, pieces: Sequence[Piece], rows: int) -> int:
-        """About how many bytes `join` will copy: what the first is like, for so many rows."""
+        """Return about how many bytes `join` copies, extrapolated from the first piece."""
         first = pieces[0].request
         if self._is_joined(pieces, rows):
             return 0
         return int(sum(array.nbytes for array in first.payload)) * rows // first.rows
 
     def _is_joined(self, pieces: Sequence[Piece], rows: int) -> bool:
-        """Whether what one caller feeds is the batch."""
+        """Return True if the arrays of a single caller already are the batch."""
         return len(pieces) == 1 and pieces[0].request.rows == rows and not self.pads
 
     def join(self, pieces: Sequence[Piece], rows: int) -> list[Any]:
-        """The values of `tensors` for a batch of so many rows, of which those behind the pieces repeat the last one."""
+        """Return the values of `tensors` for a batch of `rows` rows. Rows beyond the pieces repeat the last one."""
         if self._is_joined(pieces, rows):
             return list(pieces[0].request.payload)
         parts = [_parts(pieces, index, rows) for index in range(len(self._feeds))]
@@ -215,7 +222,7 @@ class RowsIn:
 
 
 def _parts(pieces: Sequence[Piece], feed: int, rows: int) -> list[Any]:
-    """The rows of each piece for a feed, and what fills them up to so many."""
+    """Return the rows of each piece for a feed, and the padding rows that complete the batch."""
     parts = []
     for request, begin, end in pieces:
         array = request.payload[feed]
@@ -223,12 +230,13 @@ def _parts(pieces: Sequence[Piece], feed: int, rows: int) -> list[Any]:
         parts.append(array if end - begin == request.rows else array[begin:end])
     if rows:
         last = parts[-1][-1:]
+        # A view: the padding rows are materialized only by the concatenation.
         parts.append(np.broadcast_to(last, (rows, *last.shape[1:])))
     return parts
 
 
 def _filled(feed: _Feed, parts: Sequence[Any], rows: int) -> Any:
-    """The parts as one array whose rows are as long as the longest."""
+    """Concatenate the parts, with each row padded to the longest."""
     made = np.full((rows, *feed.lengths(parts)), feed.fill, parts[0].dtype)
     at = 0
     for part in parts:
@@ -238,7 +246,7 @@ def _filled(feed: _Feed, parts: Sequence[Any], rows: int) -> Any:
 
 
 def _mask(tensor: Tensor, parts: Sequence[Any], length: int) -> Any:
-    """1 for what is in the parts, 0 for what they are filled up with."""
+    """Return a mask with 1 for supplied positions and 0 for padding."""
     lengths = np.repeat([part.shape[1] for part in parts], [len(part) for part in parts])
     return (np.arange(length) < lengths[:, None]).astype(tensor.dtype.np_dtype)
 
@@ -257,17 +265,18 @@ def _paddings(graph: Graph, pad: Mapping[Any, Any], tensors: Sequence[Tensor]) -
 
 
 class RowsOut:
-    """Gives each caller his rows of what a step has fetched.
+    """Splits the fetches of a step into the rows of each caller.
 
     Args:
-        fetches: Of any structure; each tensor in it has the rows of the feeds along axis 0.
-        cuts: By fetched tensor, the feed, by number, whose lengths along axis 1 are its own.
+        graph: The graph of the fetches.
+        fetches: Any structure of tensors; axis 0 of each holds the rows of the feeds.
+        paddings: The padding of each feed, in order. A fetch in its `cuts` has the lengths of that feed along axis 1.
 
     Raises:
         InvalidArgumentError: a fetch has no rows.
 
     Attributes:
-        tensors: What a step fetches.
+        tensors: Tensors that a step fetches.
     """
 
     def __init__(self, graph: Graph, fetches: Any, paddings: Sequence[Padding | None]) -> None:
@@ -303,7 +312,7 @@ class RowsOut:
         return cuts
 
     def check(self, values: Sequence[Any], rows: int) -> None:
-        """Raise InvalidArgumentError where a step of so many rows has given another number of them."""
+        """Raise InvalidArgumentError if a value does not have this number of rows."""
         for tensor, value in zip(self.tensors, values, strict=True):
             shape = value.shape
             if not shape or shape[0] != rows:
@@ -314,9 +323,10 @@ class RowsOut:
                 ).at(tensor.op.name, tensor.op.type, tensor.op.source)
 
     def shares(self, values: Sequence[Any], pieces: Sequence[Piece]) -> Iterator[list[Any]]:
-        """What belongs to each piece."""
+        """Yield the slices of each piece, in order."""
         at = 0
         if len(values) == 1 and not self._cuts:
+            # Fast path for a single fetch, the usual case in serving.
             only = values[0]
             for _, begin, end in pieces:
                 until = at + end - begin
@@ -329,10 +339,11 @@ class RowsOut:
             at = until
 
     def joined(self, shares: Sequence[list[Any]]) -> list[Any]:
-        """The rows of a call that was cut, from those of its pieces. Raises InvalidArgumentError: they do not fit."""
+        """Concatenate the slices of a call that was split. Raises InvalidArgumentError if their row shapes differ."""
         joined = []
         for tensor, parts in zip(self.tensors, zip(*shares, strict=True), strict=True):
             sizes = {part.shape[1:] for part in parts}
+            # Each batch is padded to its own longest row, so the pieces of a call may differ.
             if len(sizes) > 1:
                 raise InvalidArgumentError(
                     f"the rows of {tensor.name!r} differ in size from batch to batch, and the call took several",
@@ -347,6 +358,9 @@ class RowsOut:
         return rows if feed is None else rows[:, : piece.request.payload[feed].shape[1]]
 
     def give(self, slices: list[Any]) -> Any:
-        """In the structure of the fetches. Each place of it has an array of its own."""
+        """Return the slices in the structure of the fetches.
+
+        A tensor that occurs more than once is copied, so that no two places share an array.
+        """
         copies = self._mapper.copies
         return self._take(slices + [slices[position].copy() for position in copies] if copies else slices)

@@ -1,4 +1,4 @@
-"""Supervised training: sessions that restore, save, stop, log and recover, by hooks around every run."""
+"""Supervised training: sessions that restore, save, stop, log and recover through hooks around every run."""
 
 from aioflow.train.monitored.checkpointed_input import CheckpointedInput as CheckpointedInput
 from aioflow.train.monitored.checkpointed_input import InputSource as InputSource

@@ -1,8 +1,7 @@
-"""Input whose position is in the checkpoint, so that training goes on at the record where the checkpoint stood.
+"""Input whose position is part of the checkpoint, so that training resumes at the right record.
 
-The position is a variable of the graph, so that one file holds it together with the values that were trained by it. It
-is written when a checkpoint is made, at a moment when no step is in flight that has got feeds: then what has been given
-out is what has been applied.
+The position is a variable of the graph, so that one file holds it together with the values trained up to it. It is
+written when a checkpoint is made, while no step with feeds is in flight: all feeds handed out have then been applied.
 """
 
 from __future__ import annotations
@@ -28,30 +27,31 @@ __all__ = ["CheckpointedInput", "InputSource", "SeekableFeeds"]
 Feeds: TypeAlias = Mapping[Any, Any]
 
 _LOST: Final = (AbortedError, UnavailableError)
-_TAKEN: Final = b"="  # before every state; an empty value says that there is none yet
+_TAKEN: Final = b"="  # prefix of every stored position; an empty value means that no position is stored yet
 
 
 class InputSource(Protocol):
-    """Where feeds come from, with a position that can be told and taken up again.
+    """A source of feeds with a position that can be read and restored.
 
     `restore` may be a coroutine function.
     """
 
     def __aiter__(self) -> AsyncIterator[Feeds]:
-        """Itself: each `anext` gives the feeds of one step."""
+        """Return the source itself; each `anext` returns the feeds of one step."""
 
     def state(self) -> bytes:
-        """Where it stands: after the feeds that were given last."""
+        """Return the position: after the feeds that were returned last."""
 
     def restore(self, state: bytes) -> Any:
-        """Go on from there, whatever has been given since."""
+        """Continue from a position, whatever has been returned since."""
 
 
 class SeekableFeeds:
-    """A source of feeds that can be had from any number on.
+    """A feed source that can seek to any step.
 
     Args:
-        open_at: `open_at(n)` gives an iterable or async iterable of feed dictionaries, without the first n.
+        open_at: Function of a number n that returns an iterable or async iterable of feed dictionaries without the
+            first n.
     """
 
     def __init__(self, open_at: Callable[[int], Iterable[Feeds] | AsyncIterable[Feeds]]) -> None:
@@ -64,7 +64,7 @@ class SeekableFeeds:
         return self
 
     async def __anext__(self) -> Feeds:
-        """The feeds of the next step. Raises StopAsyncIteration at the end."""
+        """Return the feeds of the next step. Raise StopAsyncIteration at the end."""
         if self._feeds is None:
             opened = self._open_at(self._number)
             self._feeds = aiter(opened) if isinstance(opened, AsyncIterable) else iter(opened)
@@ -79,14 +79,14 @@ class SeekableFeeds:
         return feeds
 
     def state(self) -> bytes:
-        """The number of the next feeds, in decimal digits."""
+        """Return the number of the next feeds, in decimal digits."""
         return b"%d" % self._number
 
     async def restore(self, state: bytes) -> None:
-        """Go on with that number.
+        """Continue with that number.
 
         Raises:
-            DataLossError: it is no number.
+            DataLossError: `state` is not a number.
         """
         if not state.isdigit():
             raise DataLossError("the position of the input is damaged", expected="decimal digits", actual=state)
@@ -98,20 +98,22 @@ class SeekableFeeds:
 
 
 class CheckpointedInput(SessionRunHook):
-    """Feeds every run with hooks from a source, and keeps the source's position in the checkpoint.
+    """A hook that feeds every run from a source and keeps the source's position in the checkpoint.
 
-    Give it as `input` to `MonitoredTrainingSession`, or as a hook and as `input` to `CheckpointSaverHook`. A new
-    session continues where its checkpoint stood: what was read after it is read again, what was applied before it is
-    not. So among the steps whose updates are in the variables, each of the feeds occurs once, also where several runs
-    are in flight. It belongs to the client that writes the checkpoints. A step that fails for another reason than a
-    lost peer, or is cancelled, has used up its feeds.
+    Pass it as `input` to `MonitoredTrainingSession`, or as a hook and as `input` to `CheckpointSaverHook`. It must run
+    in the client that writes the checkpoints.
+
+    A new session continues at the position of its checkpoint: feeds read after the checkpoint are read again, feeds
+    applied before it are not. Each feed thus occurs once among the steps whose updates are in the variables, even if
+    several runs are in flight. A step that is cancelled, or fails for a reason other than a lost peer, has consumed its
+    feeds.
 
     Args:
-        source: An `InputSource`, such as `SeekableFeeds`. When it ends, the training does.
-        name: Of the string variable that holds the position.
-        follows_step: There is no variable: the position is the global step, in decimal digits. So any client may have
-            such an input, if it takes one of the feeds for each global step, as in synchronous training.
-        max_wait_secs: Seconds for which a checkpoint waits until the steps in flight are over.
+        source: An `InputSource`, such as `SeekableFeeds`. Training ends when the source does.
+        name: Name of the string variable that holds the position.
+        follows_step: Use no variable: the position is the global step, in decimal digits. Any client may then have such
+            an input, if it consumes one item per global step, as in synchronous training.
+        max_wait_secs: Seconds that a checkpoint waits for the steps in flight.
     """
 
     def __init__(
@@ -128,19 +130,19 @@ class CheckpointedInput(SessionRunHook):
         self._name = name
         self._follows_step = follows_step
         self._max_wait_secs = max_wait_secs
-        self._gate = asyncio.Lock()  # whoever gives out feeds, saves the position or changes it
+        self._gate = asyncio.Lock()  # held while feeds are handed out, or the position is saved or changed
         self._flying: set[SessionRunContext] = set()
         self._landed = asyncio.Event()
-        self._lost: BaseException | None = None  # why feeds of this session may not have been applied
+        self._lost: BaseException | None = None  # error that may have kept feeds of this session from being applied
         self._session: Any = None
 
     @property
     def follows_step(self) -> bool:
-        """Whether the position is the global step."""
+        """True if the position is the global step."""
         return self._follows_step
 
     def begin(self) -> None:
-        """Make the variable."""
+        """Create the variable and the nodes that assign it."""
         self._start = self._source.state()
         if self._follows_step:
             self._step = required_global_step(self)
@@ -150,11 +152,11 @@ class CheckpointedInput(SessionRunHook):
         self._assign = self._position.assign(self._given, read_value=False)
 
     async def after_create_session(self, session: Any, coord: Coordinator) -> None:
-        """Go to the position of the checkpoint."""
+        """Seek to the position in the checkpoint."""
         await self.take_up(session)
 
     async def take_up(self, session: Any) -> None:
-        """Go to the position that the session's variable holds, once for each session."""
+        """Seek to the position in the session's variable, once per session."""
         async with self._gate:
             if self._session is not session:
                 await called(self._source.restore, await self._read(session))
@@ -169,13 +171,15 @@ class CheckpointedInput(SessionRunHook):
         return state.removeprefix(_TAKEN) if state else self._start
 
     async def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """The next feeds.
+        """Return the next feeds.
 
         Raises:
-            OutOfRangeError: there are no more.
+            OutOfRangeError: the source has ended.
+            AbortedError: the run belongs to an earlier session.
         """
         async with self._gate:
-            if run_context.session is not self._session:  # the source stands where the new session needs it
+            # The source already stands where the new session needs it, so a run of an old session must not advance it.
+            if run_context.session is not self._session:
                 raise AbortedError("the session of the run is no longer used", expected="the newest", actual="another")
             try:
                 feeds = await anext(aiter(self._source))
@@ -193,7 +197,7 @@ class CheckpointedInput(SessionRunHook):
 
     @asynccontextmanager
     async def saving(self, session: Any) -> AsyncIterator[None]:
-        """A block in which the session's variable holds the position, and no step begins.
+        """Write the position to the session's variable and keep steps from starting inside the block.
 
         Raises:
             AbortedError: a step of the session was lost with a peer.
@@ -202,7 +206,8 @@ class CheckpointedInput(SessionRunHook):
         await self.take_up(session)
         async with self._gate:
             await self._until_landed()
-            if self._lost is not None:  # the position would be behind feeds that nobody has applied
+            # The position would lie behind feeds that no step has applied.
+            if self._lost is not None:
                 raise AbortedError("the session has lost a step, and with it its feeds") from self._lost
             if not self._follows_step:
                 await session.run(self._assign, {self._given: _TAKEN + self._source.state()})

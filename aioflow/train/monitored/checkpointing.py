@@ -1,4 +1,4 @@
-"""`CheckpointSaverHook`: checkpoints every so many steps or seconds, with listeners around each."""
+"""`CheckpointSaverHook`: checkpoints every given number of steps or seconds, with listeners around each."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ from aioflow.work.threads import in_thread
 __all__ = ["CheckpointSaverHook", "CheckpointSaverListener"]
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
-_MANY: Final = 1_000_000  # steps that one run may make
+_MANY: Final = 1_000_000  # upper bound of the steps that one run makes
 
 
 class CheckpointSaverListener:
-    """What happens around checkpoints. Override what is needed; each may be a coroutine function."""
+    """Callbacks around checkpoints. Override those needed; each may be a coroutine function."""
 
     def begin(self) -> Any:
-        """Once, before there is a session: the last chance to add nodes to the default graph."""
+        """Prepare the graph. Called once before a session exists: the last chance to add nodes to the default graph."""
 
     def before_save(self, session: Any, global_step_value: int) -> Any:
-        """Before each checkpoint."""
+        """Act before each checkpoint."""
 
     def after_save(self, session: Any, global_step_value: int) -> Any:
-        """After each checkpoint. Returns True to end the training."""
+        """Act after each checkpoint. Return True to end the training."""
 
     def end(self, session: Any, global_step_value: int) -> Any:
-        """At the end of the training, after the last checkpoint."""
+        """Act at the end of the training, after the last checkpoint."""
 
 
 class CheckpointSaverHook(SessionRunHook):
-    """Writes a checkpoint with each new session, every so many steps or seconds, and at the end.
+    """A hook that writes a checkpoint with each new session, every given number of steps or seconds, and at the end.
 
     Args:
-        checkpoint_dir: Folder of the checkpoints, or the URL of one in a store.
-        save_secs, save_steps: How often; exactly one is given.
-        saver: What saves; by default that of `scaffold`, or else the one in the collection of savers.
-        checkpoint_basename: The files are called "BASENAME-STEP".
-        scaffold: Whose saver to use; at most one of `saver` and `scaffold` is given.
-        listeners: Called around each checkpoint.
-        save_graph_def: Write the graph to "graph.pbtxt" with each new session; `train.read_graph` reads it. And beside
-            each checkpoint, for `train.import_meta_graph`.
-        input: The input whose position becomes a part of each checkpoint.
+        checkpoint_dir: Folder of the checkpoints, or the URL of a folder in a store.
+        save_secs, save_steps: Interval in seconds or in steps; exactly one must be given.
+        saver: Saver to use; by default that of `scaffold`, or else the one in the collection of savers.
+        checkpoint_basename: Files are named "BASENAME-STEP".
+        scaffold: Scaffold whose saver is used; at most one of `saver` and `scaffold` may be given.
+        listeners: Listeners called around each checkpoint.
+        save_graph_def: Write the graph to "graph.pbtxt" with each new session, for `train.read_graph`, and beside each
+            checkpoint, for `train.import_meta_graph`.
+        input: The input whose position becomes part of each checkpoint.
 
     Raises:
-        InvalidArgumentError: too much or too little of this is given.
+        InvalidArgumentError: both or neither of two exclusive arguments are given.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class CheckpointSaverHook(SessionRunHook):
         self._listeners = list(listeners or ())
         self._save_graph_def = save_graph_def
         self._input = input
-        self._saving = asyncio.Lock()  # the last to begin is the last to end, so that it is the latest checkpoint
+        self._saving = asyncio.Lock()  # serializes saves, so that the last to start is the latest checkpoint
         self._coord: Coordinator | None = None
         self._last = -1  # the step of the last checkpoint
 
     async def begin(self) -> None:
-        """Find the global step."""
+        """Find the global step and call the listeners."""
         self._graph = default_graph()
         self._step = required_global_step(self)
         for listener in self._listeners:
@@ -119,10 +119,13 @@ class CheckpointSaverHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Take a snapshot, when it is time. It is written beside the next steps by a task of the coordinator, after the
-        one before it; where that fails, the training does. With listeners the next step waits, since they do.
+        """Take a snapshot when it is due.
+
+        A task of the coordinator writes the snapshot while the next steps run, after the write before it. If writing
+        fails, training fails. With listeners, the next step waits for the write, because the listeners do.
         """
-        # What was fetched may be older than the update, and others may have gone on by any number of steps.
+        # The fetched step may be older than the update, and other clients may have advanced it. Only if the interval
+        # could be over is the step read again.
         if not self._timer.should_trigger_for_step(int(run_values.results) + _MANY):
             return
         step = int(await run_context.session.run(self._step))
@@ -132,19 +135,19 @@ class CheckpointSaverHook(SessionRunHook):
                 run_context.request_stop()
 
     async def end(self, session: Any) -> None:
-        """Write the last checkpoint, unless there is one of this step."""
+        """Write the last checkpoint, unless the current step has one, and call the listeners."""
         step = int(await session.run(self._step))
         await self._save(session, step)
         for listener in self._listeners:
             await called(listener.end, session, step)
 
     async def _save(self, session: Any, step: int, beside: Coordinator | None = None) -> bool:
-        """Write a checkpoint, or take a snapshot that `beside` writes; whether a listener asks for the end."""
+        """Write a checkpoint, or have `beside` write its snapshot. Return whether a listener ends the training."""
         late = self._saving.locked()
         await self._saving.acquire()
         begun = False
         try:
-            if late:  # another run has been saving, while steps went on
+            if late:  # another run was saving while steps went on
                 step = int(await session.run(self._step))
             if step == self._last:
                 return False
@@ -152,7 +155,8 @@ class CheckpointSaverHook(SessionRunHook):
                 await called(listener.before_save, session, step)
             async with nullcontext() if self._input is None else self._input.saving(session):
                 if self._input is not None:
-                    step = int(await session.run(self._step))  # steps have ended while it waited for them
+                    # Steps have ended while `saving` waited for them.
+                    step = int(await session.run(self._step))
                 taken = await self._chosen().snapshot(session, self._path, step, write_meta_graph=self._save_graph_def)
             if beside is not None:
                 beside.start(self._write(taken, step)).add_done_callback(lambda _: self._saving.release())
@@ -167,7 +171,8 @@ class CheckpointSaverHook(SessionRunHook):
     async def _write(self, taken: PendingCheckpoint | None, step: int) -> None:
         if taken is not None:
             await taken.write()
-        self._last = step  # now: a write that is cancelled, or fails, is made up for by the next save
+        # Set after the write: if it fails or is cancelled, the next save writes the step again.
+        self._last = step
         _LOGGER.info("saved step %d as %s-%d", step, self._path, step)
 
     def _chosen(self) -> Saver:

@@ -1,4 +1,4 @@
-"""Hooks that feed every run, and that fetch values at the end."""
+"""Hooks that feed every run, or fetch values at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 
 
 class FinalOpsHook(SessionRunHook):
-    """Fetches values at the end of the training.
+    """A hook that fetches values at the end of the training.
 
     Args:
-        final_ops: As the fetches of `Session.run`.
-        final_ops_feed_dict: What is fed.
+        final_ops: Fetches, as in `Session.run`.
+        final_ops_feed_dict: Feeds.
     """
 
     def __init__(self, final_ops: Any, final_ops_feed_dict: Mapping[Any, Any] | None = None) -> None:
@@ -29,11 +29,11 @@ class FinalOpsHook(SessionRunHook):
 
     @property
     def final_ops_values(self) -> Any:
-        """The values, after the end."""
+        """The fetched values; None before the end."""
         return self._values
 
     async def end(self, session: Any) -> None:
-        """Fetch them."""
+        """Fetch the values."""
         if self._final_ops is None:
             return
         try:
@@ -44,15 +44,16 @@ class FinalOpsHook(SessionRunHook):
 
 
 class FeedFnHook(SessionRunHook):
-    """Feeds each run what a function gives.
+    """A hook that feeds each run the result of a function.
 
     Args:
-        feed_fn: Called before each run, without arguments; gives a feed dictionary. May be a coroutine function.
+        feed_fn: Function called before each run, without arguments, that returns a feed dictionary. May be a coroutine
+            function.
     """
 
     def __init__(self, feed_fn: Callable[[], Any]) -> None:
         self.feed_fn = feed_fn
 
     async def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Call it."""
+        """Return the feeds of `feed_fn`."""
         return SessionRunArgs(None, await called(self.feed_fn))

@@ -1,4 +1,4 @@
-"""One run with hooks: ask each what to add, run everything as one step, tell each what came of it."""
+"""One run with hooks: collect their requests, run everything as one step, pass each hook its results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ async def run_with_hooks(
     options: RunOptions | None,
     run_metadata: RunMetadata | None,
 ) -> Any:
-    """What the caller asked for by `context.original_args`.
+    """Run a step with hooks and return the results of `context.original_args`.
+
+    Args:
+        hooks: Hooks to call before and after the step.
+        context: The run.
+        options: Options of the caller, merged with those of the hooks.
+        run_metadata: Receives the metadata of the step.
 
     Raises:
         FailedPreconditionError: a tensor is fed twice.
@@ -37,6 +43,7 @@ async def run_with_hooks(
         chosen = _merged_options(asked, options)
         metadata = run_metadata if run_metadata is not None else RunMetadata()
         wanted = [args.fetches for args in asked if args is not None and args.fetches is not None]
+        # Options are passed only if one is set, so that the session can take its fast path.
         special = {} if chosen == RunOptions() else {"options": chosen, "run_metadata": metadata}
         result, *others = await context.session.run([caller.fetches, *wanted], feeds, **special)
     except BaseException as error:
@@ -78,7 +85,7 @@ def _add(merged: dict[Any, Any], feeds: Mapping[Any, Any], problem: str) -> None
 
 
 def _merged_options(asked: Sequence[SessionRunArgs | None], of_caller: RunOptions | None) -> RunOptions:
-    """The greater of each: whoever wants a trace gets one, and nobody has less time than was asked for."""
+    """Return options that satisfy all requests: a trace if any requests it, and the largest timeout."""
     every = [args.options for args in asked if args is not None and args.options is not None]
     if of_caller is not None:
         every.append(of_caller)

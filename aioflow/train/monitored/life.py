@@ -1,7 +1,7 @@
-"""One life of a monitored session: a session from when it is made to when it is closed, its coordinator, its tasks.
+"""One session instance of a monitored session: the session from creation to close, its coordinator, its tasks.
 
-It is lived in a task of its own, so that it does not depend on which of several runs began it, nor on whether that
-run is still wanted. What ends one life waits for nothing: the next one waits for its end.
+It runs in a task of its own, so that it depends neither on which of several runs started it nor on whether that run is
+cancelled. Ending an instance does not wait; the next instance waits until it has ended.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 
 
 class Life:
-    """A session while it lasts.
+    """One session instance.
 
     Args:
-        creator: Makes the session.
-        hooks: Told of it, and asked around each run.
-        graph: The default graph where hooks and the creator are called.
-        grace: Seconds that tasks of the coordinator have to end by themselves.
+        creator: Creates the session.
+        hooks: Hooks, called with the new session and around each run.
+        graph: Default graph while hooks and the creator are called.
+        grace: Seconds that the coordinator's tasks have to end on their own.
 
     Attributes:
-        session: The session; None before it is made.
-        coord: Owns the queue runners and what hooks have started.
-        opened: Done when the session may be used; holds the error if it cannot be.
-        ended: Done when nothing of it is left.
-        retired: Another life takes its place: whatever fails in this one is to be done again there.
-        failure: What a task of the coordinator failed with, once it has ended.
+        session: The session; None before it is created.
+        coord: Owner of the queue runners and of tasks started by hooks.
+        opened: Done when the session is usable; holds the error if it cannot be created.
+        ended: Done when the session is closed and all tasks have ended.
+        retired: True once another instance replaces this one; failed runs are then repeated there.
+        failure: Error of a task of the coordinator, set when the instance has ended.
     """
 
     def __init__(self, creator: SessionCreator, hooks: Sequence[SessionRunHook], graph: Graph, grace: float) -> None:
@@ -60,7 +60,12 @@ class Life:
         self.failure: Exception | None = None
 
     async def live(self, before: Life | None, delay: float) -> None:
-        """The body of its task, from the end of the life before, and `delay` seconds after that, to the end of this."""
+        """Run this instance from creation to close: the body of its task.
+
+        Args:
+            before: The previous instance, whose end is awaited first.
+            delay: Seconds to wait after that.
+        """
         try:
             if before is not None:
                 await asyncio.wait([before.ended])
@@ -75,7 +80,8 @@ class Life:
                     await self._close_session()
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is not None and not task.cancelling():  # nobody has cancelled this: a hook waited for what was
+            # The task itself was not cancelled: a hook awaited something that was.
+            if task is not None and not task.cancelling():
                 self._fail(CancelledError("what a hook waited for was cancelled while the session was made"))
             raise
         except Exception as error:
@@ -89,7 +95,7 @@ class Life:
             self.failure = error
         else:
             self.opened.set_exception(error)
-            self.opened.exception()  # those who wait for it get it; if nobody does, it is of no interest
+            self.opened.exception()  # marks the error as retrieved: without waiters, it must not be logged
 
     async def _serve(self, coord: Coordinator) -> None:
         with self._graph.as_default():
@@ -105,15 +111,15 @@ class Life:
     async def _close_session(self) -> None:
         try:
             await called(self.session.close)
-        except OpError as error:  # a peer that has gone cannot say goodbye
+        except OpError as error:  # a lost peer cannot take part in a graceful close
             _LOGGER.warning("the session was not closed properly: %s", error)
 
     def end(self) -> None:
-        """Close the session; `ended` says when that is done."""
+        """Start closing the session without waiting; `ended` is done once it is closed."""
         self._closing.set()
 
     def task_failure(self) -> Exception | None:
-        """What a task of the coordinator has failed with."""
+        """Return the error of the first failed task of the coordinator, or None."""
         try:
             if self.coord is not None:
                 self.coord.raise_requested_exception()
@@ -122,7 +128,7 @@ class Life:
         return None
 
     def should_stop(self) -> bool:
-        """Whether a hook or a task has asked for the end."""
+        """Return whether a hook or a task has requested a stop."""
         return self._stop_requested or (self.coord is not None and self.coord.should_stop())
 
     async def run(
@@ -132,10 +138,10 @@ class Life:
         options: RunOptions | None = None,
         run_metadata: RunMetadata | None = None,
     ) -> Any:
-        """A run with hooks.
+        """Run a step with hooks. Arguments are as in `Session.run`.
 
         Raises:
-            FailedPreconditionError: somebody has asked for the end.
+            FailedPreconditionError: a stop has been requested.
         """
         if self.should_stop():
             raise FailedPreconditionError(

@@ -1,4 +1,4 @@
-"""What `Scaffold` and `Supervisor` both have, and show in the same way: the nodes beside the model."""
+"""Properties that `Scaffold` and `Supervisor` share: the nodes that training needs besides the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ModelNodes"]
 
 
 class ModelNodes:
-    """Initializers, readiness, summaries, a saver."""
+    """The nodes that training needs besides the model: initializers, readiness checks, summaries, a saver."""
 
     _init_op: Any
     _init_feed_dict: Mapping[Any, Any] | None
@@ -20,30 +20,30 @@ class ModelNodes:
 
     @property
     def init_op(self) -> Any:
-        """Gives the variables their first values."""
+        """The op that initializes the variables."""
         return self._init_op
 
     @property
     def init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """Fed to `init_op`."""
+        """Feeds of `init_op`."""
         return self._init_feed_dict
 
     @property
     def ready_op(self) -> Any:
-        """Names of what has no value yet."""
+        """Tensor of the names of variables that have no value yet."""
         return self._ready_op
 
     @property
     def ready_for_local_init_op(self) -> Any:
-        """Names of what `local_init_op` needs and has no value yet."""
+        """Tensor of the names of variables that `local_init_op` needs and that have no value yet."""
         return self._ready_for_local_init_op
 
     @property
     def summary_op(self) -> Any:
-        """Makes the summaries; None where there are none."""
+        """The op that computes the summaries; None if there are no summaries."""
         return self._summary_op
 
     @property
     def saver(self) -> Any:
-        """Saves and restores the variables; None in a `Scaffold` before `finalize`, unless it was given."""
+        """The saver of the variables; None in a `Scaffold` before `finalize`, unless it was passed."""
         return self._saver

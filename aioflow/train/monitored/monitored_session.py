@@ -1,4 +1,4 @@
-"""`MonitoredSession`: runs with hooks in a session that is made anew when a peer is lost."""
+"""`MonitoredSession`: runs with hooks in a session that is recreated when a peer is lost."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _END: Final = (OutOfRangeError, StopIteration, StopAsyncIteration)
 
 
 class StepContext:
-    """What the function of `run_step_fn` works with.
+    """The argument of the function that `run_step_fn` calls.
 
     Args:
-        session: The session of this moment; what is run in it passes by the hooks.
-        run_with_hooks_fn: A run with hooks.
+        session: The current session; runs in it bypass the hooks.
+        run_with_hooks_fn: Function that runs a step with hooks.
     """
 
     def __init__(self, session: Any, run_with_hooks_fn: Callable[..., Awaitable[Any]]) -> None:
@@ -52,26 +52,26 @@ class StepContext:
 
     @property
     def session(self) -> Any:
-        """The session; what is run in it passes by the hooks."""
+        """The session; runs in it bypass the hooks."""
         return self._session
 
     async def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """`MonitoredSession.run`; a lost peer ends the function, which is then called again."""
+        """Call `MonitoredSession.run`. If a peer is lost, the function ends and is called again."""
         return await self._run(*args, **kwargs)
 
     def request_stop(self) -> None:
-        """End the training here: raises StopAsyncIteration, which the block of the monitored session takes for its end.
+        """End the training by raising StopAsyncIteration, which ends the monitored session's block without an error.
 
-        (A coroutine cannot raise StopIteration.)
+        It is not StopIteration, because a coroutine cannot raise that.
         """
         raise StopAsyncIteration("step_fn has asked for the end")
 
 
 class _Monitored:
-    """What both kinds of monitored sessions do."""
+    """Common base of the two kinds of monitored session."""
 
     StepContext = StepContext
-    starts_queue_runners = True  # `train.start_queue_runners` asks
+    starts_queue_runners = True  # read by `train.start_queue_runners`
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class _Monitored:
         self._was_final = self._graph.finalized
         self._task_group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._life: Life | None = None  # None while nobody has asked for another one
+        self._life: Life | None = None  # None until a run needs a new instance
         self._last: Life | None = None
         self._lost: Exception | None = None
         self._closed = False
@@ -100,7 +100,7 @@ class _Monitored:
         raise TypeError("a monitored session waits for its beginning and end: use `async with`, not `with`")
 
     def __exit__(self, *_: object) -> None:
-        """Never called: `with` looks for it before it enters."""
+        """Do nothing; never called. The `with` statement looks it up before it calls `__enter__`."""
 
     async def __aenter__(self) -> Self:
         if self._task_group is not None or self._closed:
@@ -128,9 +128,10 @@ class _Monitored:
         return clean
 
     async def close(self) -> None:
-        """End the training: tell the hooks, stop the tasks, close the session. The end of the block does the same.
+        """End the training: call the hooks, stop the tasks, close the session. The end of the block does the same.
 
-        Raises: what a queue runner, or another task of the coordinator, has failed with.
+        Raises:
+            Exception: the error of a queue runner, or of another task of the coordinator.
         """
         await self._close(clean=True)
 
@@ -148,6 +149,7 @@ class _Monitored:
             last = self._last
             if last is not None:
                 last.end()
+                # The session may still be in creation, for example waiting for the chief: do not wait for that.
                 if not last.opened.done():
                     self._cancel_tasks()
                 await asyncio.wait([last.ended])
@@ -159,7 +161,7 @@ class _Monitored:
             task.cancel()
 
     async def _leave(self) -> None:
-        """Nothing of it is left after this."""
+        """Release everything: graph finalization, tasks and the task group."""
         self._closed = True
         self._life = None
         if not self._was_final:
@@ -169,10 +171,10 @@ class _Monitored:
         if group is not None:
             await group.__aexit__(None, None, None)
 
-    # -- lives --------------------------------------------------------------------------------------------------------
+    # -- session instances --------------------------------------------------------------------------------------------
 
     async def _open(self) -> Life:
-        """The life of this moment, ready to use; made, once for all who ask, if there is none."""
+        """Return the current session instance once it is usable. If there is no instance, start one for all callers."""
         while True:
             if self._closed or self._task_group is None:
                 raise FailedPreconditionError(
@@ -211,7 +213,7 @@ class _Monitored:
         return life
 
     def _lose(self, life: Life, error: BaseException) -> None:
-        """This life is over; the next run begins another one. Of several runs that fail together, the first does it."""
+        """Retire an instance, so that the next run starts another. If several runs fail together, the first counts."""
         life.retired = True
         life.end()
         if self._life is life:
@@ -229,7 +231,7 @@ class _Monitored:
         return None if self._closed else self._graph
 
     def should_stop(self) -> bool:
-        """Whether the training is to end: a hook or task has asked for it, or has failed, or the session is closed."""
+        """Return whether to end the training: a stop was requested, a task failed, or the session is closed."""
         if self._closed:
             return True
         life = self._life
@@ -250,28 +252,27 @@ class _Monitored:
         *,
         timeout: float | None = None,
     ) -> Any:
-        """Run a step with hooks, and again in a new session if a peer was lost. Arguments as those of `Session.run`.
+        """Run a step with hooks, and repeat it in a new session if a peer was lost.
 
-        Args:
-            timeout: Seconds for the step itself, each time; not for hooks, nor for a new session.
-
-        Several tasks may call it at once; of those that fail together, one makes the new session for all.
+        Arguments are as in `Session.run`. `timeout` limits each attempt of the step, in seconds; it covers neither
+        hooks nor the creation of a new session. Several tasks may call this concurrently: of runs that fail together,
+        one creates the new session for all.
 
         Raises:
             FailedPreconditionError: the session is closed, or a stop has been requested.
-            DeadlineExceededError: no session that works could be made in time.
-            OpError, …: as `Session.run`, and what hooks raise.
+            DeadlineExceededError: no working session could be created in time.
+            OpError, …: as `Session.run`, and the errors of hooks.
         """
         if timeout is not None:
             options = replace(options or RunOptions(), timeout=timeout)
         return await self._again(lambda life: life.run(fetches, feed_dict, options, run_metadata))
 
     async def run_step_fn(self, step_fn: Callable[..., Any]) -> Any:
-        """What `step_fn(step_context)` returns, a function or coroutine function that works with the session itself.
+        """Return the result of `step_fn(step_context)`, a plain or coroutine function that uses the session directly.
 
         Raises:
             StopAsyncIteration: it has called `step_context.request_stop()`.
-            InvalidArgumentError: it takes something else than `step_context`.
+            InvalidArgumentError: its parameters are not exactly `step_context`.
         """
         names = tuple(inspect.signature(step_fn).parameters)
         if names != ("step_context",):
@@ -281,7 +282,8 @@ class _Monitored:
 
         async def step(life: Life) -> Any:
             try:
-                made = step_fn(StepContext(life.session, life.run))  # here, as no coroutine can raise StopIteration
+                # Called inside this coroutine, a plain function may raise StopIteration, which is translated below.
+                made = step_fn(StepContext(life.session, life.run))
                 return await made if inspect.isawaitable(made) else made
             except StopIteration as stop:
                 raise StopAsyncIteration(*stop.args) from stop
@@ -289,7 +291,7 @@ class _Monitored:
         return await self._again(step)
 
     async def _again(self, step: Callable[[Life], Awaitable[Any]]) -> Any:
-        """What the step gives in a life that lasts."""
+        """Run the step, in new session instances as often as needed, and return its result."""
         while True:
             life = await self._open()
             try:
@@ -303,18 +305,20 @@ class _Monitored:
                 return result
 
     def _is_to_be_repeated(self, life: Life, error: Exception) -> bool:
-        """Whether what failed is to be done again in a new life, which is seen to."""
-        if life.retired:  # what failed here may have failed because of that: the session and the queues are closed
+        """Return whether to repeat a failed step in a new session instance; retire the current one if it is lost."""
+        # The step may have failed only because the instance was retired, which closes its session and queues.
+        if life.retired:
             return not self._closed and not (self._at_most_once and self._counts_still(error))
         failure = life.task_failure()
-        cause = error if isinstance(error, _LOST) or failure is None else failure  # which is why the step failed
+        # If a task, such as a queue runner, has failed, its failure is the reason why the step failed.
+        cause = error if isinstance(error, _LOST) or failure is None else failure
         if not self._recovers_from(cause):
             return False
         self._lose(life, cause)
         return not (self._at_most_once and self._counts_still(error))
 
     def _counts_still(self, error: Exception) -> bool:
-        """Whether what has failed may have been applied, and the new session does not undo that."""
+        """Return whether the failed step may have been applied and the new session does not roll it back."""
         rolls_back = getattr(self._creator, "rolls_back", True)
         return not rolls_back and (not isinstance(error, OpError) or error.may_have_been_applied)
 
@@ -323,20 +327,21 @@ class MonitoredSession(_Monitored):
     """A session with hooks that restores, initializes, stops, and recovers from lost peers.
 
     Args:
-        session_creator: Makes the sessions; a `ChiefSessionCreator` without it.
-        hooks: Called around the session and each run, in this order.
-        stop_grace_period_secs: Seconds that queue runners have to end by themselves.
-        max_recovery_secs: Seconds for which a session that works is sought, after one that failed.
-        at_most_once: Do not repeat a step that may have been applied already, unless the new session has taken the
-            variables back to a checkpoint, as the chief's does: its error is the caller's, who may go on with `run`.
+        session_creator: Creates the sessions; by default a `ChiefSessionCreator`.
+        hooks: Hooks, called around the session and each run in this order.
+        stop_grace_period_secs: Seconds that queue runners have to end on their own.
+        max_recovery_secs: Seconds during which to try for a working session after a failure.
+        at_most_once: Do not repeat a step that may already have been applied, unless the new session restores a
+            checkpoint, as the chief's does. The caller gets its error and may continue to call `run`.
 
-    Use it as `async with MonitoredSession(...) as sess: while not sess.should_stop(): await sess.run(train_op)`. With
-    the block, hooks begin, the graph is finalized, the session is made and the queue runners start; at its end the
-    hooks end, and all is closed. OutOfRangeError and StopIteration end the block without an error.
+    Use it as `async with MonitoredSession(...) as sess: while not sess.should_stop(): await sess.run(train_op)`.
+    Entering the block calls `begin` of the hooks, finalizes the graph, creates the session and starts the queue
+    runners. Its end calls `end` of the hooks and closes everything. OutOfRangeError and StopIteration end the block
+    without an error.
 
-    After UnavailableError and AbortedError the session is closed and made anew, hooks are told so, and the run is
-    repeated: on the chief from the latest checkpoint; on a worker with the variables as they are, so that a step whose
-    answer was lost may count twice (unless `at_most_once`).
+    After UnavailableError and AbortedError the session is closed and created again, the hooks are notified, and the run
+    is repeated. The chief continues from the latest checkpoint. A worker continues with the variables as they are, so a
+    step whose response was lost may count twice (unless `at_most_once`).
     """
 
     def __init__(
@@ -352,11 +357,11 @@ class MonitoredSession(_Monitored):
 
 
 class SingularMonitoredSession(_Monitored):
-    """A monitored session of one process, which does not recover: a lost peer is an error.
+    """A monitored session of one process that does not recover: a lost peer is an error.
 
     Args:
-        hooks, stop_grace_period_secs: As for `MonitoredSession`.
-        scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path: As for `ChiefSessionCreator`.
+        hooks, stop_grace_period_secs: As in `MonitoredSession`.
+        scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path: As in `ChiefSessionCreator`.
     """
 
     def __init__(
@@ -373,5 +378,5 @@ class SingularMonitoredSession(_Monitored):
         super().__init__(creator, hooks, stop_grace_period_secs, None)
 
     def raw_session(self) -> Any:
-        """The session itself: to run without hooks, to save and to restore. None once it is closed."""
+        """Return the underlying session, to run without hooks, save or restore; None once it is closed."""
         return None if self._closed or self._life is None else self._life.session

@@ -1,4 +1,4 @@
-"""How long to go on after failures: a back-off with a limit, as plain arithmetic on times that the caller gives."""
+"""Exponential back-off with a time limit, as plain arithmetic on times that the caller supplies."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aioflow.errors import DeadlineExceededError, InvalidArgumentError
 __all__ = ["Patience", "delays"]
 
 _FIRST: Final = 0.05  # seconds
-_GROWTH: Final = 1.5  # so what is waited for is noticed after half as long again, at most
-_MOST: Final = 10.0
+_GROWTH: Final = 1.5  # a wait overshoots by at most half the time that was needed
+_MOST: Final = 10.0  # seconds
 
 
 def delays(most: float = _MOST) -> Iterator[float]:
-    """Seconds between attempts: a twentieth at first, half as long again each time, at most `most`."""
+    """Yield the seconds between attempts: 0.05 at first, growing by half each time, at most `most`."""
     delay = _FIRST
     while True:
         yield min(delay, most)
@@ -24,7 +24,7 @@ def delays(most: float = _MOST) -> Iterator[float]:
 
 
 class Patience:
-    """Counts failures in a row, and ends them.
+    """A limit on the time spent in consecutive failures.
 
     Args:
         limit: Seconds from the first failure to the last attempt; 0 for one attempt at once.
@@ -41,15 +41,20 @@ class Patience:
         self.succeeded()
 
     def succeeded(self) -> None:
-        """What comes next is a first failure."""
+        """Reset: the next failure is a first failure."""
         self._since: float | None = None
         self._delays = delays()
 
     def failed(self, now: float, error: BaseException, waited_for: str) -> float:
-        """Seconds to wait before the next attempt: none after the first failure.
+        """Record a failure and return the seconds to wait before the next attempt: 0 after the first failure.
+
+        Args:
+            now: Current time in seconds.
+            error: The failure.
+            waited_for: Description of what is being attempted, for the error message.
 
         Raises:
-            DeadlineExceededError: the time is up; the next failure is a first one again.
+            DeadlineExceededError: the time limit has passed; the next failure is a first one again.
         """
         if self._since is None:
             self._since = now

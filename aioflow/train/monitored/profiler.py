@@ -1,4 +1,4 @@
-"""`ProfilerHook`: files that show the time of every node of a run."""
+"""`ProfilerHook`: timelines of the nodes of a run, written to files."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 
 
 class ProfilerHook(SessionRunHook):
-    """Traces a run every so many steps or seconds, and writes "timeline-STEP.json" for chrome://tracing or Perfetto.
+    """A hook that traces a run at intervals and writes "timeline-STEP.json" for chrome://tracing or Perfetto.
 
-    The same goes into an event file, as "step_STEP", which TensorBoard shows with the graph.
+    The trace also goes into an event file as "step_STEP", which TensorBoard shows with the graph.
 
     Args:
-        save_steps, save_secs: How often; exactly one is given. The first run is not traced.
-        output_dir: Folder of the files, or the URL of one in a store, as for checkpoints; made if it is missing.
-        show_dataflow: Draw arrows from each node to those that read it.
-        show_memory: Not supported: runs record how large outputs are, not how long they live.
+        save_steps, save_secs: Interval in steps or in seconds; exactly one must be given. The first run is not traced.
+        output_dir: Folder of the files, or the URL of a folder in a store, as for checkpoints; created if missing.
+        show_dataflow: Draw arrows from each node to its consumers.
+        show_memory: Not supported: runs record the sizes of outputs, not their lifetimes.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ProfilerHook(SessionRunHook):
         self._timer = SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
 
     def begin(self) -> None:
-        """Find the global step."""
+        """Find the global step and open the event file."""
         self._next_step: int | None = None
         self._writer = FileWriter(self._folder)
         self._in_events: set[int] = set()
@@ -65,19 +65,20 @@ class ProfilerHook(SessionRunHook):
         self._step = required_global_step(self)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Ask for a trace, when it is time."""
+        """Request a trace when one is due."""
         due = self._next_step is not None and self._timer.should_trigger_for_step(self._next_step)
         return SessionRunArgs(self._step, options=RunOptions(TraceLevel.FULL) if due else None)
 
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Write it."""
+        """Write the trace."""
         stale = int(run_values.results)
         step = stale + 1
         if self._next_step is None:
             self._timer.update_last_triggered_step(stale)
         elif run_values.run_metadata.step_stats:
             step = int(await run_context.session.run(self._step))
-            if self._timer.should_trigger_for_step(step):  # else a run beside this one has written its own
+            # Otherwise a concurrent run has already written the trace of this interval.
+            if self._timer.should_trigger_for_step(step):
                 self._timer.update_last_triggered_step(step)
                 place = joined(self._folder, f"timeline-{step}.json")
                 await in_thread(self._write, place, run_values.run_metadata.step_stats)
@@ -85,13 +86,13 @@ class ProfilerHook(SessionRunHook):
         self._next_step = step + 1
 
     async def end(self, session: Any) -> None:
-        """Wait until all is written. Raises what the disk refuses."""
+        """Wait until everything is written. Raise the error of a failed write."""
         await self._writer.flush()
 
     async def _add(self, step: int, run_metadata: RunMetadata) -> None:
         if not self._in_events:
             self._writer.add_graph(self._graph)
-        if step not in self._in_events:  # a lost peer may lead back to it
+        if step not in self._in_events:  # recovery from a lost peer may repeat a step
             self._in_events.add(step)
             await self._writer.add_run_metadata(run_metadata, f"step_{step}", step)
 

@@ -1,4 +1,4 @@
-"""`Scaffold`: the nodes that training needs besides the model: initializers, readiness, a saver."""
+"""`Scaffold`: the nodes that training needs besides the model: initializers, readiness checks, a saver."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ __all__ = ["Scaffold"]
 
 
 class Scaffold(ModelNodes):
-    """Collects what training needs besides the model, and makes what is missing.
+    """The nodes that training needs besides the model; missing ones are created.
 
     Args:
-        init_op: Gives the variables their first values; by default an initializer of all global variables.
-        init_feed_dict: Fed to `init_op`.
+        init_op: Initializes the variables; by default an initializer of all global variables.
+        init_feed_dict: Feeds of `init_op`.
         init_fn: `init_fn(scaffold, session)`, called after `init_op`; may be a coroutine function.
-        ready_op: A vector of strings, empty when everything has a value.
-        ready_for_local_init_op: The same, of what `local_init_op` needs.
+        ready_op: A vector of strings, empty when every variable has a value.
+        ready_for_local_init_op: The same for the variables that `local_init_op` needs.
         local_init_op: Run in every new session; by default an initializer of local variables and tables.
-        summary_op: Makes the summaries; by default a merge of all in the collection of summaries, if there are any.
+        summary_op: Computes the summaries; by default a merge of the collection of summaries, if it is not empty.
         saver: Saves and restores the variables.
-        copy_from_scaffold: What is not given is taken from this one.
-        local_init_feed_dict: Fed to `local_init_op`.
+        copy_from_scaffold: Scaffold that supplies the arguments that are None.
+        local_init_feed_dict: Feeds of `local_init_op`.
 
-    What is not given is taken from the standard collections of the default graph, or made and put there, when
-    `finalize` is called.
+    `finalize` takes missing nodes from the standard collections of the default graph, or creates them and adds them to
+    these collections.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Scaffold(ModelNodes):
         self._saver = _given(saver, other, "saver")
 
     def finalize(self) -> Scaffold:
-        """Make what is missing, and finalize the default graph.
+        """Create the missing nodes and finalize the default graph.
 
         Raises:
-            FailedPreconditionError: a standard collection has several entries, so that it is not clear which is meant.
+            FailedPreconditionError: a standard collection has several entries, so the choice is ambiguous.
         """
         for name, (key, make) in _MISSING.items():
             if getattr(self, f"_{name}") is None:
@@ -85,7 +85,12 @@ class Scaffold(ModelNodes):
 
     @staticmethod
     def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], Any]) -> Any:
-        """The one entry of a collection of the default graph; where it is empty, what the constructor makes, put there.
+        """Return the only entry of a collection of the default graph. If it is empty, construct one and add it.
+
+        Args:
+            arg_name: Name of the argument of `Scaffold`, for the error message.
+            collection_key: Key of the collection.
+            default_constructor: Function that makes the entry.
 
         Raises:
             FailedPreconditionError: the collection has several entries.
@@ -107,7 +112,7 @@ class Scaffold(ModelNodes):
 
     @staticmethod
     def default_local_init_op() -> Operation:
-        """A node that initializes local variables and tables."""
+        """Return a node that initializes local variables and tables."""
         tables = default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
         return group(local_variables_initializer(), *tables)
 
@@ -119,21 +124,21 @@ class Scaffold(ModelNodes):
 
     @property
     def local_init_op(self) -> Any:
-        """Run in every new session."""
+        """The op that runs in every new session."""
         return self._local_init_op
 
     @property
     def local_init_feed_dict(self) -> Mapping[Any, Any] | None:
-        """Fed to `local_init_op`."""
+        """Feeds of `local_init_op`."""
         return self._local_init_feed_dict
 
 
 def _given(value: Any, other: Scaffold | None, name: str) -> Any:
-    """What was given, or what the other scaffold has."""
+    """Return the given value, or that of the other scaffold if it is None."""
     return value if value is not None or other is None else getattr(other, name)
 
 
-# What `finalize` takes from a collection, or makes and puts there, in this order.
+# Attributes that `finalize` takes from a collection, or creates and adds to it, in this order.
 _MISSING: Final[Mapping[str, tuple[str, Callable[[], Any]]]] = {
     "init_op": (GraphKeys.INIT_OP, global_variables_initializer),
     "ready_op": (GraphKeys.READY_OP, report_uninitialized_variables),

@@ -1,4 +1,4 @@
-"""Where a monitored session gets its sessions from: the chief makes the variables' values, a worker waits for them."""
+"""Session creators of a monitored session: the chief initializes the variables, a worker waits for them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["ChiefSessionCreator", "SessionCreator", "WorkerSessionCreator"]
 
 
 class SessionCreator(ABC):
-    """Makes a session whenever a monitored session needs one: at first, and after failures.
+    """A factory of sessions, called whenever a monitored session needs one: at first, and after failures.
 
     Attributes:
-        rolls_back: Whether a new session takes the variables back to a checkpoint, or to their initial values, so that
-            no step of the session before it counts any more.
+        rolls_back: Whether a new session resets the variables to a checkpoint or to their initial values, so that no
+            step of the previous session counts any more.
     """
 
     rolls_back: bool = True
 
     @abstractmethod
     def create_session(self) -> Any:
-        """A session, or a coroutine that gives one. The default graph is that of the monitored session."""
+        """Return a session, or a coroutine that returns one. The default graph is that of the monitored session."""
 
 
 class _ScaffoldedCreator(SessionCreator):
-    """Has a scaffold, which is finalized with the first session."""
+    """A session creator with a scaffold, which is finalized with the first session."""
 
     def __init__(self, scaffold: Scaffold | None, master: str | Worker, config: SessionConfig | None) -> None:
         self._scaffold = scaffold or Scaffold()
@@ -55,13 +55,13 @@ class _ScaffoldedCreator(SessionCreator):
 
 
 class ChiefSessionCreator(_ScaffoldedCreator):
-    """Makes sessions that restore the latest checkpoint, or initialize the variables where there is none.
+    """A creator of sessions that restore the latest checkpoint, or initialize the variables if there is no checkpoint.
 
     Args:
-        scaffold: What training needs besides the model; a default one without it.
+        scaffold: The nodes that training needs besides the model; None for a default scaffold.
         master: Target of the sessions.
-        config: Their settings.
-        checkpoint_dir: Where the checkpoints are.
+        config: Settings of the sessions.
+        checkpoint_dir: Folder of the checkpoints.
         checkpoint_filename_with_path: One checkpoint, instead of the latest of a directory.
     """
 
@@ -78,7 +78,7 @@ class ChiefSessionCreator(_ScaffoldedCreator):
         self._checkpoint_filename_with_path = checkpoint_filename_with_path
 
     async def create_session(self) -> Session:
-        """A session whose variables have values. Raises as `SessionManager.prepare_session`."""
+        """Return a session whose variables have values. Raises as `SessionManager.prepare_session` does."""
         manager = self._manager()
         return await manager.prepare_session(
             self._master,
@@ -93,10 +93,10 @@ class ChiefSessionCreator(_ScaffoldedCreator):
 
 
 class WorkerSessionCreator(_ScaffoldedCreator):
-    """Makes sessions that wait until the chief has given the variables values.
+    """A creator of sessions that wait until the chief has initialized the variables.
 
     Args:
-        scaffold, master, config: As for the chief.
+        scaffold, master, config: As for `ChiefSessionCreator`.
         max_wait_secs: Seconds that a session may take to become ready.
     """
 
@@ -114,7 +114,7 @@ class WorkerSessionCreator(_ScaffoldedCreator):
         self._max_wait_secs = max_wait_secs
 
     async def create_session(self) -> Session:
-        """A session whose variables have values. Raises as `SessionManager.wait_for_session`."""
+        """Return a session whose variables have values. Raises as `SessionManager.wait_for_session` does."""
         return await self._manager().wait_for_session(
             self._master, config=self._config, max_wait_secs=self._max_wait_secs
         )

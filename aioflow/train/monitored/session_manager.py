@@ -1,4 +1,4 @@
-"""`SessionManager`: sessions whose variables have values: restored, initialized, or waited for."""
+"""`SessionManager`: creates sessions whose variables are restored, initialized, or initialized by another process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 
 
 class _Restoring(NamedTuple):
-    """Where values may come from."""
+    """The source of restored values, and the time to wait for a checkpoint."""
 
     saver: Saver | None
     directory: str | Path | None
@@ -49,16 +49,16 @@ class _Restoring(NamedTuple):
 
 
 class SessionManager:
-    """Makes sessions that are ready to train. They are open; whoever gets one closes it.
+    """A factory of sessions that are ready to train. The caller closes them.
 
     Args:
-        local_init_op: Run in every new session; None for nothing.
-        ready_op: A vector of strings, empty when everything has a value; None where that is not asked.
-        ready_for_local_init_op: The same, of what `local_init_op` needs.
-        graph: The graph; the default one without it.
-        recovery_wait_secs: The most seconds between two looks whether somebody else has finished. The first looks come
-            within tenths of a second.
-        local_init_run_options, local_init_feed_dict: For the run of `local_init_op`.
+        local_init_op: Run in every new session; None for no op.
+        ready_op: A vector of strings, empty when every variable has a value; None to skip the check.
+        ready_for_local_init_op: The same for the variables that `local_init_op` needs.
+        graph: The graph; None for the default graph.
+        recovery_wait_secs: Maximum seconds between two polls while another process initializes the variables. The first
+            polls come within tenths of a second.
+        local_init_run_options, local_init_feed_dict: Options and feeds of the run of `local_init_op`.
 
     Raises:
         InvalidArgumentError: there is a `ready_for_local_init_op` without a `local_init_op`.
@@ -100,17 +100,16 @@ class SessionManager:
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Any], Any] | None = None,
     ) -> Session:
-        """A session whose variables are those of the latest checkpoint or, where there is none, initialized.
+        """Return a session whose variables are restored from the latest checkpoint, if any, or else initialized.
 
-        Args:
-            master: Target of the session.
-            init_op, init_feed_dict, init_fn: Run, and called with the session, where nothing was restored.
-            saver, checkpoint_dir: What restores, and where from; or `checkpoint_filename_with_path`, one checkpoint.
-            wait_for_checkpoint: Wait until there is one, for at most `max_wait_secs`.
+        `master` is the target of the session. `saver` restores from the newest checkpoint in `checkpoint_dir`, or from
+        the checkpoint `checkpoint_filename_with_path`. With `wait_for_checkpoint`, wait up to `max_wait_secs` for a
+        checkpoint in the directory. If nothing was restored, run `init_op` with `init_feed_dict` and call
+        `init_fn(session)`.
 
         Raises:
-            FailedPreconditionError: something has no value after that; the error names it.
-            InvalidArgumentError: a directory and a checkpoint are given; `max_wait_secs` is NaN.
+            FailedPreconditionError: a variable still has no value; the error names it.
+            InvalidArgumentError: both a directory and a checkpoint are given, or `max_wait_secs` is NaN.
         """
         check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
         source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
@@ -143,7 +142,7 @@ class SessionManager:
         max_wait_secs: float = 7200,
         config: SessionConfig | None = None,
     ) -> tuple[Session, bool]:
-        """A session, and whether its variables were restored. Arguments as those of `prepare_session`."""
+        """Return a session and whether its variables were restored. Arguments are as in `prepare_session`."""
         check_number(max_wait_secs, "max_wait_secs", "a number of seconds")
         source = _Restoring(saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs)
         async with _closed_on_error(self._session(master, config)) as session:
@@ -158,12 +157,12 @@ class SessionManager:
     async def wait_for_session(
         self, master: str | Worker, config: SessionConfig | None = None, max_wait_secs: float | None = float("inf")
     ) -> Session:
-        """A session whose variables somebody else gives values.
+        """Return a session once another process has initialized its variables.
 
-        A server that cannot be reached yet is waited for, too.
+        A server that is not reachable yet is waited for, too. `max_wait_secs` limits the wait; None for no limit.
 
         Raises:
-            DeadlineExceededError: `max_wait_secs` have passed; the error says what was missing.
+            DeadlineExceededError: `max_wait_secs` have passed; the error names the missing variables.
         """
         check_seconds(max_wait_secs, "max_wait_secs")
         clock = asyncio.get_running_loop().time
@@ -195,7 +194,7 @@ class SessionManager:
         return Session(master, graph=self._graph, config=config)
 
     async def _restore(self, session: Session, source: _Restoring) -> bool:
-        """Whether anything was restored."""
+        """Restore the variables if there is a checkpoint, and return whether there was one."""
         if source.directory:
             keep_checkpoints_in(source.directory, session)
         if source.directory and source.path:
@@ -229,7 +228,7 @@ class SessionManager:
         return None
 
     async def _initialize_locally(self, session: Session) -> str | None:
-        """Run `local_init_op`, unless something that it needs is missing: what that is."""
+        """Run `local_init_op`, unless variables that it needs have no value; return a message that names them."""
         if self._local_init_op is None:
             return None
         missing = await self._missing(session, self._ready_for_local_init_op)
@@ -238,14 +237,14 @@ class SessionManager:
         return missing
 
     async def _missing(self, session: Session, ready_op: Any) -> str | None:
-        """What has no value yet, by `ready_op`; None if everything has."""
+        """Return a message that names the variables without a value, by `ready_op`; None if all have one."""
         if ready_op is None:
             return None
         try:
             names = await session.run(ready_op)
         except ClosedSessionError:
             raise
-        except FailedPreconditionError as error:  # it reads what has no value
+        except FailedPreconditionError as error:  # `ready_op` reads a variable without a value
             return str(error)
         if names is None or names.dtype == np.int32 or names.size == 0:
             return None
@@ -259,7 +258,7 @@ async def _run(session: Session, node: Any, feeds: Mapping[Any, Any] | None, opt
 
 @asynccontextmanager
 async def _closed_on_error(session: Session) -> AsyncIterator[Session]:
-    """A block that leaves the session open at its end, and closed where it fails."""
+    """Close the session if the block raises; otherwise leave it open."""
     try:
         yield session
     except BaseException:
@@ -268,7 +267,7 @@ async def _closed_on_error(session: Session) -> AsyncIterator[Session]:
 
 
 async def _close(session: Session) -> None:
-    """Close a session that is given up; what goes wrong in that is of no use to anybody."""
+    """Close an abandoned session and log errors, because the original error matters more."""
     try:
         await session.close()
     except OpError as error:

@@ -1,4 +1,4 @@
-"""What a hook is: an object that is asked before each run of a monitored session and told after it.
+"""The hook interface: objects that a monitored session calls before and after each run.
 
 Every method may be a plain function or a coroutine function.
 """
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 async def called(function: Callable[..., T | Awaitable[T]], *args: Any) -> T:
-    """`function(*args)`, awaited if need be: what users give may be a coroutine function or a plain one."""
+    """Call `function(*args)` and await the result if needed: user callbacks may be plain or coroutine functions."""
     made = function(*args)
     return await made if isawaitable(made) else made
 
 
 class SessionRunArgs(NamedTuple):
-    """What a hook adds to a run.
+    """Additions of a hook to a run.
 
     Attributes:
-        fetches: As those of `Session.run`; None for nothing.
-        feed_dict: What is fed in addition.
-        options: A trace level and a time limit; the greater of what is asked for holds.
+        fetches: Fetches, as in `Session.run`; None for no fetches.
+        feed_dict: Additional feeds.
+        options: A trace level and a time limit; the highest level and the longest limit requested apply.
     """
 
     fetches: Any
@@ -40,11 +40,11 @@ class SessionRunArgs(NamedTuple):
 
 
 class SessionRunValues(NamedTuple):
-    """What came of a run.
+    """Results of a run for one hook.
 
     Attributes:
-        results: Values of what the hook asked for; None where it asked for nothing.
-        options, run_metadata: Those of the run.
+        results: Values of the hook's fetches; None if it had no fetches.
+        options, run_metadata: Options and metadata of the run.
     """
 
     results: Any
@@ -53,11 +53,11 @@ class SessionRunValues(NamedTuple):
 
 
 class SessionRunContext:
-    """One run of a monitored session, for its hooks.
+    """One run of a monitored session, as its hooks see it.
 
     Args:
-        original_args: What the caller of `run` asked for.
-        session: The session that runs it.
+        original_args: Fetches and feeds of the caller of `run`.
+        session: The session of the run.
     """
 
     def __init__(self, original_args: SessionRunArgs, session: Any) -> None:
@@ -69,66 +69,66 @@ class SessionRunContext:
 
     @property
     def original_args(self) -> SessionRunArgs:
-        """What the caller of `run` asked for, without what hooks add."""
+        """Fetches and feeds of the caller of `run`, without those of hooks."""
         return self._original_args
 
     @property
     def session(self) -> Any:
-        """The session; what is run in it passes by the hooks."""
+        """The session; runs in it bypass the hooks."""
         return self._session
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a hook has asked for the end of the training."""
+        """True if a hook has requested the end of the training."""
         return self._stop_requested
 
     def request_stop(self) -> None:
-        """Have `should_stop` of the monitored session answer True from the end of this run on."""
+        """End the training after this run: `should_stop` of the monitored session then returns True."""
         self._stop_requested = True
 
     def when_step_ends(self, callback: Callable[[SessionRunContext], None]) -> None:
-        """Have `callback(context)` called when the step is over, with a result or not; `after_run` comes later."""
+        """Register `callback(context)` for the end of the step, successful or not; it runs before `after_run`."""
         self._at_end.append(callback)
 
     def step_ends(self, error: BaseException | None = None) -> None:
-        """The step is over: tell those who asked. `step_error` is what it has failed with."""
+        """Call the registered callbacks at the end of the step. `error`, if any, becomes `step_error`."""
         self.step_error = error
         while self._at_end:
             self._at_end.pop()(self)
 
 
 class SessionRunHook:
-    """What happens around the runs of a monitored session. Override what is needed; each may be a coroutine function.
+    """Callbacks around the runs of a monitored session. Override those needed; each may be a coroutine function.
 
-    In this order: `begin`, `after_create_session` (for every new session), `before_run` and `after_run` (for every
-    run), `end`.
+    They are called in this order: `begin`, `after_create_session` (for every new session), `before_run` and `after_run`
+    (for every run), `end`.
     """
 
     def begin(self) -> Any:
-        """Once, before there is a session: the last chance to add nodes to the default graph."""
+        """Prepare the graph. Called once before a session exists: the last chance to add nodes to the default graph."""
 
     def after_create_session(self, session: Any, coord: Coordinator) -> Any:
-        """A session has been made, at the beginning or after a failure; its variables have values, the graph is final.
+        """Prepare a new session, at the beginning or after a failure.
 
-        Args:
-            coord: Owns the tasks of queue runners, and those that the hook starts: `coord.start(...)`.
+        The variables have values and the graph is final. `coord` owns the tasks of queue runners and those that the
+        hook starts with `coord.start(...)`.
         """
 
     def before_run(self, run_context: SessionRunContext) -> Any:
-        """Before each run. Returns `SessionRunArgs`, what to fetch and feed in addition, or None."""
+        """Return the hook's additional fetches and feeds for a run as `SessionRunArgs`, or None."""
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> Any:
-        """After each run that had a result."""
+        """Process the results of a run. Not called if the run failed."""
 
     def end(self, session: Any) -> Any:
-        """At the end of the training, while the session is open; not if the training ended by an error.
+        """Finish the training while the session is still open. Not called if the training ended with an error.
 
-        OutOfRangeError and StopIteration are no errors here: the input has ended.
+        OutOfRangeError and StopIteration do not count as errors: the input has ended.
         """
 
 
 def hooks_of(hooks: Iterable[SessionRunHook] | None, argument: str) -> list[SessionRunHook]:
-    """The hooks that a user gives. Raises DTypeError where these are one hook alone, or a class."""
+    """Check and return a list of hooks. Raise DTypeError if it is a single hook or contains a class."""
     if isinstance(hooks, SessionRunHook):
         raise DTypeError(f"{argument} is one hook", expected=f"a list of hooks: {argument}=[…]", actual=repr(hooks))
     chosen = list(hooks or ())

@@ -1,4 +1,4 @@
-"""The global step as hooks need it: there, or an error that names the hook."""
+"""Lookup of the global step for hooks, with an error that names the hook."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["required_global_step"]
 
 
 def required_global_step(who: Any) -> Variable:
-    """The global step of the default graph.
+    """Return the global step of the default graph.
 
     Raises:
-        FailedPreconditionError: there is none; the error names `who` needs it.
+        FailedPreconditionError: there is no global step; the error names the type of `who`.
     """
     step = get_global_step()
     if step is None:

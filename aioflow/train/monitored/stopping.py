@@ -1,4 +1,4 @@
-"""Hooks that end the training at a step, or begin it at one."""
+"""Hooks that end the training at a step, or delay its start until a step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from aioflow.train.monitored.step_of_graph import required_global_step
 __all__ = ["GlobalStepWaiterHook", "StopAtStepHook"]
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
-_LOOK: Final = 0.5  # seconds between two looks at the global step
+_LOOK: Final = 0.5  # seconds between two polls of the global step
 
 
 class StopAtStepHook(SessionRunHook):
-    """Ends the training after a number of steps, or at a global step.
+    """A hook that ends the training after a number of steps, or at a global step.
 
     Args:
-        num_steps: Steps from the first session on; those that are repeated after a failure count once.
-        last_step: The global step; exactly one of the two is given.
+        num_steps: Number of steps from the first session on; steps repeated after a failure count once.
+        last_step: The global step; exactly one of the two must be given.
 
     Raises:
         InvalidArgumentError: both are given, or neither.
@@ -48,7 +48,7 @@ class StopAtStepHook(SessionRunHook):
         self._step = required_global_step(self)
 
     async def after_create_session(self, session: Any, coord: Coordinator) -> None:
-        """The first time, work out the last step."""
+        """Compute the last step in the first session."""
         if self._last_step is None and self._num_steps is not None:
             self._last_step = int(await session.run(self._step)) + self._num_steps
 
@@ -57,19 +57,19 @@ class StopAtStepHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Ask for the end at the last step."""
+        """Request a stop at the last step."""
         last = self._last_step
-        # What was fetched may be the step before the update or after it: near the end, look again.
+        # The fetched value may be from before or after the update: near the end, read the step again.
         if last is not None and run_values.results + 1 >= last and await run_context.session.run(self._step) >= last:
             run_context.request_stop()
 
 
 class GlobalStepWaiterHook(SessionRunHook):
-    """Has the first run wait until others have come to a global step.
+    """A hook that delays the first run until the global step, advanced by other tasks, has reached a value.
 
     Args:
         wait_until_step: The step.
-        max_wait_secs: Seconds for which to wait.
+        max_wait_secs: Maximum seconds to wait.
     """
 
     def __init__(self, wait_until_step: int, *, max_wait_secs: float = 7200) -> None:
@@ -84,7 +84,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._step = required_global_step(self)
 
     async def before_run(self, run_context: SessionRunContext) -> None:
-        """Wait, the first time.
+        """Wait before the first run.
 
         Raises:
             DeadlineExceededError: `max_wait_secs` have passed.

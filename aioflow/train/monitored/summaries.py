@@ -1,4 +1,4 @@
-"""`SummarySaverHook`: summaries of the training, every so many steps or seconds, into event files."""
+"""`SummarySaverHook`: writes summaries of the training to event files at intervals."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ __all__ = ["SummarySaverHook", "add_number", "add_status", "writer_for"]
 
 
 def writer_for(summary_writer: Any, folder: str | os.PathLike[str] | None) -> Any:
-    """The writer that a hook was given, or that of its folder, which hooks share; None where there is neither."""
+    """Return the given writer, or the shared writer of the folder, or None if neither is set."""
     return FileWriterCache.get(folder) if summary_writer is None and folder else summary_writer
 
 
 async def add_number(writer: Any, tag: str, number: float, step: int) -> None:
-    """Write a summary with one number. Waits where the disk is behind."""
+    """Write a summary with one number. Wait while the writer's queue is full."""
     summary = message("Summary")()
     summary.value.add(tag=tag, simple_value=number)
     await called(writer.add_summary, summary, step)
 
 
 async def add_status(writer: Any, status: str, step: int | None = None) -> None:
-    """Write that the session is at its "START" or "STOP"."""
+    """Write a session log entry with status "START" or "STOP"."""
     log = message("SessionLog")
     await called(writer.add_session_log, log(status=log.SessionStatus.Value(status)), step)
 
 
 class SummarySaverHook(SessionRunHook):
-    """Runs summaries with the first run, and then every so many steps or seconds, and writes what they give.
+    """A hook that runs summaries with the first run, then every given number of steps or seconds, and writes them.
 
     Args:
-        save_steps, save_secs: How often; exactly one is given.
-        output_dir: Folder of the event files, or the URL of one in a store.
-        summary_writer: A `summary.FileWriter`, instead of the folder. Without either nothing is written.
-        scaffold: Whose `summary_op` is run, if it has one. Exactly one of `scaffold` and `summary_op` is given.
+        save_steps, save_secs: Interval in steps or in seconds; exactly one must be given.
+        output_dir: Folder of the event files, or the URL of a folder in a store.
+        summary_writer: A `summary.FileWriter`, instead of the folder. Without either, nothing is written.
+        scaffold: Scaffold whose `summary_op` is run, if set. Exactly one of `scaffold` and `summary_op` must be given.
         summary_op: The node to run, or a list of nodes.
 
     Raises:
-        InvalidArgumentError: too much or too little of this is given.
+        InvalidArgumentError: both or neither of two exclusive arguments are given.
     """
 
     def __init__(
@@ -77,25 +77,28 @@ class SummarySaverHook(SessionRunHook):
         self._summary_op = summary_op
 
     def begin(self) -> None:
-        """Find the global step, and the writer."""
+        """Find the global step and the writer."""
         self._writer = writer_for(self._writer, self._folder)
         self._step = required_global_step(self)
         self._next_step: int | None = None
 
     def after_create_session(self, session: Any, coord: Coordinator) -> None:
-        """Begin anew: a session that restores an older step says so, and TensorBoard drops what was written since."""
+        """Reset the timer for a new session.
+
+        The first write then logs START. If the session has restored an older step, TensorBoard drops later events.
+        """
         self._timer.reset()
         self._next_step = None
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Fetch the summaries, when it is time."""
+        """Fetch the summaries when they are due."""
         due = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
         return SessionRunArgs([self._step, *self._summaries()] if due else self._step)
 
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Write them, unless a run beside this one has done so."""
+        """Write the summaries, unless a concurrent run has written them."""
         if not isinstance(run_values.results, list):
-            self._next_step = int(run_values.results) + 2  # what was fetched is older than the update
+            self._next_step = int(run_values.results) + 2  # the fetched step precedes this run's update
             return
         step = int(await run_context.session.run(self._step))
         if not self._timer.should_trigger_for_step(step):
@@ -110,7 +113,7 @@ class SummarySaverHook(SessionRunHook):
                 await called(self._writer.add_summary, summary, step)
 
     async def end(self, session: Any) -> None:
-        """Wait until all is written. Raises what the disk refuses."""
+        """Wait until everything is written. Raise the error of a failed write."""
         if self._writer is not None:
             await called(self._writer.flush)
 

@@ -1,4 +1,4 @@
-"""`Supervisor`: an older form of monitored training, with services that run beside the steps instead of hooks."""
+"""`Supervisor`: an older form of monitored training, with background services instead of hooks."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 
 
 class Supervisor(ModelNodes):
-    """Initializes or restores a model, runs services beside its training, and stops them together.
+    """A manager of training that initializes or restores a model, runs background services, and stops them together.
 
     Args:
-        graph: The graph; the default one without it. It is finalized.
-        ready_op, ready_for_local_init_op, init_op, init_feed_dict, local_init_op, init_fn: As for `Scaffold`;
-            USE_DEFAULT for what is in the standard collection, or made.
-        is_chief: Whether this gives the variables values and saves them, or waits until somebody else has.
-        logdir: Folder of the checkpoints and event files; without it there are none, and no services.
-        saver: USE_DEFAULT for one of all variables; None for no checkpoints.
-        global_step: USE_DEFAULT for that of the graph; None to number no checkpoints.
-        save_summaries_secs: Seconds from one summary and log of the speed to the next; 0 for none.
-        save_model_secs: Seconds between two checkpoints; 0 for none.
-        recovery_wait_secs, local_init_run_options: As for `SessionManager`.
-        stop_grace_secs: Seconds that tasks have to end by themselves.
-        checkpoint_basename: Checkpoints are called "BASENAME-STEP".
-        session_manager: Makes the sessions.
-        summary_op: Makes the summaries, without feeds; USE_DEFAULT for that of the standard collection, or a merge of
-            all in the collection of summaries.
-        summary_writer: USE_DEFAULT for a `summary.FileWriter` of `logdir`; None for none.
+        graph: The graph, which is finalized; None for the default graph.
+        ready_op, ready_for_local_init_op, init_op, init_feed_dict, local_init_op, init_fn: As in `Scaffold`;
+            USE_DEFAULT for the entry of the standard collection, or a new one.
+        is_chief: Whether to initialize and save the variables; otherwise wait until the chief has initialized them.
+        logdir: Folder of the checkpoints and event files; without it there are no files and no services.
+        saver: USE_DEFAULT for a saver of all variables; None for no checkpoints.
+        global_step: USE_DEFAULT for that of the graph; None to write checkpoints without a step number.
+        save_summaries_secs: Interval of summaries and of logging the speed, in seconds; 0 to disable.
+        save_model_secs: Interval of checkpoints, in seconds; 0 to disable.
+        recovery_wait_secs, local_init_run_options: As in `SessionManager`.
+        stop_grace_secs: Seconds that tasks have to end on their own.
+        checkpoint_basename: Checkpoints are named "BASENAME-STEP".
+        session_manager: Creates the sessions.
+        summary_op: Computes the summaries, without feeds; USE_DEFAULT for the entry of the standard collection, or a
+            merge of the collection of summaries.
+        summary_writer: USE_DEFAULT for a `summary.FileWriter` of `logdir`; None for no writer.
 
     Use it as `async with supervisor.managed_session() as sess: while not supervisor.should_stop(): ...`.
     """
@@ -110,14 +110,14 @@ class Supervisor(ModelNodes):
         self._init_feed_dict = init_feed_dict
         self._init_fn = init_fn
         self._coord = Coordinator()
-        self._block = AsyncExitStack()  # around the coordinator, where its user has not entered it
+        self._block = AsyncExitStack()  # holds the coordinator's block if the caller has not entered it
         self._stop_grace_secs = stop_grace_secs
         self._logdir = logdir or None if is_chief else None
         self._save_path = None if self._logdir is None else joined(self._logdir, checkpoint_basename)
         if summary_writer is self.USE_DEFAULT:
             summary_writer = None if self._logdir is None else FileWriter(self._logdir)
         self._summary_writer = summary_writer if is_chief else None
-        self._stopped = True  # its writer, or not begun yet
+        self._stopped = True  # whether no STOP entry is due: the event file has no open START
         self._save_model_secs = save_model_secs if is_chief else None
         self._save_summaries_secs = save_summaries_secs if is_chief else None
         self._session_manager = session_manager or SessionManager(
@@ -131,7 +131,7 @@ class Supervisor(ModelNodes):
         self._graph.finalize()
 
     def _given(self, value: Any, key: str, default: Callable[[], Any]) -> Any:
-        """What was given; or the first of a collection; or the default, which is put there."""
+        """Return the given value, or the first entry of a collection, or a new default, which is added to it."""
         if value is not self.USE_DEFAULT:
             return value
         found = self._graph.get_collection(key)
@@ -152,9 +152,10 @@ class Supervisor(ModelNodes):
         start_standard_services: bool = True,
         close_summary_writer: bool = True,
     ) -> AsyncIterator[Session]:
-        """A block with a session that is ready; at its end the tasks are stopped and the session is closed.
+        """Open a session that is ready. At the end of the block, stop the tasks and close the session.
 
-        Raises: what the block or a task has failed with. OutOfRangeError ends the block without an error.
+        Raises:
+            Exception: the error of the block or of a task. OutOfRangeError ends the block without an error.
         """
         self._coord.clear_stop()
         async with self._coord:
@@ -179,13 +180,11 @@ class Supervisor(ModelNodes):
         max_wait_secs: float = 7200,
         start_standard_services: bool = True,
     ) -> Session:
-        """A session that is ready; its user closes it.
+        """Return a session that is ready. The caller closes it.
 
-        Args:
-            start_standard_services: Start these and the queue runners, as tasks of `coord`, which `stop` ends: outside
-                of `async with supervisor.coord:`, too.
-
-        Raises: as `SessionManager.prepare_session` on the chief, as `wait_for_session` elsewhere.
+        With `start_standard_services`, start these and the queue runners as tasks of `coord`, which `stop` ends. This
+        works outside of `async with supervisor.coord:`, too. Raises as `SessionManager.prepare_session` does on the
+        chief, and as `wait_for_session` does elsewhere.
         """
         self._coord.clear_stop()
         if not self._is_chief:
@@ -226,10 +225,10 @@ class Supervisor(ModelNodes):
     # -- services -----------------------------------------------------------------------------------------------------
 
     def start_standard_services(self, sess: Any) -> list[asyncio.Task[None]]:
-        """Start what writes summaries, what logs the speed and what writes checkpoints; the tasks.
+        """Start the services that write summaries, log the speed and write checkpoints, and return their tasks.
 
         Raises:
-            FailedPreconditionError: this is no chief, or `coord` is not entered.
+            FailedPreconditionError: this is not the chief, or `coord` is not entered.
         """
         if not self._is_chief:
             raise FailedPreconditionError("a worker has no services", expected="is_chief=True", actual=False)
@@ -253,7 +252,7 @@ class Supervisor(ModelNodes):
     def start_queue_runners(
         self, sess: Any, queue_runners: Iterable[QueueRunner] | None = None
     ) -> list[asyncio.Task[None]]:
-        """Start queue runners, those of the graph by default; the tasks."""
+        """Start queue runners, by default those of the graph, and return their tasks."""
         runners = self._graph.get_collection(GraphKeys.QUEUE_RUNNERS) if queue_runners is None else queue_runners
         return [task for runner in runners for task in runner.create_threads(sess, self._coord)]
 
@@ -264,13 +263,16 @@ class Supervisor(ModelNodes):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> asyncio.Task[None]:
-        """Call a function, which may be a coroutine function, now and every so many seconds until a stop is requested.
+        """Call a plain or coroutine function now and at an interval until a stop is requested.
 
         Args:
-            timer_interval_secs: Seconds from one call to the next; None for one right after the other.
+            timer_interval_secs: Seconds from one call to the next; None to call again at once.
+            target: The function.
+            args: Positional arguments.
+            kwargs: Keyword arguments.
 
         Returns:
-            The task, one of `coord`. Where the function raises, all stop.
+            The task, which `coord` owns. If the function raises, all tasks stop.
         """
         if timer_interval_secs is not None:
             check_number(timer_interval_secs, "timer_interval_secs", "a number of seconds, or None")
@@ -292,12 +294,15 @@ class Supervisor(ModelNodes):
         close_summary_writer: bool = True,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Stop the services and wait for them; the session stays open.
+        """Stop the services and wait for them. The session stays open.
 
         Args:
-            close_summary_writer: Close the writer, too, when all is written.
+            threads: Tasks to wait for besides those of `coord`.
+            close_summary_writer: Whether to close the writer once everything is written.
+            ignore_live_threads: Leave late tasks running instead of cancelling them.
 
-        Raises: what a task has failed with, or what the disk refuses.
+        Raises:
+            Exception: the error of a task, or of a failed write.
         """
         self._coord.request_stop()
         try:
@@ -311,15 +316,15 @@ class Supervisor(ModelNodes):
                 await called(self._summary_writer.close)
 
     def request_stop(self, ex: BaseException | Sequence[Any] | None = None) -> None:
-        """Ask all tasks to stop; see `Coordinator.request_stop`."""
+        """Request all tasks to stop. See `Coordinator.request_stop`."""
         self._coord.request_stop(ex)
 
     def should_stop(self) -> bool:
-        """Whether a stop has been requested."""
+        """Return whether a stop has been requested."""
         return self._coord.should_stop()
 
     def stop_on_exception(self) -> AbstractContextManager[None]:
-        """A block in which an exception requests a stop, and goes no further."""
+        """Return a context manager that requests a stop if its block raises, and suppresses the exception."""
         return self._coord.stop_on_exception()
 
     async def wait_for_stop(self) -> None:
@@ -327,10 +332,9 @@ class Supervisor(ModelNodes):
         await self._coord.wait_for_stop()
 
     async def summary_computed(self, sess: Any, summary: Any, global_step: int | None = None) -> None:
-        """Write a summary that a step has given.
+        """Write a summary that a step has computed.
 
-        Args:
-            global_step: Of that step; by default what it is now, in `sess`.
+        `global_step` is the step of the summary; by default the current one in `sess`.
 
         Raises:
             FailedPreconditionError: there is no writer.
@@ -343,46 +347,46 @@ class Supervisor(ModelNodes):
             global_step = int(await sess.run(self._global_step))
         await called(self._summary_writer.add_summary, summary, global_step)
 
-    # -- what it has --------------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------------
 
     @property
     def is_chief(self) -> bool:
-        """Whether this gives the variables values and saves them."""
+        """True if this supervisor initializes and saves the variables."""
         return self._is_chief
 
     @property
     def session_manager(self) -> SessionManager:
-        """Makes the sessions."""
+        """The factory of the sessions."""
         return self._session_manager
 
     @property
     def coord(self) -> Coordinator:
-        """Owns the tasks."""
+        """The owner of the tasks."""
         return self._coord
 
     @property
     def summary_writer(self) -> Any:
-        """Writes the event files; None where there are none."""
+        """The writer of the event files; None if there are no event files."""
         return self._summary_writer
 
     @property
     def save_summaries_secs(self) -> float | None:
-        """Seconds from one summary and log of the speed to the next; None if this is no chief."""
+        """Interval of summaries and of logging the speed, in seconds; None if this is not the chief."""
         return self._save_summaries_secs
 
     @property
     def global_step(self) -> Any:
-        """Numbers the checkpoints."""
+        """The step variable that numbers the checkpoints."""
         return self._global_step
 
     @property
     def save_model_secs(self) -> float | None:
-        """Seconds between two checkpoints; None if this is no chief."""
+        """Interval of checkpoints, in seconds; None if this is not the chief."""
         return self._save_model_secs
 
     @property
     def save_path(self) -> str | None:
-        """Prefix of the checkpoints, without the step; None where there are none."""
+        """Prefix of the checkpoints, without the step; None if there are no checkpoints."""
         return self._save_path
 
     # TensorFlow's older names.
@@ -401,5 +405,5 @@ class Supervisor(ModelNodes):
 async def _close(session: Session) -> None:
     try:
         await session.close()
-    except OpError as error:  # the error of the block, or of a task, says more
+    except OpError as error:  # an error of the block or of a task matters more
         _LOGGER.warning("the session was not closed properly: %s", error)

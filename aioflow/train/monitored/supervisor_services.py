@@ -1,4 +1,4 @@
-"""What a `Supervisor` calls every so many seconds beside the training: its speed and its summaries."""
+"""Background services of a `Supervisor`: logging the speed and writing summaries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOGGER: Final = logging.getLogger("aioflow.train")
 
 
 class Speed:
-    """Logs steps a second, and writes them as a summary where there is a writer."""
+    """A service that logs steps per second and, if there is a writer, writes them as a summary."""
 
     def __init__(self, session: Any, global_step: Any, writer: Any) -> None:
         self._session = session
@@ -25,7 +25,7 @@ class Speed:
         self._last: tuple[float, int] | None = None
 
     async def tell(self) -> None:
-        """Since the last time; the first time there is nothing to say."""
+        """Log the speed since the last call. The first call only records the starting point."""
         step, now = int(await self._session.run(self._global_step)), asyncio.get_running_loop().time()
         if self._last is not None and now > self._last[0]:
             speed = (step - self._last[1]) / (now - self._last[0])
@@ -37,7 +37,7 @@ class Speed:
 
 
 class Summaries:
-    """Runs the summaries of a graph that needs no feeds for them, and writes what they give."""
+    """A service that runs the summaries of a graph, without feeds, and writes the results."""
 
     def __init__(self, session: Any, summary_op: Any, global_step: Any, writer: Any) -> None:
         self._session = session
@@ -45,16 +45,15 @@ class Summaries:
         self._writer = writer
 
     async def write(self) -> None:
-        """Those of now."""
+        """Run the summaries once and write the result."""
         summary, *step = await self._session.run(self._fetches)
         await called(self._writer.add_summary, summary, int(step[0]) if step else None)
 
 
 async def begin_summaries(writer: Any, graph: Graph, session: Any, global_step: Any) -> None:
-    """Open the writer, which a session before this one may have closed, and write the graph.
+    """Open the writer, which an earlier session may have closed, and write the graph.
 
-    Args:
-        global_step: Where it is given, a session that starts at that step is written, too.
+    If `global_step` is set, also log the START of a session at that step.
     """
     await called(writer.reopen)
     await called(writer.add_graph, graph)

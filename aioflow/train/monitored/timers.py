@@ -1,4 +1,4 @@
-"""When a hook acts: every so many steps, or every so many seconds of the event loop's clock."""
+"""Timers of hooks, which trigger every given number of steps or of seconds of the event loop's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["HookTimer", "NeverTriggerTimer", "SecondOrStepTimer", "loop_time"]
 
 
 def loop_time() -> float:
-    """Seconds by the clock of the running loop; outside of one, by the clock that loops usually have."""
+    """Return the time of the running loop in seconds; outside of a loop, that of the usual loop clock."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -22,28 +22,28 @@ def loop_time() -> float:
 
 
 class HookTimer(Protocol):
-    """Says at which steps a hook acts."""
+    """Interface of timers, which determine the steps at which a hook acts."""
 
     def reset(self) -> None:
-        """Forget that it has ever acted."""
+        """Forget earlier triggers."""
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it acts at this step."""
+        """Return whether the timer triggers at this step."""
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """It acts now. Returns the seconds and the steps since the last time; None for both the first time."""
+        """Record a trigger. Return the seconds and steps since the last one, both None for the first."""
 
     def last_triggered_step(self) -> int | None:
-        """The step at which it acted last, or None."""
+        """Return the step of the last trigger, or None."""
 
 
 class SecondOrStepTimer:
-    """Acts at the first step that it is asked about, and then every so many seconds or steps; once for each step.
+    """A timer that triggers at the first step and then at an interval in seconds or steps, at most once per step.
 
     Args:
-        every_secs: Seconds by `clock`.
-        every_steps: Steps; exactly one of the two is given.
-        clock: A function that gives seconds; that of the running event loop by default.
+        every_secs: Interval in seconds of `clock`.
+        every_steps: Interval in steps; exactly one of the two must be given.
+        clock: Function that returns seconds; by default the clock of the running event loop.
 
     Raises:
         InvalidArgumentError: both are given, or neither.
@@ -71,12 +71,12 @@ class SecondOrStepTimer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget that it has ever acted."""
+        """Forget earlier triggers."""
         self._last_step: int | None = None
         self._last_time = 0.0
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it acts at this step."""
+        """Return whether the timer triggers at this step."""
         if self._last_step is None:
             return True
         if self._last_step == step:
@@ -86,31 +86,31 @@ class SecondOrStepTimer:
         return self._every_steps is not None and step >= self._last_step + self._every_steps
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """It acts now. Returns the seconds and the steps since the last time; None for both the first time."""
+        """Record a trigger. Return the seconds and steps since the last one, both None for the first."""
         now = self._clock()
         since = (None, None) if self._last_step is None else (now - self._last_time, step - self._last_step)
         self._last_step, self._last_time = step, now
         return since
 
     def last_triggered_step(self) -> int | None:
-        """The step at which it acted last, or None."""
+        """Return the step of the last trigger, or None."""
         return self._last_step
 
 
 class NeverTriggerTimer:
-    """Never acts."""
+    """A timer that never triggers."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """It does not."""
+        """Return False."""
         return False
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """None and None."""
+        """Return (None, None)."""
         return None, None
 
     def last_triggered_step(self) -> int | None:
-        """None."""
+        """Return None."""
         return None

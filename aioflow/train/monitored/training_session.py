@@ -1,4 +1,4 @@
-"""`MonitoredTrainingSession`: a monitored session with the hooks that training usually has."""
+"""`MonitoredTrainingSession`: a monitored session with the standard hooks of training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["MonitoredTrainingSession"]
 
 
 class _Default:
-    """Not given."""
+    """The default of arguments for which None has a meaning."""
 
     def __repr__(self) -> str:
         return "USE_DEFAULT"
@@ -56,33 +56,36 @@ def MonitoredTrainingSession(
     max_recovery_secs: float = 7200,
     at_most_once: bool = False,
 ) -> MonitoredSession:
-    """A monitored session for training.
+    """Return a monitored session for training.
 
-    The chief restores the latest checkpoint or initializes the variables, writes checkpoints and summaries and logs its
-    speed; a worker waits until the chief has given the variables values.
+    The chief restores the latest checkpoint or initializes the variables, writes checkpoints and summaries, and logs
+    its speed. A worker waits until the chief has initialized the variables.
 
     Args:
         master: Target of the session: "" or "aioflow://host:port".
         is_chief: Whether this is the chief.
-        checkpoint_dir: Where checkpoints are, a folder or the URL of one in a store; without it there are none.
-        scaffold: What training needs besides the model; a default one without it.
-        hooks, chief_only_hooks: Called around runs, the latter only on the chief; after the standard ones.
-        save_checkpoint_secs, save_checkpoint_steps: How often checkpoints are written, by one of the two; every 600 s
-            if neither is given. None or 0 for never.
-        save_summaries_steps, save_summaries_secs: How often the summaries of the scaffold are written, by one of the
-            two; every 100 steps if neither is given. None or 0 for never.
+        checkpoint_dir: Folder of the checkpoints, or the URL of a folder in a store; None for no checkpoints.
+        scaffold: The nodes that training needs besides the model; None for a default scaffold.
+        hooks: Hooks called around runs, after the standard ones.
+        chief_only_hooks: Additional hooks of the chief, called before the standard ones.
+        save_checkpoint_secs: Interval of checkpoints in seconds; None or 0 for never. 600 s if no interval is given.
+        save_summaries_steps: Interval of the scaffold's summaries in steps; None or 0 for never. 100 if no interval is
+            given.
+        save_summaries_secs: The same in seconds.
         config: Settings of the session.
-        stop_grace_period_secs: Seconds that queue runners have to end by themselves.
-        log_step_count_steps: How often the speed is logged and written, where there is a folder; None or 0 for never.
+        stop_grace_period_secs: Seconds that queue runners have to end on their own.
+        log_step_count_steps: Interval of logging and writing the speed, if there is a folder; None or 0 for never.
         max_wait_secs: Seconds that a worker waits for the chief.
-        summary_dir: Where event files are; beside the checkpoints without it.
+        save_checkpoint_steps: Interval of checkpoints in steps, instead of seconds.
+        summary_dir: Folder of the event files; by default that of the checkpoints.
         save_graph_def: Write the graph beside the checkpoints.
-        input: Feeds every run, and has its position saved with the variables.
-        max_recovery_secs, at_most_once: As for `MonitoredSession`.
+        input: Feeds every run; its position is saved with the variables.
+        max_recovery_secs: As in `MonitoredSession`.
+        at_most_once: As in `MonitoredSession`.
 
     Raises:
-        InvalidArgumentError: checkpoints or summaries both by steps and by seconds; or an `input` on a worker whose
-            position would be in no checkpoint; or a time limit is NaN, or that of a recovery less than 0.
+        InvalidArgumentError: checkpoints or summaries are given both intervals; a worker's `input` would store its
+            position in no checkpoint; a time limit is NaN; or the limit of a recovery is negative.
     """
     check_seconds(max_wait_secs, "max_wait_secs")
     scaffold = scaffold or Scaffold()
@@ -111,7 +114,7 @@ def MonitoredTrainingSession(
 
 
 def _check_follows(input: CheckpointedInput | None) -> None:
-    """A worker has no checkpoints of its own."""
+    """Raise unless the input follows the global step: a worker has no checkpoint that could store a position."""
     if input is not None and not input.follows_step:
         raise InvalidArgumentError(
             "the position of an input is saved by the chief",
@@ -121,14 +124,14 @@ def _check_follows(input: CheckpointedInput | None) -> None:
 
 
 def _speed(folder: str | Path | None, every_steps: int | None) -> list[SessionRunHook]:
-    """What logs the speed, if there is a folder."""
+    """Return the hook that logs the speed, if there is a folder."""
     return [StepCounterHook(every_steps, output_dir=folder)] if folder and (every_steps or 0) > 0 else []
 
 
 def _summaries(
     folder: str | Path | None, secs: float | None, steps: int | None, scaffold: Scaffold
 ) -> list[SessionRunHook]:
-    """What writes summaries, if there is a folder."""
+    """Return the hook that writes summaries, if there is a folder and an interval."""
     return [SummarySaverHook(steps, secs, folder, scaffold=scaffold)] if folder and (secs or steps) else []
 
 
@@ -140,7 +143,7 @@ def _saving(
     save_graph_def: bool,
     input: CheckpointedInput | None,
 ) -> list[SessionRunHook]:
-    """What writes checkpoints, if there are to be any."""
+    """Return the hook that writes checkpoints, if there is a folder and an interval."""
     if not folder or not (secs or steps):
         return []
     return [CheckpointSaverHook(folder, secs, steps, scaffold=scaffold, save_graph_def=save_graph_def, input=input)]
@@ -149,7 +152,7 @@ def _saving(
 def _how_often(
     given_secs: float | None, given_steps: int | None, *, secs: float | None = None, steps: int | None = None
 ) -> tuple[float | None, int | None]:
-    """Seconds and steps between two; None where there are to be none. The last two hold where neither is given."""
+    """Return an interval in seconds and in steps, None for never; `secs` and `steps` apply if neither is given."""
     if given_secs is _DEFAULT and given_steps is _DEFAULT:
         return secs, steps
     chosen_secs = None if given_secs is _DEFAULT else given_secs

@@ -1,4 +1,4 @@
-"""Which variables a run changes, as the graph tells: a run that trains a model is known by that."""
+"""The variables that a run changes, derived from the graph. They tell training runs from others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["trains_without"]
 
 
 def trains_without(step: Variable, fetches: Any) -> Variable | None:
-    """A trainable variable that a run of `fetches` changes, where it does not change `step`; None where there is none.
+    """Return a trainable variable that a run of `fetches` changes without changing `step`, or None.
 
-    Gradients that are handed to somebody else, who applies them, change nothing here; nor do runs that evaluate.
+    Gradients that another process applies change nothing here; nor do evaluation runs.
     """
     graph: Graph = step.graph
     asked = FetchMapper(graph, fetches)
@@ -29,7 +29,7 @@ def trains_without(step: Variable, fetches: Any) -> Variable | None:
 
 
 def _changed(ends: Iterable[Operation]) -> Iterator[Operation]:
-    """The nodes that made the handles of what is changed by the nodes that `ends` need."""
+    """Yield the nodes that made the handles changed by the nodes that `ends` depend on."""
     for op in _reached(ends, lambda op: [*(tensor.op for tensor in op.inputs), *op.waits_for]):
         if op.op_def.traits.effect is Effect.CHANGES:
             yield from _reached([op], lambda op: [tensor.op for tensor in op.inputs if tensor.dtype is resource])

@@ -1,4 +1,4 @@
-"""Hooks that look at values: they log tensors and the speed, and stop where a loss is not a number."""
+"""Hooks that inspect values: they log tensors and the speed, and stop the training if a loss is NaN."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ __all__ = ["LoggingTensorHook", "NanLossDuringTrainingError", "NanTensorHook", "
 
 _LOGGER: Final = logging.getLogger("aioflow.train")
 _WARNINGS: Final = 5
-_PATIENCE: Final = 20  # runs, as in TensorFlow: of several training steps that take turns one may count
+_PATIENCE: Final = 20  # runs, as in TensorFlow: if several training steps alternate, perhaps only one counts
 
 
 class LoggingTensorHook(SessionRunHook):
-    """Logs values every so many runs or seconds, or at the end, as INFO of the logger "aioflow.train".
+    """A hook that logs values at intervals or at the end, as INFO of the logger "aioflow.train".
 
     Args:
-        tensors: Tensors or their names, as a list or as a dict by tags.
-        every_n_iter: Runs of this session.
-        every_n_secs: Seconds; at most one of the two is given.
-        at_end: Log at the end, too.
-        formatter: Makes the text of a dict of values by tag.
+        tensors: Tensors or their names, as a list or as a dict by tag.
+        every_n_iter: Interval in runs of this session.
+        every_n_secs: Interval in seconds; at most one of the two may be given.
+        at_end: Whether to log at the end, too.
+        formatter: Function from a dict of values by tag to the text.
 
     Raises:
-        InvalidArgumentError: it is not clear when to log.
+        InvalidArgumentError: no interval is given and `at_end` is false, or both intervals are.
     """
 
     def __init__(
@@ -77,24 +77,24 @@ class LoggingTensorHook(SessionRunHook):
         self._formatter = formatter
 
     def begin(self) -> None:
-        """Find the tensors."""
+        """Find the tensors in the graph."""
         self._timer.reset()
         self._count = 0
         graph = default_graph()
         self._found = {tag: _element(graph, tensor) for tag, tensor in self._tensors.items()}
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
-        """Fetch them, when it is time."""
+        """Fetch the tensors when they are due."""
         return SessionRunArgs(self._found) if self._timer.should_trigger_for_step(self._count) else None
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Log them, unless a run beside this one has done so."""
+        """Log the values, unless a concurrent run has logged them."""
         if run_values.results is not None and self._timer.should_trigger_for_step(self._count):
             self._log(run_values.results)
         self._count += 1
 
     async def end(self, session: Any) -> None:
-        """Log them at the end."""
+        """Log the values at the end."""
         if self._at_end:
             self._log(await session.run(self._found))
 
@@ -109,7 +109,7 @@ class LoggingTensorHook(SessionRunHook):
 
 
 def _element(graph: Graph, tensor: Any) -> Any:
-    """What is fetched for a tensor or a name; the name of a node stands for its only output."""
+    """Return the graph element for a tensor or a name; the name of a node stands for its only output."""
     if not isinstance(tensor, str) or ":" in tensor:
         return graph.as_graph_element(tensor)
     op = graph.get_operation_by_name(tensor)
@@ -119,18 +119,18 @@ def _element(graph: Graph, tensor: Any) -> Any:
 
 
 class NanLossDuringTrainingError(InvalidArgumentError, RuntimeError):
-    """The loss is not a number: the training has diverged."""
+    """The loss is NaN: the training has diverged."""
 
     def __init__(self, message: str = "NaN loss during training.", **context: Any) -> None:
         super().__init__(message, **context)
 
 
 class NanTensorHook(SessionRunHook):
-    """Ends the training when the loss is not a number.
+    """A hook that ends the training if the loss is NaN.
 
     Args:
         loss_tensor: The loss.
-        fail_on_nan_loss: End it by NanLossDuringTrainingError; otherwise by `should_stop`.
+        fail_on_nan_loss: Raise NanLossDuringTrainingError; otherwise only request a stop.
     """
 
     def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
@@ -142,7 +142,7 @@ class NanTensorHook(SessionRunHook):
         return SessionRunArgs(self._loss)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Look at it. Raises NanLossDuringTrainingError."""
+        """Check the loss. Raise NanLossDuringTrainingError or request a stop if it is NaN."""
         if not np.isnan(run_values.results).any():
             return
         name = getattr(self._loss, "name", self._loss)
@@ -153,12 +153,12 @@ class NanTensorHook(SessionRunHook):
 
 
 class StepCounterHook(SessionRunHook):
-    """Logs steps a second, as INFO of the logger "aioflow.train", and as a summary with the tag "global_step/sec".
+    """A hook that logs steps per second as INFO of the logger "aioflow.train" and writes a summary "global_step/sec".
 
     Args:
-        every_n_steps, every_n_secs: How often; exactly one is given.
-        output_dir: Folder of the event files, or the URL of one in a store.
-        summary_writer: A `summary.FileWriter`, instead of the folder. Without either nothing is written.
+        every_n_steps, every_n_secs: Interval in steps or in seconds; exactly one must be given.
+        output_dir: Folder of the event files, or the URL of a folder in a store.
+        summary_writer: A `summary.FileWriter`, instead of the folder. Without either, nothing is written.
     """
 
     def __init__(
@@ -176,17 +176,18 @@ class StepCounterHook(SessionRunHook):
         self._warned = 0
 
     def begin(self) -> None:
-        """Find the global step, and the writer."""
+        """Find the global step and the writer."""
         self._writer = writer_for(self._writer, self._folder)
         self._step = required_global_step(self)
-        self._trained: dict[Hashable, Variable | None] = {}  # what runs change that leave the step as it is
+        # By fetches: a variable that such runs train without advancing the global step, or None.
+        self._trained: dict[Hashable, Variable | None] = {}
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Fetch it."""
+        """Fetch the global step."""
         return SessionRunArgs(self._step)
 
     async def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        """Log the speed, when it is time; warn where the step does not grow."""
+        """Log the speed when it is due. Warn if the global step does not advance."""
         stale = int(run_values.results)
         if self._timer.should_trigger_for_step(stale + 1):
             step = int(await run_context.session.run(self._step))
@@ -203,12 +204,15 @@ class StepCounterHook(SessionRunHook):
             await add_number(self._writer, tag, speed, step)
 
     async def end(self, session: Any) -> None:
-        """Wait until all is written. Raises what the disk refuses."""
+        """Wait until everything is written. Raise the error of a failed write."""
         if self._writer is not None:
             await called(self._writer.flush)
 
     def _watch(self, step: int, fetches: Any) -> None:
-        """Warn where run after run trains and the step stands still. Others may grow it: see `trains_without`."""
+        """Warn if consecutive runs train while the global step stays the same.
+
+        Runs that do not train may leave it unchanged: see `trains_without`.
+        """
         if step != self._before:
             self._before, self._standing = step, 0
             return
