@@ -1,7 +1,7 @@
 """Random numbers that cannot be guessed, for processes and steps.
 
-If the running event loop has a random generator (`random`, as `aioflow.testing.virtual_clock.VirtualClockLoop` has), the numbers come
-from it instead, so that runs on that loop are reproducible.
+If the running event loop has a random generator (`random`), the numbers come from it instead, so that runs on that
+loop are reproducible. `aioflow.testing.virtual_clock.VirtualClockLoop` has one.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ class FakeDriver:
 
 
 class FakeGenerator:
-    """CuPy's `random.Generator`: the methods that it has."""
+    """CuPy's `cupy.random.Generator`: the methods that it has."""
 
     def __init__(self, xp: FakeCupy, generator: Any) -> None:
         self._xp = xp
