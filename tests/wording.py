@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 PHRASES: Final = {
     r"nobody|no one": "name the caller, client or process, or use the passive",
     r"somebody|someone|anybody|everybody|whoever|whomever|he who|(?:one|ones) who(?:se)?": "name the caller or process",
-    r"he|him|his|himself|she|her": "a process, caller or connection is 'it'",
+    r"(?-i:he)|him|his|himself|she|her": "a process, caller or connection is 'it'",
     r"(?-i:(?:is|are) none)": "reads as `is None`: write 'has no …' or 'is not a …'",
 }
 OPENINGS: Final = (
