@@ -331,7 +331,7 @@ async def test_a_send_that_is_cancelled_in_the_middle_of_a_message_aborts_the_co
         sending, still = tg.create_task(push(comm, 1000, 4 * CHUNK_BYTES)), 0
         while still < 5:  # until nobody takes any more
             await asyncio.sleep(0.02)
-            still = 0 if comm._writing else still + 1
+            still = 0 if comm._sender.is_ready else still + 1
         assert not sending.done()
         sending.cancel()
         await asyncio.wait([sending])
