@@ -1,1 +1,1 @@
-"""Files on disk and bytes: how they are read and written, apart from the ops that do it."""
+"""File formats: reading and writing of files and bytes, independent of the ops that use them."""

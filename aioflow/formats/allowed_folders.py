@@ -1,12 +1,13 @@
-"""The folders that the graphs of one worker may read and write files in.
+"""The folders in which the graphs of one worker may read and write files.
 
-A worker computes what others send it, and a graph names files by strings that it may compute. So the kernel that opens
-a file checks its name first: the name is resolved, `..` and links included, and the resolved name is opened. A session
-of one process has `ANYWHERE`: its graph is the program's own.
+A worker runs the graphs of its clients, and a graph names files by strings that it may compute. A kernel that opens a
+file therefore checks its name first: the name is resolved, including `..` and links, and the resolved name is opened.
+A session of one process uses `ANYWHERE`: its graph is the program's own.
 
-A graph cannot make links, but another program that may write to an allowed folder can put one there between the check
-and the opening. So the resolved name is opened part by part, each relative to the descriptor of the folder before it
-and without following links. Where the system cannot do that (Windows), the resolved name is opened as it stands.
+A graph cannot make links, but another program with write access to an allowed folder can put one there between the
+check and the opening. The resolved name is therefore opened part by part, each relative to the descriptor of the
+folder before it and without following links. Where the system does not support that (Windows), the resolved name is
+opened directly.
 """
 
 from __future__ import annotations
@@ -36,29 +37,30 @@ _STEPS_OUT: Final = frozenset({".", ".."})
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _NO_LINK: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _WALKS: Final = bool(_NO_LINK) and {os.open, os.mkdir, os.stat, os.unlink, os.rename} <= os.supports_dir_fd
-# A folder that is only passed through need not be readable, where the system knows such descriptors.
+# O_PATH: a folder that is only traversed need not be readable, where the system has such descriptors.
 _PASS: Final[int] = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
 
 
 def is_url(path: str) -> bool:
-    """Whether this names something that is not on this machine."""
+    """Return True if the path names something that is not on this machine."""
     return _URL.match(path) is not None and _PATH.match(path) is None
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path of this machine, which may be given as a URL."""
+    """Return the path on this machine that `path`, possibly a URL, names."""
     return Path(_PATH.sub("", os.fspath(path), count=1))
 
 
 class AllowedFolders:
-    """Where files may be.
+    """The folders that files may be in.
 
     Args:
         folders: Folders of this machine, which need not exist yet, and URLs of folders of stores; None for no limits.
-            A relative one is of the working directory of now.
+            Relative folders are resolved against the current working directory.
 
     Raises:
-        InvalidArgumentError: one name in the place of several, whose letters would count, or an empty one.
+        InvalidArgumentError: `folders` is a single name, whose letters would count as names, or contains an empty
+            name.
     """
 
     def __init__(self, folders: Iterable[str | os.PathLike[str]] | None = ()) -> None:
@@ -72,11 +74,11 @@ class AllowedFolders:
         return "anywhere" if self._folders is None else ", ".join(self._folders) or "none"
 
     def __bool__(self) -> bool:
-        """Whether there may be any."""
+        """Return True if any file may be allowed."""
         return self._folders is None or bool(self._folders)
 
     def allow(self, folder: str | os.PathLike[str]) -> None:
-        """One more. Raises InvalidArgumentError."""
+        """Add a folder. Raise InvalidArgumentError if its name is empty."""
         text = os.fspath(folder)
         if not text:
             raise InvalidArgumentError("not a folder", expected="its name, or '.'", actual=repr(text))
@@ -87,10 +89,11 @@ class AllowedFolders:
                 _warn_of_code(whole)
 
     def file(self, path: str, given: str = "") -> str:
-        """What to open for a file, or folder, of this machine: its name without links and `..`.
+        """Return the name to open for a file or folder of this machine: its name without links and `..`.
 
         Args:
-            given: What the graph calls it, for the error.
+            path: The file.
+            given: Its name in the graph, for the error.
 
         Raises:
             PermissionDeniedError: it is in none of the folders.
@@ -104,13 +107,13 @@ class AllowedFolders:
         return real
 
     def opener(self, real: str, flags: int) -> int:
-        """Open a name that `file` has returned, as the `opener` of `open`. With O_CREAT missing folders are made.
+        """Open a name that `file` has returned, as the `opener` of `open`. With O_CREAT, make missing folders.
 
         Raises:
-            PermissionDeniedError: it is in none of the folders.
-            OSError: as `os.open`; also where a part of the name has become a link meanwhile.
+            PermissionDeniedError: the name is in none of the folders.
+            OSError: `os.open` fails, also because a part of the name has become a link meanwhile.
         """
-        if real in self._resolved():  # one of the folders itself
+        if real in self._resolved():  # an allowed folder itself
             folder, name = real, os.curdir
         else:
             folder, name = os.path.split(real)
@@ -119,13 +122,15 @@ class AllowedFolders:
 
     @contextmanager
     def folder(self, real: str, *, make: bool = False) -> Iterator[int | None]:
-        """Hold a folder whose name `file` has returned, so that names relative to it stay in it.
+        """Hold open a folder whose name `file` has returned, so that names relative to it stay in it.
 
         Args:
-            make: Make it, and the folders around it, where it is missing.
+            real: The name of the folder.
+            make: Make the folder and its parents if they are missing.
 
         Yields:
-            A descriptor to be used as `dir_fd`; None where there are no limits, or no such descriptors.
+            A descriptor for use as `dir_fd`; None if there are no limits, or the system does not support such
+            descriptors.
         """
         if self._folders is None or not _WALKS:
             if make:
@@ -136,14 +141,14 @@ class AllowedFolders:
         try:
             yield descriptor
         except OSError as error:
-            if isinstance(error.filename, str):  # it is relative to the folder
+            if isinstance(error.filename, str):  # the name is relative to the folder
                 error.filename = os.path.join(real, error.filename)
             raise
         finally:
             os.close(descriptor)
 
     def _walked(self, real: str, make: bool) -> int:
-        """Open a folder part by part, from the allowed folder that it is in. Links are not followed."""
+        """Open a folder part by part, from the allowed folder that contains it, without following links."""
         root = next((folder for folder in self._resolved() if _is_in(real, folder)), None)
         if root is None:
             raise self._refused(real)
@@ -169,7 +174,7 @@ class AllowedFolders:
         return any(_is_in(real, folder) for folder in self._resolved())
 
     def check_url(self, url: str) -> None:
-        """Raises PermissionDeniedError: what begins with the URL is not all in one of the folders."""
+        """Raise PermissionDeniedError unless everything below the URL is in one of the folders."""
         if self._folders is None:
             return
         for folder in self._folders:
@@ -179,10 +184,10 @@ class AllowedFolders:
         raise self._refused(url)
 
     def matching(self, pattern: str) -> Iterator[str]:
-        """Names of the files that match a pattern, as `glob` finds them, of those that are in the folders.
+        """Yield the names of the files in the folders that match a pattern, as `glob` finds them.
 
         Raises:
-            PermissionDeniedError: the part of the pattern that is a plain name is of no file in the folders.
+            PermissionDeniedError: the part of the pattern before the first wildcard is outside the folders.
         """
         if self._folders is None:
             yield from glob.iglob(pattern, include_hidden=True)
@@ -196,7 +201,7 @@ class AllowedFolders:
 
     def _below(self, folder: str, parts: list[str]) -> Iterator[str]:
         part, *rest = parts
-        with suppress(OSError, PermissionDeniedError):  # `glob` passes over folders that cannot be listed, too
+        with suppress(OSError, PermissionDeniedError):  # `glob` also skips folders that cannot be listed
             for name in self._names(self.file(folder or os.curdir), part):
                 path = os.path.join(folder, name)
                 if rest:
@@ -205,7 +210,7 @@ class AllowedFolders:
                     yield path
 
     def _names(self, real: str, part: str) -> list[str]:
-        """The names in a folder that match one part of a pattern. Raises OSError."""
+        """Return the names in a folder that match one part of a pattern. Raise OSError if it cannot be listed."""
         with self.folder(real) as dir_fd:
             if _WILDCARD.search(part):
                 return fnmatch.filter(names_in(real, dir_fd), part)
@@ -225,19 +230,23 @@ ANYWHERE: Final = AllowedFolders(None)
 
 
 def _inner(name: str, above: int, make: bool) -> int:
-    """Open a folder in a folder, unless it is a link. Raises OSError."""
+    """Open a folder inside a folder, unless it is a link. Raise OSError if that fails."""
     try:
         return os.open(name, _PASS | _NO_LINK, dir_fd=above)
     except FileNotFoundError:
         if not make:
             raise
+    # Another program may make the folder at the same time.
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=above)
     return os.open(name, _PASS | _NO_LINK, dir_fd=above)
 
 
 def _warn_of_code(folder: str) -> None:
-    """A module that is written there is run when this process imports one of that name, which may be much later."""
+    """Log a warning if this process imports modules from the folder.
+
+    A module that a graph writes there runs when this process imports one of that name, perhaps much later.
+    """
     real = os.path.realpath(folder)
     for place in sys.path:
         if _is_in(os.path.realpath(place or os.curdir), real):
@@ -255,13 +264,13 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def _goes_down(rest: str) -> bool:
-    """Whether what follows a folder's URL does not lead out of it: by its steps, or as another URL of a chain."""
+    """Return True if the rest of a URL does not lead out of the folder, by its steps or as another URL of a chain."""
     plain = unquote(rest)
     return "::" not in plain and "\\" not in plain and not _STEPS_OUT & set(plain.split("/"))
 
 
 def _cut(pattern: str) -> tuple[str, str]:
-    """The folder before the first part with a wildcard, and the rest."""
+    """Return the folder before the first part with a wildcard, and the rest."""
     found = _WILDCARD.search(pattern)
     head = pattern if found is None else pattern[: found.start()]
     cut = head.rfind("/") + 1

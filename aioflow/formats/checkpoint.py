@@ -1,15 +1,16 @@
-"""A checkpoint on disk: `PREFIX.safetensors` with the values, and `PREFIX.manifest.json`, which vouches for it.
+"""A checkpoint on disk: `PREFIX.safetensors` with the values, and `PREFIX.manifest.json`, which commits it.
 
-A checkpoint is written under other names first and flushed; then the manifest is renamed into place, which is the one
-step that commits it, and the data file after it. Whoever finds the manifest newer than the data file takes the data
-file that waits beside it. So a crash at any moment leaves the old checkpoint or the new one, never a mixture.
+A checkpoint is first written under other names and flushed. Then the manifest is renamed into place, which is the one
+step that commits the checkpoint, and the data file after it. A reader that finds the manifest newer than the data file
+uses the pending data file beside it. A crash at any moment leaves the old checkpoint or the new one, never a mixture.
 
-That is the form for a folder of this machine. In a store (`formats/stores.py`), where nothing is renamed, the data file
-has a name that no other ever has. Checkpoints in blocks are in `formats/increments.py`.
+That is the form for a folder of this machine. In a store (`formats/stores.py`), where files cannot be renamed, the
+data file has a unique name. Checkpoints in blocks are in `formats/increments.py`.
 
-The reader takes TensorFlow's checkpoints of both versions, too (`formats/tensor_bundle.py`, `formats/slice_tables.py`).
+The reader also supports TensorFlow's checkpoints of both versions (`formats/tensor_bundle.py`,
+`formats/slice_tables.py`).
 
-Everything here blocks: call it from a thread.
+All functions block: call them from a thread.
 """
 
 from __future__ import annotations
@@ -63,14 +64,15 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
 
+    Files that killed processes have left of checkpoints of this prefix, at any step, are deleted.
+
     Args:
         prefix: A path, or a URL for `fsspec`.
-        tensors: Arrays, or what is read row by row (`Rows`).
-        base: For a checkpoint in blocks: the prefix of an earlier one, what has not changed since which is not written
-            again, or "" for none.
-        folders: Where it may be.
-
-    What killed processes have left of checkpoints of this prefix, at whatever step, is taken away.
+        tensors: Arrays, or objects that are read row by row (`Rows`).
+        base: For a checkpoint in blocks: the prefix of an earlier one, whose unchanged blocks are not written again,
+            or ""
+            for none.
+        folders: The folders that it may be in.
 
     Raises:
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
@@ -105,6 +107,7 @@ def _write_file(store: Folder, name: str, arrays: Mapping[str, Any]) -> None:
         try:
             store.put(name + MANIFEST, manifest)
         except BaseException:
+            # The failed call may have replaced the manifest all the same; the data file is then needed.
             if not _is_pending(store, name):
                 store.remove(pending)
             raise
@@ -112,7 +115,7 @@ def _write_file(store: Folder, name: str, arrays: Mapping[str, Any]) -> None:
 
 
 def _write_streamed(store: Store, name: str, arrays: Mapping[str, Any]) -> None:
-    """To a store, where nothing is renamed: the file has a name of its own, which the manifest says."""
+    """Write to a store, where files cannot be renamed: the file has a unique name, which the manifest contains."""
     replaced = files_if_any(store, name)
     file = f"{name}.{secrets.token_hex(6)}{_DATA}"
     with store.creating(file) as upload:
@@ -125,7 +128,11 @@ def _write_streamed(store: Store, name: str, arrays: Mapping[str, Any]) -> None:
 
 
 def remove_unfinished(prefix: str, meta_graph_suffix: str = "meta") -> None:
-    """Delete what killed writers have left of checkpoints of this run, of any form, that were not complete.
+    """Delete what killed writers have left of incomplete checkpoints of this run, of any form.
+
+    Args:
+        prefix: Prefix of a checkpoint of the run.
+        meta_graph_suffix: Suffix of the graph's file beside a checkpoint.
 
     Raises:
         PermissionDeniedError, …: the file system refuses.
@@ -138,11 +145,13 @@ def remove_unfinished(prefix: str, meta_graph_suffix: str = "meta") -> None:
 
 
 def _tidy(store: Folder, name: str) -> None:
-    """Take away what killed writers have left: their temporary files, and data files that wait for their names."""
+    """Delete what killed writers have left: temporary files, and data files that were not renamed."""
     family = family_of(name)
     store.remove_unfinished(rf"{family}(?:{re.escape(_DATA)}|{re.escape(_PENDING)}|{re.escape(MANIFEST)})")
     waiting = re.compile(family + re.escape(_PENDING))
-    with suppress(OSError, OpError):  # it is only for tidiness; each save settles its own prefix for certain
+    with suppress(
+        OSError, OpError
+    ):  # best effort: each save finishes or deletes the files of its own prefix in any case
         for file in filter(waiting.fullmatch, store.names()):
             if store.has_writer(file) is False:
                 _settle(store, file.removesuffix(_PENDING))
@@ -163,7 +172,7 @@ def _manifest(
 
 
 def _settle(store: Folder, name: str) -> None:
-    """Finish what a crash left: the pending data file takes its name if the manifest speaks of it, or else goes."""
+    """Finish an interrupted write: rename the pending data file if the manifest refers to it, else delete it."""
     pending = name + _PENDING
     if store.size(pending) is None or store.has_writer(pending):
         return
@@ -174,7 +183,7 @@ def _settle(store: Folder, name: str) -> None:
 
 
 def _is_pending(store: Store, name: str) -> bool:
-    """Whether the manifest speaks of the data file that waits for its name."""
+    """Return True if the manifest refers to the pending data file."""
     try:
         return _matches(TensorFile(StoredFile(store, name + _PENDING)), read_manifest(store, name))
     except (NotFoundError, DataLossError):
@@ -187,15 +196,20 @@ def _matches(file: TensorFile, manifest: Mapping[str, Any]) -> bool:
 
 
 class CheckpointReader:
-    """Reads a checkpoint by its prefix, or any plain `.safetensors` file by its full name.
+    """A reader of a checkpoint by its prefix, or of any plain `.safetensors` file by its full name.
 
-    A checkpoint may be TensorFlow's. If it is one of objects, a variable's own name stands for the path to it, too.
+    A checkpoint may be TensorFlow's. In an object-based one, a variable's own name also stands for the path to it.
 
     Args:
-        folders: Where its files may be.
+        prefix: The prefix or the full name.
+        folders: The folders that its files may be in.
+
+    Attributes:
+        prefix: As the argument.
+        step: The step of the checkpoint, or None.
 
     Raises:
-        PermissionDeniedError: it is somewhere else.
+        PermissionDeniedError: the checkpoint is outside the folders.
         NotFoundError: there is no such checkpoint.
         DataLossError: a file is truncated or altered; the error names it.
     """
@@ -223,19 +237,19 @@ class CheckpointReader:
         self.step = manifest["step"]
 
     def names(self) -> list[str]:
-        """Names of the tensors, sorted."""
+        """Return the names of the tensors, sorted."""
         return sorted(self._file.tensors)
 
     def __contains__(self, name: str) -> bool:
         return self._aliases.get(name, name) in self._file.tensors
 
     def dtype(self, name: str) -> DType:
-        """Dtype of a tensor. Raises NotFoundError."""
+        """Return the dtype of a tensor. Raise NotFoundError if there is no such tensor."""
         dtype: DType = self._entry(name).dtype
         return dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor. Raises NotFoundError."""
+        """Return the shape of a tensor. Raise NotFoundError if there is no such tensor."""
         shape: tuple[int, ...] = self._entry(name).shape
         return shape
 
@@ -247,12 +261,12 @@ class CheckpointReader:
         return self._file.tensors[self._aliases.get(name, name)]
 
     def read(self, name: str) -> Array:
-        """Value of a tensor, checked against the manifest.
+        """Return the value of a tensor, checked against the manifest.
 
         Raises:
             NotFoundError: no tensor has that name.
             DataLossError: the bytes are not those that were written.
-            AbortedError: somebody replaced the checkpoint meanwhile; open it again.
+            AbortedError: the checkpoint was replaced meanwhile; open it again.
         """
         self._entry(name)
         with file_errors(str(self._file.path)):
@@ -261,24 +275,27 @@ class CheckpointReader:
     # -- TensorFlow's names -----------------------------------------------------------------------------------------
 
     def get_tensor(self, tensor_str: str) -> Any:
-        """As `read`; of a scalar a scalar of NumPy, or bytes."""
+        """Return the value as `read` does; for a scalar, a NumPy scalar or bytes."""
         return self.read(tensor_str)[()]
 
     def has_tensor(self, tensor_str: str) -> bool:
-        """Whether a tensor has that name."""
+        """Return True if a tensor has that name."""
         return tensor_str in self
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        """Shapes of the tensors, by name."""
+        """Return the shapes of the tensors, by name."""
         return {name: list(self.shape(name)) for name in self.names()}
 
     def get_variable_to_dtype_map(self) -> dict[str, DType]:
-        """Dtypes of the tensors, by name."""
+        """Return the dtypes of the tensors, by name."""
         return {name: self.dtype(name) for name in self.names()}
 
 
 def _refuse_part(store: Store, name: str) -> None:
-    """An index of TensorFlow's has the form of a whole checkpoint of its first version, and would be an empty one."""
+    """Raise NotFoundError if the name is that of one file of a checkpoint.
+
+    An index file of TensorFlow has the form of a whole checkpoint of its first version, which would be read as empty.
+    """
     for suffix in (INDEX, MANIFEST):
         prefix = name.removesuffix(suffix)
         if prefix not in ("", name) and store.size(name) is not None and store.size(name + MANIFEST) is None:
@@ -290,7 +307,7 @@ def _refuse_part(store: Store, name: str) -> None:
 
 
 def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:
-    """A checkpoint of TensorFlow's, where there is none of ours."""
+    """Return TensorFlow's checkpoint of that name, if there is no aioflow checkpoint."""
     if store.size(name + MANIFEST) is not None:
         return None
     if store.size(name + INDEX) is not None:
@@ -300,10 +317,16 @@ def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:
 
 
 def data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders = ANYWHERE) -> TensorFile:
-    """The data file that the manifest of a checkpoint in one file vouches for.
+    """Return the data file that the manifest of a checkpoint in one file describes.
+
+    Args:
+        prefix: Prefix of the checkpoint.
+        manifest: Its manifest.
+        folders: The folders that the file may be in.
 
     Raises:
-        NotFoundError, DataLossError: it is not there, or not that one.
+        NotFoundError: the file is missing.
+        DataLossError: the file is another one.
     """
     store, name = store_of(prefix, folders)
     if is_url(prefix) or _came_from_a_store(store, name, manifest):
@@ -312,7 +335,7 @@ def data_file(prefix: str, manifest: Mapping[str, Any], folders: AllowedFolders 
 
 
 def _came_from_a_store(store: Store, name: str, manifest: Mapping[str, Any]) -> bool:
-    """Whether the data file has the name that it got there."""
+    """Return True if the data file has a unique name as in a store."""
     file = manifest.get("file")
     own = isinstance(file, str) and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{12}}{re.escape(_DATA)}", file)
     return bool(own) and store.size(str(file)) is not None
@@ -320,7 +343,7 @@ def _came_from_a_store(store: Store, name: str, manifest: Mapping[str, Any]) -> 
 
 def _named_file(store: Store, name: str, manifest: Mapping[str, Any]) -> TensorFile:
     failure: OpError | None = None
-    for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first just now
+    for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first at this moment
         try:
             file = TensorFile(StoredFile(store, name + suffix))
         except (NotFoundError, DataLossError) as error:
@@ -355,7 +378,7 @@ def _streamed_file(store: Store, name: str, manifest: Mapping[str, Any]) -> Tens
 
 
 def committing_file(checkpoint_prefix: str) -> str | None:
-    """The file that makes a checkpoint one, or a `.safetensors` file itself; None where there is none of that name."""
+    """Return the file that commits a checkpoint, or a `.safetensors` file itself; None if neither exists."""
     store, name = store_of(checkpoint_prefix)
     for suffix in (MANIFEST, INDEX):
         if store.size(name + suffix) is not None:
@@ -367,20 +390,22 @@ def committing_file(checkpoint_prefix: str) -> str | None:
 
 
 def checkpoint_exists(checkpoint_prefix: str) -> bool:
-    """Whether there is a checkpoint (of ours, or TensorFlow's, or a `.safetensors` file) of that name."""
+    """Return True if there is a checkpoint (of aioflow or TensorFlow, or a `.safetensors` file) of that name."""
     return committing_file(checkpoint_prefix) is not None
 
 
 def remove_checkpoint(
     checkpoint_prefix: str, checkpoint_format_version: int | None = None, meta_graph_suffix: str = "meta"
 ) -> None:
-    """Delete a checkpoint, if it is there: first the file that vouches for it, so that no half is taken for a whole.
+    """Delete a checkpoint if it exists.
 
-    Files that another checkpoint of the folder refers to stay.
+    The file that commits it is deleted first, so that an incomplete checkpoint is never read. Files that another
+    checkpoint of the folder refers to stay.
 
     Args:
+        checkpoint_prefix: Prefix of the checkpoint.
         checkpoint_format_version: Part of the published signature: a checkpoint of any form is deleted.
-        meta_graph_suffix: The graph beside it, which is deleted too, is in `checkpoint_prefix.SUFFIX`.
+        meta_graph_suffix: Suffix of the graph's file, `checkpoint_prefix.SUFFIX`, which is deleted too.
     """
     store, name = store_of(checkpoint_prefix)
     files = files_if_any(store, name)

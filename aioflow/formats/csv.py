@@ -1,4 +1,4 @@
-"""Comma-separated records, by RFC 4180: a field that is quoted may hold anything, with its quotes doubled."""
+"""Comma-separated records, by RFC 4180: a quoted field may contain any characters, with its quotes doubled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _quoted(delimiter: bytes) -> re.Pattern[bytes]:
 
 
 def split_record(record: bytes, delimiter: bytes, quotes: bool = True) -> list[bytes]:
-    """The fields of one record. Line ends before a field are passed over.
+    """Return the fields of one record. Line ends before a field are skipped.
 
     Raises:
-        InvalidArgumentError: a quote or a line end where none may be.
+        InvalidArgumentError: a quote or a line end is where none is allowed.
     """
     if not record:
         return []
@@ -37,7 +37,7 @@ def split_record(record: bytes, delimiter: bytes, quotes: bool = True) -> list[b
         read = _quoted_field if quotes and record[at] == _QUOTE else _plain_field
         field, at = read(record, at, delimiter, quotes)
         fields.append(field)
-        at += 1  # over the delimiter
+        at += 1  # skip the delimiter
         if at == end:
             fields.append(b"")
     return fields

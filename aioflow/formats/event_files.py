@@ -1,7 +1,7 @@
-"""Event files in a folder or a store, where TensorBoard finds them: records of `Event` messages.
+"""Event files in a folder or a store, for TensorBoard: records of `Event` messages.
 
-No file is open between two appends: nothing is left open where a program forgets to close it, a forked child inherits
-nothing, and what is there can be read. Everything here blocks: call it from a thread.
+No file is open between two appends. A program therefore need not close anything, a forked child inherits nothing, and
+what is written can be read at once. All functions block: call them from a thread.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _NUMBERS: Final = itertools.count()
 
 
 class EventFile(Protocol):
-    """A file that grows.
+    """A file that grows by whole records.
 
     Attributes:
-        is_new: Nothing has been appended yet.
-        path: Its name.
+        is_new: Whether nothing has been appended yet.
+        path: Path of the file.
     """
 
     is_new: bool
     path: str
 
     def append(self, data: bytes) -> None:
-        """Append whole records: all of them or, where this raises, none.
+        """Append whole records: all of them or, if this raises, none.
 
         Raises:
             PermissionDeniedError, ResourceExhaustedError, …: the system refuses; the error names the file.
@@ -42,11 +42,14 @@ class EventFile(Protocol):
 
 
 def new_event_file(logdir: str, seconds: float, suffix: str = "") -> EventFile:
-    """The next file of a folder, or of a store that is named by a URL. It appears with the first append.
+    """Return the next file of a folder, or of a store that is named by a URL. It is created by the first append.
+
+    TensorBoard reads the files of a folder in the order of their names, and moves on to the next one when it appears.
 
     Args:
-        seconds: Since 1970. TensorBoard reads the files of a folder in the order of their names, and goes on to the
-            next one when that appears.
+        logdir: The folder, or the URL of a store's folder.
+        seconds: Time in seconds since 1970, which the name begins with.
+        suffix: End of the name.
     """
     name = f"events.out.tfevents.{int(seconds):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS):06d}{suffix}"
     return _InStore(logdir, name) if is_url(logdir) else _InFolder(logdir, name)
@@ -70,7 +73,7 @@ class _InFolder:
                         rest = rest[file.write(rest) :]
                 except OSError:
                     with suppress(OSError):
-                        file.truncate(end)  # a piece of a record would hide what comes after it
+                        file.truncate(end)  # a partial record would make the records after it unreadable
                     if self.is_new:
                         with suppress(OSError):
                             Path(self.path).unlink()
@@ -79,7 +82,7 @@ class _InFolder:
 
 
 class _InStore:
-    """An object, which cannot grow: it is appended to once."""
+    """An object of a store, which cannot grow: it is written by a single append."""
 
     def __init__(self, folder: str, name: str) -> None:
         self.is_new = True

@@ -1,8 +1,8 @@
 """The wire format of `tf.train.Example`: named lists of bytes, floats or integers.
 
-They are protocol buffers (see `protobuf`); whatever does not fit is refused. Reading has two halves: to find where the
-values are, which costs most, and to take them out. The records of a file are mostly alike, so `Layouts` remembers what
-the first half has found.
+Examples are protocol buffers (see `protobuf`); malformed ones are rejected. Reading has two parts: finding the values,
+which costs most, and extracting them. The records of a file are mostly alike, so `Layouts` caches the results of the
+first part.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ Span: TypeAlias = tuple[int, int]
 
 _KINDS: Final[Mapping[int, Kind]] = {1: "bytes", 2: "float", 3: "int64"}
 _FIELDS: Final[Mapping[str, int]] = {kind: field for field, kind in _KINDS.items()}
-_PACKED: Final = 1 << 3 | PIECE  # how a list of packed numbers begins
+_PACKED: Final = 1 << 3 | PIECE  # first byte of a list of packed numbers
 _MANY: Final = 32  # bytes from which decoding numbers by array operations is faster
-_LENGTHS: Final = 64  # of messages whose layouts are remembered
-_ALIKE: Final = 4  # layouts for each length: of two numbers either may be the longer one
-_AROUND: Final = 4096  # bytes around the values, beyond which a layout is not worth its memory
+_LENGTHS: Final = 64  # maximum message lengths whose layouts are cached
+_ALIKE: Final = 4  # layouts per length: either of two numbers may be the longer one
+_AROUND: Final = 4096  # bytes around the values above which a layout is not worth its memory
 
 
 class Place(NamedTuple):
-    """Where the values of a feature are in a message.
+    """The position of the values of a feature in a message.
 
     Attributes:
-        kind: Of the values; None where the feature is there without any.
+        kind: Kind of the values; None if the feature has no values.
         spans: Begin and end of each value for bytes, of each run of values for floats, of the lists for int64.
     """
 
@@ -65,7 +65,7 @@ class FeatureList(NamedTuple):
     """The values of one feature.
 
     Attributes:
-        kind: Of the values; None where the feature is there without any.
+        kind: Kind of the values; None if the feature has no values.
         values: A list of bytes, an array of float32, or a list or an array of integers.
     """
 
@@ -74,7 +74,7 @@ class FeatureList(NamedTuple):
 
 
 def decode_example(data: bytes) -> dict[bytes, FeatureList]:
-    """The features by name. If a name occurs twice, the last one counts.
+    """Return the features by name. If a name occurs twice, the last one counts.
 
     Raises:
         DataLossError: the bytes are not an Example.
@@ -83,7 +83,7 @@ def decode_example(data: bytes) -> dict[bytes, FeatureList]:
 
 
 def decode_sequence_example(data: bytes) -> tuple[dict[bytes, FeatureList], dict[bytes, list[FeatureList]]]:
-    """The features of the context, and the lists of features, by name.
+    """Return the features of the context, and the lists of features, by name.
 
     Raises:
         DataLossError: the bytes are not a SequenceExample.
@@ -97,21 +97,21 @@ def _taken(data: bytes, place: Place) -> FeatureList:
     return FeatureList(place.kind, values_at(data, place))
 
 
-# ── where the values are ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── positions of values ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Layouts:
-    """Finds the features of Examples, and remembers where they were.
+    """A cache of the positions of features in Examples.
 
-    The way to the values is shown by the bytes around them alone. So where two messages of one length have the same
-    bytes around the values of one, the other has its values in the same places.
+    The positions of the values depend only on the bytes around them. If two messages of the same length have the same
+    bytes around the values of the first, the values of the second are at the same positions.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Layout, ...]] = {}
 
     def find(self, data: bytes) -> Mapping[bytes, Place]:
-        """Where the features of an Example are, by name. If a name occurs twice, the last one counts.
+        """Return the positions of the features of an Example, by name. If a name occurs twice, the last one counts.
 
         Raises:
             DataLossError: the bytes are not an Example.
@@ -136,13 +136,13 @@ class Layouts:
 
 
 class _Layout(NamedTuple):
-    """The bytes around the values, with begin and end, and where the values are."""
+    """The bytes around the values, with begin and end, and the positions of the values."""
 
     around: list[tuple[int, int, bytes]]
     places: Mapping[bytes, Place]
 
     def fits(self, data: bytes) -> bool:
-        """Whether a message of the same length has its values in the same places."""
+        """Return True if a message of the same length has its values at the same positions."""
         for begin, end, expected in self.around:  # noqa: SIM110 (`all` would take as long as the comparisons)
             if data[begin:end] != expected:
                 return False
@@ -150,7 +150,7 @@ class _Layout(NamedTuple):
 
 
 def find_sequence_example(data: bytes) -> tuple[dict[bytes, Place], dict[bytes, list[Place]]]:
-    """Where the features of the context are, and those of the lists, by name.
+    """Return the positions of the features of the context, and those of the lists, by name.
 
     Raises:
         DataLossError: the bytes are not a SequenceExample.
@@ -167,7 +167,7 @@ def _places(data: bytes, field: int) -> dict[bytes, Place]:
 
 
 def _entries(data: bytes, field: int) -> Iterator[tuple[bytes, Span]]:
-    """Names, and where their values are, of the maps in that field."""
+    """Yield the names, and the spans of their values, of the maps in that field."""
     for number, wire, begin, end in read_fields(data, 0, len(data)):
         if number == field and wire == PIECE:
             for inner, inner_wire, start, stop in read_fields(data, begin, end):
@@ -193,7 +193,8 @@ def _place(data: bytes, begin: int, end: int) -> Place:
         if number != chosen:
             chosen, spans = number, []  # the last kind counts; pieces of one kind are one list
         if _KINDS[number] == "int64":
-            spans.append((start, stop))  # as a whole: numbers that are not packed would show the way to the next ones
+            # The whole list: the bytes of unpacked numbers would otherwise count as bytes around the values.
+            spans.append((start, stop))
         else:
             spans += _spans(data, start, stop, _KINDS[number])
     return Place(_KINDS[chosen] if chosen else None, spans)
@@ -212,10 +213,10 @@ def _spans(data: bytes, begin: int, end: int, kind: Kind) -> Iterator[Span]:
 
 
 def values_at(data: bytes, place: Place) -> Any:
-    """The values: a list of bytes, an array of float32 (a view of the message), or a list or an array of integers.
+    """Return the values: a list of bytes, a float32 array (a view of the message), or a list or an array of integers.
 
     Raises:
-        DataLossError: what is there is not a list of integers.
+        DataLossError: the span does not contain a list of integers.
     """
     kind, spans = place
     if kind == "bytes":
@@ -258,6 +259,7 @@ def _few_ints(data: bytes, begin: int, end: int) -> list[int]:
         if byte < 0x80:
             values.append(_signed(value & MASK64) if shift > 63 else value)
             value = shift = 0
+        # A number of 64 bits has at most ten bytes.
         elif shift > 63:
             break
     if shift:
@@ -295,12 +297,12 @@ def _values(kind: Kind, values: Sequence[Any]) -> bytes:
 
 
 def encode_feature(kind: Kind | None, values: Sequence[Any]) -> bytes:
-    """The message of one feature; of kind None, the empty one."""
+    """Return the message of one feature; an empty message for kind None."""
     return b"" if kind is None else write_piece(_FIELDS[kind], _values(kind, values))
 
 
 def _map(entries: Mapping[bytes, bytes]) -> bytes:
-    """The message of named messages, in the order of the names."""
+    """Return the message of named messages, in the order of the names."""
     return b"".join(write_piece(1, write_piece(1, name) + write_piece(2, entries[name])) for name in sorted(entries))
 
 
@@ -308,13 +310,13 @@ Features: TypeAlias = Mapping[bytes, tuple[Kind | None, Sequence[Any]]]
 
 
 def encode_example(features: Features) -> bytes:
-    """The message of an Example: each feature's name, kind and values, in the order of the names."""
+    """Return the message of an Example, given each feature's name, kind and values, in the order of the names."""
     return write_piece(1, _map({name: encode_feature(*feature) for name, feature in features.items()}))
 
 
 def encode_sequence_example(
     context: Features, lists: Mapping[bytes, Sequence[tuple[Kind | None, Sequence[Any]]]]
 ) -> bytes:
-    """The message of a SequenceExample: the context's features, and for each name a list of features."""
+    """Return the message of a SequenceExample: the context's features, and for each name a list of features."""
     made = {name: b"".join(write_piece(1, encode_feature(*f)) for f in features) for name, features in lists.items()}
     return encode_example(context) + write_piece(2, _map(made))

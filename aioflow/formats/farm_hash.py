@@ -1,4 +1,4 @@
-"""FarmHash's Fingerprint64, by Geoff Pike: what TensorFlow's fast string buckets are made by. It never changes."""
+"""FarmHash's Fingerprint64, by Geoff Pike, the hash of TensorFlow's fast string buckets. It never changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _K2: Final = 0x9AE16A3B2F90404F
 
 
 def fingerprint(data: bytes) -> int:
-    """An unsigned number of 64 bits."""
+    """Return the fingerprint, an unsigned number of 64 bits."""
     if len(data) <= 16:
         return _short(data)
     if len(data) <= 32:
@@ -26,7 +26,7 @@ def _at(data: bytes, begin: int, size: int = 8) -> int:
 
 
 def _turned(value: int, bits: int) -> int:
-    """To the right."""
+    """Rotate to the right."""
     value &= _MASK
     return (value >> bits | value << (64 - bits)) & _MASK
 
@@ -79,7 +79,7 @@ def _to_64(data: bytes) -> int:
 
 
 def _weak(data: bytes, at: int, a: int, b: int) -> tuple[int, int]:
-    """Of 32 bytes, with seeds."""
+    """Return the weak hash of 32 bytes, with seeds."""
     w, x, y, z = (_at(data, at + i) for i in (0, 8, 16, 24))
     a += w
     b = _turned(b + a + z, 21)
@@ -111,7 +111,7 @@ _State = tuple[int, int, int, tuple[int, int], tuple[int, int]]
 
 
 def _mixed(data: bytes, at: int, state: _State, factor: int, times: int) -> _State:
-    """The state after 64 more bytes."""
+    """Return the state after 64 more bytes."""
     x, y, z, v, w = state
     x = _turned(x + y + v[0] + _at(data, at + 8), 37) * factor & _MASK
     y = _turned(y + v[1] + _at(data, at + 48), 42) * factor & _MASK

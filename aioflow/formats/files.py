@@ -1,4 +1,4 @@
-"""Whole files: read piece by piece, with typed errors for what the operating system reports."""
+"""Whole files: reading and writing piece by piece, with typed errors for those of the operating system."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = [
     "write_whole",
 ]
 
-Opener: TypeAlias = Callable[[str, int], int]  # as the `opener` of `open`
+Opener: TypeAlias = Callable[[str, int], int]  # like the `opener` of `open`
 
-PIECE: Final = 1 << 20  # bytes that are read or written at a time
+PIECE: Final = 1 << 20  # bytes read or written at a time
 
-# As TensorFlow has them, except for a file that is too large: it calls that out of range, as it does the end of input.
+# TensorFlow's codes, except for EFBIG: TensorFlow maps it to OutOfRange, its code for the end of input.
 _KINDS: Final[dict[int, type[OpError]]] = {
     errno.ENOENT: NotFoundError,
     errno.EEXIST: AlreadyExistsError,
@@ -74,16 +74,16 @@ _KINDS: Final[dict[int, type[OpError]]] = {
 
 @contextmanager
 def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what the operating system says of a file into the error of the matching code, which names it.
+    """Convert errors of the operating system to aioflow's error of the matching code, which names the file.
 
     Raises:
-        InvalidArgumentError: no file can have that name.
+        InvalidArgumentError: the name has a NUL byte, which no file name can contain.
     """
     if "\0" in os.fspath(path):
         raise InvalidArgumentError("not a file name", expected="no NUL byte", actual=repr(path))
     try:
         yield
-    except OpError:  # one of them may be an OSError, too
+    except OpError:  # an OpError may also be an OSError
         raise
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, UnknownError)
@@ -91,7 +91,7 @@ def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def relative_to(dir_fd: int | None) -> Opener:
-    """Return an opener of names in a folder, which follows no link there; of any paths, as usual, for None."""
+    """Return an opener of names in a folder that follows no links; for None, an ordinary opener of any path."""
     no_link: int = 0 if dir_fd is None else os.O_NOFOLLOW
 
     def opener(path: str, flags: int) -> int:
@@ -101,7 +101,10 @@ def relative_to(dir_fd: int | None) -> Opener:
 
 
 def names_in(folder: str | os.PathLike[str], dir_fd: int | None = None) -> list[str]:
-    """List a folder, by its descriptor if there is one, which need not be open for reading. Raises OSError."""
+    """List a folder. Raise OSError if that fails.
+
+    With `dir_fd`, list the folder of that descriptor, which need not be open for reading.
+    """
     if dir_fd is None:
         return os.listdir(folder)
     descriptor = os.open(os.curdir, os.O_RDONLY, dir_fd=dir_fd)
@@ -112,16 +115,19 @@ def names_in(folder: str | os.PathLike[str], dir_fd: int | None = None) -> list[
 
 
 def unblocking(opener: Opener) -> Opener:
-    """Return an opener that waits for no other end of a pipe."""
+    """Return an opener that does not wait for the other end of a pipe."""
     flag: int = getattr(os, "O_NONBLOCK", 0)
     return lambda path, flags: opener(path, flags | flag)
 
 
 def open_file(path: str | os.PathLike[str], opener: Opener = os.open) -> BinaryIO:
-    """A file, open for reading, that is one: a pipe would be waited for, and a device may never end.
+    """Open a regular file for reading.
+
+    Others are rejected: opening a pipe would block, and a device may never end.
 
     Args:
-        opener: Opens it in the place of `os.open`.
+        path: The file.
+        opener: Opens it instead of `os.open`.
 
     Raises:
         FailedPreconditionError: it is a folder, a pipe, a socket or a device.
@@ -136,16 +142,17 @@ def open_file(path: str | os.PathLike[str], opener: Opener = os.open) -> BinaryI
 
 
 def check_private(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
-    """Refuse a file with a secret if other users may read or write it, as ssh does.
+    """Reject a file with a secret if other users may read or write it, as ssh does.
 
-    A file of another user, such as root, may be readable by its group, which is how this user is let in.
+    A file of another user, such as root, may be readable by its group, so that this user can read it at all.
 
     Args:
-        status: Of the file, if it is open. A pipe is not looked at.
+        path: The file.
+        status: Status of the file, if it is open. A pipe is not checked.
 
     Raises:
-        InvalidArgumentError: its mode is too open; the error has the command that mends it.
-        NotFoundError, PermissionDeniedError, …: it cannot be looked at.
+        InvalidArgumentError: its mode is too open; the error has the command that corrects it.
+        NotFoundError, PermissionDeniedError, …: its status cannot be read.
     """
     if os.name != "posix":
         return
@@ -161,7 +168,7 @@ def check_private(path: str | os.PathLike[str], status: os.stat_result | None = 
 
 
 def path_text(name: bytes) -> str:
-    """A file's name as Python takes it.
+    """Return a file's name as a string for Python's functions.
 
     Raises:
         InvalidArgumentError: it has a NUL byte, which no file name can contain.
@@ -172,10 +179,11 @@ def path_text(name: bytes) -> str:
 
 
 def read_whole(path: str, opener: Opener | None = None) -> bytes:
-    """The contents of a file, piece by piece: it may be a device that never ends.
+    """Return the contents of a file. It is read piece by piece, since it may be a device that never ends.
 
     Args:
-        opener: Opens it in the place of `os.open`.
+        path: The file.
+        opener: Opens it instead of `os.open`.
 
     Raises:
         NotFoundError, PermissionDeniedError, …: it cannot be read.
@@ -191,9 +199,11 @@ def read_whole(path: str, opener: Opener | None = None) -> bytes:
 
 
 def write_whole(path: str, contents: bytes, opener: Opener) -> None:
-    """Write a file, or replace it, piece by piece.
+    """Write or replace a file, piece by piece.
 
     Args:
+        path: The file.
+        contents: The new contents.
         opener: Opens it.
 
     Raises:

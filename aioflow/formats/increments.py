@@ -1,15 +1,16 @@
-"""Checkpoints in blocks: a block that is as it was in an earlier checkpoint is not written again, but referred to.
+"""Checkpoints in blocks: a block that is unchanged since an earlier checkpoint is referred to, not written again.
 
-The bytes of each tensor are cut into blocks of one size. The manifest has a digest for each, by which changes are found
-and damage is noticed, and the places: runs of blocks that lie one after the other in a file. A checkpoint writes one
-new file, `PREFIX.TOKEN.blocks`, with what has changed, and refers to files of the checkpoint before it for the rest; so
-it needs no other manifest than its own. What is left of a file when nearly all of it has changed is written again.
+The bytes of each tensor are split into blocks of one size. The manifest has a digest for each block, by which changes
+and damage are detected, and the places: runs of consecutive blocks in a file. A checkpoint writes the changed blocks
+to one new file, `PREFIX.TOKEN.blocks`, and refers to files of the checkpoint before it for the rest. Reading a
+checkpoint therefore needs no manifest but its own. When nearly all of a file has changed, the rest of it is written
+again.
 
-Several programs may write to one folder. Who writes holds the files that his manifest will refer to, and who deletes
-files looks for manifests that refer to them when he has them alone. Where there are no locks, a checkpoint whose base
-was deleted meanwhile is an error, and away.
+Several programs may write to one folder. A writer locks the files that its manifest will refer to. A program that
+deletes files locks them exclusively, and then looks for manifests that refer to them. In a store without locks, a
+checkpoint whose base was deleted meanwhile is deleted, and its writer raises an error.
 
-Everything here blocks: call it from a thread.
+All functions block: call them from a thread.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ from aioflow.work.stopping import claim
 
 __all__ = ["BlockFiles", "files_if_any", "forget_files", "forgotten_if_it_fails", "tidy_blocks", "write_increment"]
 
-_BLOCK: Final = 1 << 17  # bytes; half a thousand rows of an embedding, and 32 digits for each of them in the manifest
-_DIGITS: Final = 32  # of a SHA-256, for a block
-_LIVE: Final = 0.25  # a file of which less is in use is not referred to again
-_FILES: Final = 32  # nor are the oldest ones, beyond so many
+_BLOCK: Final = 1 << 17  # bytes; about 500 rows of an embedding, for 32 digits in the manifest
+_DIGITS: Final = 32  # digits of a block's SHA-256 in the manifest
+_LIVE: Final = 0.25  # a file with a smaller share in use is not referred to again
+_FILES: Final = 32  # maximum files to refer to; older ones are not referred to again
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A tensor as an earlier checkpoint has it: a digest and a place (file, offset) for each block."""
+    """A tensor in an earlier checkpoint: a digest and a place (file, offset) for each block."""
 
     described: dict[str, Any]
     digests: list[str]
@@ -60,14 +61,17 @@ class _Known:
 
 
 def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: str | None) -> None:
-    """Write a checkpoint, replacing one of the same name; what is as it was in `base` is referred to there.
+    """Write a checkpoint, replacing one of the same name, which refers to `base` for unchanged blocks.
 
     Args:
-        base: An earlier checkpoint of the same folder. Where it cannot be read, everything is written.
+        store: The folder or store.
+        name: Name of the checkpoint.
+        tensors: The tensors by name.
+        base: An earlier checkpoint of the same folder. If it cannot be read, everything is written.
 
     Raises:
         InvalidArgumentError: a tensor has a dtype that cannot be stored.
-        AbortedError: another program has deleted what the checkpoint refers to.
+        AbortedError: another program has deleted files that the checkpoint refers to.
     """
     tidy_blocks(store, name)
     replaced = files_if_any(store, name)
@@ -89,7 +93,7 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Any], base: s
 
 
 def _require_files(store: Store, name: str, content: Mapping[str, Any]) -> None:
-    """Take the checkpoint away again if somebody has deleted files of its base. Raises AbortedError then."""
+    """Delete the checkpoint and raise AbortedError if files of its base were deleted."""
     for file in content["files"]:
         if store.size(file["name"]) != file["size"]:
             store.remove(name + MANIFEST)
@@ -102,10 +106,10 @@ def _require_files(store: Store, name: str, content: Mapping[str, Any]) -> None:
 
 
 class _Writer:
-    """Writes the blocks that are not known to one file.
+    """A writer of changed blocks to one file.
 
     Attributes:
-        offset: How many bytes have been written.
+        offset: Number of bytes written.
     """
 
     def __init__(self, file: BinaryIO, number: int) -> None:
@@ -114,7 +118,7 @@ class _Writer:
         self.offset = 0
 
     def write(self, value: Encoded, what: dict[str, Any], known: _Known | None) -> dict[str, Any]:
-        """What the manifest says of the tensor."""
+        """Write the changed blocks of a tensor and return its entry in the manifest."""
         digests: list[str] = []
         places: list[tuple[int, int]] = []
         if known is not None and known.described != what:
@@ -133,7 +137,7 @@ class _Writer:
 
 
 def _blocks(value: Encoded) -> Iterator[Array]:
-    """The bytes in blocks, whatever the pieces are that they come in."""
+    """Yield the bytes in blocks, independently of the pieces in which they come."""
     rest: Array | None = None
     for piece in value.pieces(PIECE):
         data = piece if rest is None else np.concatenate([rest, piece])
@@ -146,7 +150,7 @@ def _blocks(value: Encoded) -> Iterator[Array]:
 
 
 def _runs(places: list[tuple[int, int]]) -> list[list[int]]:
-    """[file, offset, how many] for blocks that lie one after the other."""
+    """Return [file, offset, count] for each run of consecutive blocks."""
     runs: list[list[int]] = []
     for file, offset in places:
         if runs and runs[-1][0] == file and runs[-1][1] + runs[-1][2] * _BLOCK == offset:
@@ -157,7 +161,7 @@ def _runs(places: list[tuple[int, int]]) -> list[list[int]]:
 
 
 def _compacted(content: dict[str, Any]) -> dict[str, Any]:
-    """Without the files that nothing is in."""
+    """Remove unused files from the manifest."""
     used = sorted({run[0] for entry in content["tensors"].values() for run in entry["places"]})
     number = {old: new for new, old in enumerate(used)}
     for entry in content["tensors"].values():
@@ -166,13 +170,16 @@ def _compacted(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-# -- what is there already --------------------------------------------------------------------------------------------
+# -- earlier checkpoints ----------------------------------------------------------------------------------------------
 
 
 def _earlier(
     store: Store, base: str | None, there: Mapping[str, bool]
 ) -> tuple[list[dict[str, Any]], dict[str, _Known]]:
-    """The files of an earlier checkpoint, and its tensors; nothing where it is not whole, or not among `there`."""
+    """Return the files and tensors of an earlier checkpoint.
+
+    Both are empty if the checkpoint is incomplete, or if one of its files is not in `there`.
+    """
     if not base:
         return [], {}
     try:
@@ -199,7 +206,7 @@ def _known(entry: dict[str, Any]) -> _Known:
 
 
 def _worth_keeping(files: list[dict[str, Any]], known: dict[str, _Known]) -> dict[str, _Known]:
-    """The same, without the places in files that are not to be referred to again."""
+    """Return the tensors without the places in files that are not referred to again."""
     live = Counter(file for tensor in known.values() for file, _ in tensor.places)
     old = {i for i, file in enumerate(files) if live[i] * _BLOCK < _LIVE * file["size"]}
     old |= set(range(len(files) - _FILES))
@@ -210,7 +217,7 @@ def _worth_keeping(files: list[dict[str, Any]], known: dict[str, _Known]) -> dic
 
 
 def files_if_any(store: Store, name: str) -> list[str]:
-    """Names of the files that a checkpoint refers to, where it is there and can be read."""
+    """Return the names of the files that a checkpoint refers to; [] if it cannot be read."""
     try:
         return files_of(read_manifest(store, name))
     except (OpError, ValueError, LookupError, TypeError):
@@ -218,24 +225,25 @@ def files_if_any(store: Store, name: str) -> list[str]:
 
 
 def forget_files(store: Store, names: list[str]) -> None:
-    """Delete files, except those that a manifest of the folder refers to, or one that is being written will."""
+    """Delete files, except those that a manifest of the folder refers to, or one being written will refer to."""
     _remove(store, names, certain=False)
 
 
 @contextmanager
 def forgotten_if_it_fails(store: Store, name: str, file: str) -> Iterator[None]:
-    """A block that writes the manifest of a checkpoint, for a new file: where that fails, the file is deleted."""
+    """Delete a new file if the block, which writes the manifest of its checkpoint, fails."""
     try:
         yield
     except BaseException:
-        with suppress(OpError):  # the error that is on its way is the cause
+        with suppress(OpError):  # the first error is the cause, and is raised below
+            # A store may have written the manifest and reported an error all the same.
             if not _refers(store, name, file):
                 store.remove(file)
         raise
 
 
 def _refers(store: Store, name: str, file: str) -> bool:
-    """Whether the manifest of a checkpoint refers to a file. A store may have written it, and reported an error."""
+    """Return True if the manifest of a checkpoint refers to a file."""
     try:
         return file in files_of(read_manifest(store, name))
     except (NotFoundError, DataLossError, ValueError, LookupError, TypeError):
@@ -243,9 +251,15 @@ def _refers(store: Store, name: str, file: str) -> bool:
 
 
 def _remove(store: Store, names: list[str], certain: bool) -> None:
-    """Delete what nothing refers to and nobody holds; `certain`: only where it can be told that nobody does."""
+    """Delete the files that are neither referred to nor locked.
+
+    Args:
+        store: The folder or store.
+        names: The files.
+        certain: Whether to keep files for which the store cannot tell if they are locked.
+    """
     with store.held(names, alone=True) as mine:
-        referenced = referenced_files(store) if mine else None  # by now: nobody can begin to refer to them
+        referenced = referenced_files(store) if mine else None  # read under the lock, so no new reference can appear
         if referenced is not None:
             for name, is_told in mine.items():
                 if name not in referenced and (is_told or not certain):
@@ -253,7 +267,7 @@ def _remove(store: Store, names: list[str], certain: bool) -> None:
 
 
 def tidy_blocks(store: Store, name: str) -> None:
-    """Take away the files of checkpoints that were never finished, where it is certain that they will not be."""
+    """Delete the files of checkpoints that will certainly never be finished."""
     family = family_of(name)
     blocks = re.compile(rf"{family}\.[0-9a-f]{{12}}\.blocks")
     store.remove_unfinished(rf"{blocks.pattern}|{family}{re.escape(MANIFEST)}")
@@ -279,10 +293,11 @@ class BlockFiles:
     """The tensors of a checkpoint in blocks.
 
     Attributes:
-        tensors: What is known of each, by name.
+        path: Path of the manifest.
+        tensors: Entry of each tensor, by name.
 
     Raises:
-        DataLossError: the manifest makes no sense.
+        DataLossError: the manifest is invalid.
     """
 
     def __init__(self, store: Store, name: str, manifest: Mapping[str, Any]) -> None:
@@ -309,7 +324,7 @@ class BlockFiles:
         return _Entry(as_dtype(entry["dtype"]), shape, nbytes, digests, runs)
 
     def read(self, name: str) -> Array:
-        """One tensor, in an array of its own.
+        """Return one tensor, in an array of its own.
 
         Raises:
             NotFoundError: a file is missing.

@@ -1,11 +1,11 @@
-"""Models of other programs, in and out: ONNX, TensorFlow's graphs and SavedModels, weights in safetensors files."""
+"""Import and export of models in other formats: ONNX, TensorFlow graphs and SavedModels, safetensors weights."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: TC004
-# Loaded with the first use.
+# Loaded on first use.
 if _TYPE_CHECKING:
     from aioflow.interop import onnx as onnx
     from aioflow.interop import safetensors as safetensors

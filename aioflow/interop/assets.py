@@ -1,4 +1,4 @@
-"""Assets: files that a graph reads by a path that it has in a tensor, and that are copied along with a model."""
+"""Assets: files whose paths a graph holds in tensors, and which are copied along with a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["asset_names", "assets_of", "keeping_assets"]
 
 
 def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
-    """What is given as the assets of a model, checked.
+    """Return the checked assets of a model.
 
     Raises:
         InvalidArgumentError: a tensor cannot be the path of a file.
@@ -37,10 +37,11 @@ def assets_of(graph: Graph, assets: Any) -> dict[Tensor, str]:
 
 
 def asset_names(paths: Iterable[str], mark: str = "") -> dict[str, str]:
-    """For each file a name in one folder, which is as the file's own as it can be.
+    """Return a unique file name in one folder for each path, as similar to the original name as possible.
 
     Args:
-        mark: What stands before the suffix of each.
+        paths: The paths.
+        mark: Text to insert before the suffix of each name.
     """
     found: dict[str, str] = {}
     taken: set[str] = set()
@@ -49,7 +50,7 @@ def asset_names(paths: Iterable[str], mark: str = "") -> dict[str, str]:
         stem, dot, suffix = re.sub(r"[\\\0:]", "_", last)[-200:].rpartition(".")
         stem, suffix = (stem, dot + suffix) if stem else (suffix, "")
         name, number = f"{stem}{mark}{suffix}", 0
-        while name.lower() in taken:  # some file systems do not tell them apart
+        while name.lower() in taken:  # some file systems are case-insensitive
             number += 1
             name = f"{stem}_{number}{mark}{suffix}"
         taken.add(name.lower())
@@ -58,10 +59,12 @@ def asset_names(paths: Iterable[str], mark: str = "") -> dict[str, str]:
 
 
 def keeping_assets(graph: Graph, assets: Collection[Tensor], kept: Collection[str]) -> list[str]:
-    """Nodes that give a variable or table the path of an asset, or what is in it.
+    """Return the names of nodes that pass the path or content of an asset to a variable or table.
 
     Args:
-        kept: Names of the nodes of variables and tables that matter.
+        graph: The graph.
+        assets: Tensors with the paths of assets.
+        kept: Names of the nodes of relevant variables and tables.
     """
     wanted = set(assets)
     return [

@@ -1,4 +1,4 @@
-"""What a model file becomes, whatever its format: a graph, how to call it, and where its values come from."""
+"""The result of importing a model in any format: a graph, signatures to call it, and the source of its values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Signature:
     """One way to call a model.
 
     Attributes:
-        inputs, outputs: Tensors by the names that the model gives them, in its order. An output that ONNX has as a list
-            of dictionaries is a `LabelledTensor`, which ops take as a tensor.
-        method: What kind of call it is, as TensorFlow's `method_name`; "" where the format has no such thing.
-        optional: Inputs with a default value, which a call may leave out.
+        inputs: Tensors by their names in the model, in its order.
+        outputs: Likewise. An output that ONNX represents as a list of dictionaries is a `LabelledTensor`, which ops
+            accept as a tensor.
+        method: Kind of call, like TensorFlow's `method_name`; "" if the format has no such property.
+        optional: Inputs with a default value, which a call may omit.
     """
 
     inputs: Mapping[str, Tensor]
@@ -40,12 +41,12 @@ class Signature:
 
 
 async def _nothing(session: Session) -> None:
-    """A model of constants needs no values."""
+    """Do nothing: a model with constant weights has no values to load."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model in a graph of its own.
+    """A model in its own graph.
 
         model = aioflow.interop.onnx.load("model.onnx")
         async with aioflow.Session(graph=model.graph) as session:
@@ -55,12 +56,12 @@ class Model:
     Attributes:
         graph: The graph; its nodes have the model's names.
         signatures: The ways to call it, by name.
-        variables: Its variables by the names that the model has for them; empty where all weights are constants. Their
-            initializers give them the values of the file.
-        initialize: Gives the variables the values of the file, in a session of the graph, and makes whatever else the
-            model needs before it can be called.
-        source: Where it came from and what wrote it, for people.
-        assets: String scalars that are paths of files, with these paths: as `aioflow.saved.save(assets=)` takes them.
+        variables: Its variables by their names in the model; empty if all weights are constants. Their initializers
+            assign the values of the file.
+        initialize: Assigns the values of the file to the variables, in a session of the graph, and creates all other
+            resources that the model needs before a call.
+        source: A readable description of its origin and the program that wrote it.
+        assets: String scalars that are paths of files, with these paths, as accepted by `aioflow.saved.save(assets=)`.
     """
 
     graph: Graph
@@ -71,10 +72,10 @@ class Model:
     assets: Mapping[Tensor, str] = field(default_factory=dict)
 
     def signature(self, name: str | None = None) -> Signature:
-        """The signature of that name; by default "serving_default", or the only one there is.
+        """Return the signature with this name; by default "serving_default", or the only one.
 
         Raises:
-            NotFoundError: there is none of that name, or several and none is the default.
+            NotFoundError: no signature has this name, or there are several and none is the default.
         """
         if name is None:
             name = next(iter(self.signatures)) if len(self.signatures) == 1 else DEFAULT_SIGNATURE

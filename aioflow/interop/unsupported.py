@@ -1,4 +1,4 @@
-"""What a model has that cannot be imported: all of it at once, each with where it stands."""
+"""The error that lists every unsupported node of a model at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioflow.errors import UnimplementedError
 
 __all__ = ["UnsupportedError", "UnsupportedOp"]
 
-_SHOWN: Final = 5  # nodes of one op
+_SHOWN: Final = 5  # nodes of each op that the message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class UnsupportedOp:
     Attributes:
         op: Its op, with the domain or version where that matters ("com.microsoft:BiasGelu").
         node: Its name, or the name of its first output.
-        why: What is missing: "no such op", "mode='cubic' of rank 5".
+        why: The missing support: "no such op", "mode='cubic' of rank 5".
     """
 
     op: str
@@ -30,10 +30,15 @@ class UnsupportedOp:
 
 
 class UnsupportedError(UnimplementedError):
-    """A model has ops that cannot be imported, or saved, or exported: whatever was to be `done` with it.
+    """The error of a model with ops that cannot be imported, saved or exported.
+
+    Args:
+        what: Name of the model, for the message.
+        unsupported: The nodes.
+        done: The failed action, as a participle for the message.
 
     Attributes:
-        unsupported: Each node, in the order of the file.
+        unsupported: The nodes, in the order of the file.
     """
 
     def __init__(self, what: str, unsupported: Iterable[UnsupportedOp], done: str = "imported") -> None:
@@ -44,7 +49,7 @@ class UnsupportedError(UnimplementedError):
         lines = [f"{what} has ops that cannot be {done}:"]
         lines += [f"  {op}: {why} ({_nodes(nodes)})" for (op, why), nodes in sorted(by_op.items())]
         super().__init__("\n".join(lines))
-        self.args = (what, self.unsupported, done)  # with which a copy is made
+        self.args = (what, self.unsupported, done)  # the arguments of `__init__`, for copy and pickle
 
 
 def _nodes(nodes: list[str]) -> str:

@@ -1,6 +1,6 @@
-"""Kernels: what ops do when a step runs. One body over an array namespace `xp` serves every backend that can run it.
+"""Kernels, which compute ops in a step. One body over an array namespace `xp` serves every backend that can run it.
 
-The kernels of an op are in the folder that is called like the one of its definition.
+The kernels of an op are in the folder with the same name as the folder of its definition.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["modules"]
 
 
 def modules(family: str = "") -> Iterator[str]:
-    """The modules that register the kernels of a family of ops; without a name, of all."""
+    """Yield the names of the modules that register the kernels of a family of ops, by default of all families."""
     if not family:
         yield from (module.name for module in walk_packages(__path__, f"{__name__}."))
         return

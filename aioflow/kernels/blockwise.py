@@ -1,7 +1,7 @@
-"""Large arrays on the CPU, made and read block by block: between two blocks the work can be stopped, and others get
-their turn. (What NumPy does with objects, and with bfloat16, keeps all other threads waiting.)
+"""Block by block processing of large arrays on the CPU: the work can be stopped between blocks, and other threads run.
 
-A device with memory of its own works beside the interpreter, so that its arrays go through in one piece.
+NumPy's operations on objects and on bfloat16 hold the GIL, so they would otherwise block all other threads. Arrays of a
+device with its own memory are processed in one piece, because the device works beside the interpreter.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
     "written",
 ]
 
-BLOCK: Final = 1 << 18  # elements, each of which costs some nanoseconds
-_OBJECTS: Final = 1 << 14  # elements that keep others waiting
-_AT_RANK: Final = 32  # NumPy 2.4: `ufunc.at` of an array of more dimensions is the end of the process
+BLOCK: Final = 1 << 18  # elements of a block, at some nanoseconds each
+_OBJECTS: Final = 1 << 14  # elements of a block where NumPy holds the GIL
+_AT_RANK: Final = 32  # NumPy 2.4: `ufunc.at` of an array of more dimensions crashes the process
 
 
 def is_large(value: Any) -> bool:
-    """Whether a value is an array that is worth taking in blocks."""
+    """Return True if a value is an array that is large enough to be processed in blocks."""
     return type(value) is np.ndarray and value.size > (_OBJECTS if value.dtype.kind in "OV" else BLOCK)
 
 
@@ -50,7 +50,7 @@ def _block(dtype: Any) -> int:
 
 
 def claim_array(shape: tuple[int, ...], dtype: Any, nanoseconds: float = 0.0) -> int:
-    """`claim` for an array of that shape, each element of which costs so much; returns its number of elements."""
+    """Claim memory and time for an array of that shape, at `nanoseconds` per element; return its number of elements."""
     count = math.prod(shape)
     if not count:
         check_room(shape)
@@ -59,7 +59,7 @@ def claim_array(shape: tuple[int, ...], dtype: Any, nanoseconds: float = 0.0) ->
 
 
 def written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], Any]) -> Any:
-    """A new array whose elements, counted through in row-major order, `write` gives part by part."""
+    """Return a new array; `write` returns the elements of each block, numbered in row-major order."""
     result = np.empty(shape, dtype)
     flat = result.reshape(-1)
     for part in blocks(flat.size, _block(result.dtype)):
@@ -68,7 +68,7 @@ def written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], Any]) -
 
 
 def rows_written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], Any]) -> Any:
-    """A new array whose rows, along the first dimension, `write` gives part by part."""
+    """Return a new array; `write` returns the rows of each block, along the first dimension."""
     result = np.empty(shape, dtype)
     row = max(1, result.size // max(1, len(result)))
     for part in blocks(len(result), max(1, _block(result.dtype) // row)):
@@ -77,29 +77,29 @@ def rows_written(shape: tuple[int, ...], dtype: Any, write: Callable[[slice], An
 
 
 def full(xp: Any, shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
-    """`xp.full`."""
+    """Return the same as `xp.full`, written block by block on the CPU."""
     if math.prod(shape) <= _block(dtype) or not on_host(xp):
         return xp.full(shape, value, dtype)
     return written(shape, dtype, lambda part: value)
 
 
 def on_host(xp: Any) -> bool:
-    """Whether it is the namespace of arrays on the CPU."""
+    """Return True if `xp` is the namespace of arrays on the CPU."""
     return xp.ndarray is np.ndarray
 
 
 def taken(xp: Any, values: Any, indices: Any, axis: int = 0) -> Any:
-    """`values.take(indices, axis)`, for indices that are in range.
+    """Return `values.take(indices, axis)`, for indices in range.
 
     Raises:
-        InvalidArgumentError: no array has as many dimensions; NumPy's `take` would end the process.
+        InvalidArgumentError: the result would have too many dimensions, for which NumPy's `take` crashes the process.
     """
     shape = (*values.shape[:axis], *indices.shape, *values.shape[axis + 1 :])
     if len(shape) > MAX_RANK:
         raise InvalidArgumentError(
             "the result has too many dimensions", expected=f"at most {MAX_RANK}", actual=len(shape)
         )
-    if not shape and values.dtype.hasobject:  # a single element would be plain bytes
+    if not shape and values.dtype.hasobject:  # `take` would return plain bytes instead of an array
         return values.take(indices.reshape(1), axis).reshape(())
     if math.prod(shape) <= _block(values.dtype) or type(values) is not np.ndarray:
         return values.take(indices, axis)
@@ -111,7 +111,7 @@ def taken(xp: Any, values: Any, indices: Any, axis: int = 0) -> Any:
 
 
 def joined(arrays: Sequence[Any]) -> Any:
-    """`np.concatenate(arrays)`, of one dtype."""
+    """Return `np.concatenate(arrays)`, for arrays of one dtype."""
     if not any(is_large(array) for array in arrays):
         return np.concatenate(arrays)
     result = np.empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
@@ -123,7 +123,7 @@ def joined(arrays: Sequence[Any]) -> Any:
 
 
 def rows_chosen(array: Any, kept: Any) -> Any:
-    """`array[kept]`, for a flag for each row."""
+    """Return `array[kept]`, for one flag per row."""
     if not is_large(array):
         return array[kept]
     found = [array[part][kept[part]] for part in row_blocks(array)]
@@ -131,32 +131,32 @@ def rows_chosen(array: Any, kept: Any) -> Any:
 
 
 def folded_in(ufunc: Any, target: Any, places: Any, values: Any) -> None:
-    """`ufunc.at(target, places, values)`, for a vector of places, or a tuple of them, and one of values."""
+    """Call `ufunc.at(target, places, values)`, for a vector of places, or a tuple of them, and a vector of values."""
     rows = places if isinstance(places, tuple) else (places,)
     for part in blocks(len(values), BLOCK if is_large(values) else max(1, len(values))):
         ufunc.at(target, tuple(column[part] for column in rows), values[part])
 
 
 def folded_rows(ufunc: Any, target: Any, rows: Any, updates: Any) -> None:
-    """`ufunc.at(target, rows, updates)`, for a vector of rows and as many updates, each of the shape of a row."""
+    """Call `ufunc.at(target, rows, updates)`, for a vector of rows and one update of a row's shape for each."""
     if target.ndim <= _AT_RANK:
         ufunc.at(target, rows, updates)
         return
     width = math.prod(target.shape[1:])
     flat = target.reshape(len(target), width)
     ufunc.at(flat, rows, updates.reshape(len(rows), width))
-    target[...] = flat.reshape(target.shape)  # which need not be a view
+    target[...] = flat.reshape(target.shape)  # `flat` may be a copy of the target
 
 
 def put_rows(target: Any, places: Any, values: Any) -> None:
-    """`target[places] = values`, for a vector of places, or a tuple of them, and one of values."""
+    """Assign `target[places] = values`, for a vector of places, or a tuple of them, and a vector of values."""
     rows = places if isinstance(places, tuple) else (places,)
     for part in blocks(len(values), BLOCK if is_large(values) else max(1, len(values))):
         target[tuple(column[part] for column in rows)] = values[part]
 
 
 def counted(numbers: Any, total: int) -> Any:
-    """`np.bincount(numbers, minlength=total)`, for numbers below that."""
+    """Return `np.bincount(numbers, minlength=total)`, for numbers below `total`."""
     if not is_large(numbers):
         return np.bincount(numbers, minlength=total)
     counts = np.zeros(total, np.int64)

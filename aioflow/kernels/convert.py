@@ -1,8 +1,7 @@
-"""Converters of inputs: from the small arrays that carry axes, shapes and sizes to plain Python values, and from a
-handle to the resource that a kernel needs.
+"""Converters of kernel inputs: from small arrays of axes, shapes and sizes to Python values, and checks of handles.
 
-They are given values in host memory. Where a device has memory of its own its values are fetched first, but not for
-those of `OF_ONE_ELEMENT` (`runtime/bind.py`).
+They receive values in host memory. Values on a device with its own memory are fetched first, except for the converters
+in `OF_ONE_ELEMENT` (`runtime/bind.py`).
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ __all__ = [
     "check_shape",
 ]
 
-_ADDRESSES: Final = 2**47  # bytes that a process can address: no array has more elements
+_ADDRESSES: Final = 2**47  # bytes that a process can address, so no array has more elements
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape to which these broadcast, of any rank. Raises InvalidArgumentError."""
+    """Return the shape to which these broadcast, of any rank. Raise InvalidArgumentError if they do not."""
     return tuple(size for size in broadcast_dims(shapes) or () if size is not None)
 
 
@@ -49,7 +48,7 @@ def check_rank(what: str, value: Any, rank: int) -> None:
 
 def check_shape(value: Any, dims: Dims) -> None:
     """Raise InvalidArgumentError unless the value fits that shape."""
-    shape = getattr(value, "shape", ())  # a string, a handle and a list of tensors have none
+    shape = getattr(value, "shape", ())  # a string, a handle and a list of tensors have no shape
     if not is_compatible(dims, shape):
         raise InvalidArgumentError(
             "the tensor does not have the shape", expected=format_dims(dims), actual=format_dims(shape)
@@ -57,17 +56,15 @@ def check_shape(value: Any, dims: Dims) -> None:
 
 
 def check_room(sizes: Iterable[int]) -> None:
-    """Raise ResourceExhaustedError where no memory holds an array of that shape, before anybody asks for it.
-
-    Sizes of 0 do not count: NumPy multiplies the others, too.
-    """
+    """Raise ResourceExhaustedError, before an allocation, if no memory can hold an array of that shape."""
+    # Zeros are skipped because NumPy multiplies the other sizes even if the array is empty.
     shape = tuple(sizes)
     if math.prod(size for size in shape if size) > _ADDRESSES:
         raise ResourceExhaustedError("the array is too large", expected=f"at most {_ADDRESSES} elements", actual=shape)
 
 
 class Handle:
-    """A converter that lets resources of one kind through, as they are: a handle may come from anywhere."""
+    """A converter that passes resources of one kind and rejects others, since a handle may come from any node."""
 
     __slots__ = ("kind",)
 
@@ -75,7 +72,7 @@ class Handle:
         self.kind = kind
 
     def __call__(self, value: Any) -> Any:
-        """`value`. Raises InvalidArgumentError where it is of a different kind."""
+        """Return `value`. Raise InvalidArgumentError if it is of a different kind."""
         if isinstance(value, self.kind):
             return value
         raise InvalidArgumentError(
@@ -86,16 +83,16 @@ class Handle:
 
 
 def as_int(value: Any) -> int:
-    """A scalar (or a one-element array) as int. Raises InvalidArgumentError."""
+    """Return a scalar (or a one-element array) as int. Raise InvalidArgumentError for other shapes."""
     return int(value) if np.ndim(value) == 0 else int(_only(value))
 
 
 def as_bool(value: Any) -> bool:
-    """A scalar (or a one-element array) as bool. Raises InvalidArgumentError."""
+    """Return a scalar (or a one-element array) as bool. Raise InvalidArgumentError for other shapes."""
     return bool(value) if np.ndim(value) == 0 else bool(_only(value))
 
 
-# Those that Python's `int` and `bool` do, which arrays of every library can be given to.
+# Converters that call Python's `int` and `bool`, which accept arrays of every library, so that no fetch is needed.
 OF_ONE_ELEMENT: Final = frozenset({as_int, as_bool})
 
 
@@ -106,22 +103,23 @@ def _only(array: Any) -> Any:
 
 
 def as_ints(value: Any) -> tuple[int, ...]:
-    """A vector, or a scalar, as a tuple of ints."""
+    """Return a vector, or a scalar, as a tuple of ints."""
     return tuple(np.asarray(value).reshape(-1).tolist())
 
 
 def as_number(value: Any) -> int | float:
-    """A scalar as a Python number, exactly (bfloat16 has no `item` of its own kind). Raises InvalidArgumentError."""
+    """Return a scalar as an exact Python number. Raise InvalidArgumentError for other shapes."""
+    # Not `item.item()`, which bfloat16 does not convert to a Python number.
     item = _only(as_array(value))
     return int(item) if item.dtype.kind in "iu" else float(item)
 
 
 def as_sizes(value: Any) -> tuple[int, ...]:
-    """A shape vector.
+    """Return a shape vector as a tuple of ints.
 
     Raises:
         InvalidArgumentError: a size is negative.
-        ResourceExhaustedError: no memory holds such an array.
+        ResourceExhaustedError: no memory can hold such an array.
     """
     sizes = as_ints(value)
     if sizes:
@@ -132,7 +130,7 @@ def as_sizes(value: Any) -> tuple[int, ...]:
 
 
 def as_bytes(value: Any) -> bytes:
-    """A string scalar. Raises InvalidArgumentError."""
+    """Return a string scalar as bytes. Raise InvalidArgumentError for other shapes, DTypeError for other dtypes."""
     item = _only(value) if isinstance(value, np.ndarray) else value
     if not isinstance(item, bytes):
         raise DTypeError("an input must be a string", expected="bytes", actual=type(item).__name__)
@@ -140,7 +138,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def as_text(value: Any) -> str:
-    """A string scalar as str. Raises InvalidArgumentError if it is not one, or not UTF-8."""
+    """Return a string scalar as str. Raise InvalidArgumentError if it is not a scalar or not UTF-8."""
     item = as_bytes(value)
     try:
         return item.decode()
@@ -149,5 +147,5 @@ def as_text(value: Any) -> str:
 
 
 def as_array(value: Any) -> np.ndarray[Any, Any]:
-    """The value as a NumPy array."""
+    """Return the value as a NumPy array."""
     return np.asarray(value)

@@ -1,4 +1,4 @@
-"""Kernels of constants, identities and grouping. Feeds replace placeholders before anything runs."""
+"""Kernels of constants, identities and grouping. Feeds replace placeholders before a step runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__: list[str] = []
 
 @binder("Const", host_results=True)
 def const(binding: Binding) -> Callable[[], Any]:
-    value = binding.attrs["value"]  # on the host: who reads it elsewhere has a copy there, where that is what it needs
+    # The value stays on the host; readers on another device have their own copy where they need one.
+    value = binding.attrs["value"]
     if binding.is_host and value.ndim == 0 and value.dtype != object:
-        value = value[()]  # a NumPy scalar: arithmetic on it is several times faster than on a 0-d array
+        value = value[()]  # arithmetic on a NumPy scalar is several times faster than on a 0-d array
     return lambda: value
 
 

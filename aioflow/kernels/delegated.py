@@ -1,4 +1,4 @@
-"""The kernel of a delegated part where no engine takes it: its nodes, one after another, as in any step."""
+"""The fallback kernel of a delegated part that no engine supports: it runs the part's nodes as in any step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["body_of"]
 
 
 def body_of(binding: Binding) -> BodySteps:
-    """Return the body of a delegated part. Raises InvalidArgumentError: it has none."""
+    """Return the body of a delegated part. Raise InvalidArgumentError if it has no body."""
     if binding.body is None:
         raise InvalidArgumentError("the delegated part is not there", expected="a body", actual="none")
     return binding.body

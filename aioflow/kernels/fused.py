@@ -1,8 +1,8 @@
-"""Kernels of the fused ops, over any array namespace: each fused node is a short program of the kernels of its nodes.
+"""Kernels of the fused ops, over any array namespace: each fused node is a short program of its nodes' kernels.
 
-The program is written out as Python once, when the node is bound, so that it costs what the single nodes cost in a
-strand. A backend may run the same program in another way, such as block by block; what comes out is the same to the
-last bit, since the bodies are those of the single kernels.
+The program is generated as Python code when the node is bound, so that it costs what the single nodes cost in a strand.
+A backend may run the same program in another way, for example block by block. The results are equal to the last bit,
+since the bodies are those of the single kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _FILENAME: Final = "<aioflow chain>"
-_FIRST_LINE: Final = 3  # of a member in the generated function: before it are its head and the unpacking
+_FIRST_LINE: Final = 3  # line of the first member in the generated function, after the head and the unpacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,12 @@ class Member:
     """One node of a program.
 
     Attributes:
-        operands: The values that it reads: first come the program's inputs, then the results of the members.
-        dtype: Of its result.
+        kernel: The kernel of the node.
+        call: The bound body of the kernel.
+        operands: Indices of its operands among the program's inputs, followed by the results of the members.
+        dtype: Dtype of its result.
+        node: Name of the user's node.
+        source: The user's line that created the node.
     """
 
     kernel: KernelDef
@@ -51,20 +55,20 @@ class Member:
 
     @property
     def op(self) -> str:
-        """The op that it stands for."""
+        """The op of the node."""
         return self.kernel.op
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What is known, when the program is bound, of a value: of its inputs, and of results as they are added."""
+    """Dtypes, dims and constants of a program's values at binding: its inputs, and the results added so far."""
 
     dtypes: tuple[DType, ...]
     dims: tuple[Dims, ...]
     constants: tuple[Any, ...]
 
     def add(self, dtype: DType) -> Values:
-        """With one more value, of which only the dtype is known."""
+        """Return the values with one more, of which only the dtype is known."""
         return Values((*self.dtypes, dtype), (*self.dims, None), (*self.constants, None))
 
 
@@ -72,9 +76,10 @@ class Chain:
     """A program of elementwise members over some inputs.
 
     Attributes:
-        inputs: How many inputs it has.
-        dtypes: Of its inputs.
-        members: In order; the result of the last one is the result.
+        inputs: Number of inputs.
+        dtypes: Dtypes of the inputs.
+        members: The members in order; the result of the last one is the result of the program.
+        whole: The compiled program, as a function of the inputs.
     """
 
     def __init__(self, dtypes: Sequence[DType], members: Sequence[Member]) -> None:
@@ -84,11 +89,11 @@ class Chain:
         self.whole = self._compiled()
 
     def last_uses(self) -> dict[int, int]:
-        """For each value the position of the last member that reads it."""
+        """Return for each value the position of the last member that reads it."""
         return {value: at for at, member in enumerate(self.members) for value in member.operands}
 
     def explained(self, error: Exception) -> OpError | None:
-        """The error of a member with the user's node, or None where it belongs to the program as a whole."""
+        """Return a member's error with the user's node, or None if the error belongs to the program as a whole."""
         member = self._failed(error)
         if member is None or not isinstance(error, OpError | ValueError):
             return None
@@ -96,7 +101,7 @@ class Chain:
         return found.at(member.node, member.op, member.source)
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
-        """The result, of whole arrays one member after another.
+        """Return the result, computed over whole arrays, one member after another.
 
         Raises:
             OpError: a member failed; the error has its node and line.
@@ -119,7 +124,7 @@ class Chain:
         return None
 
     def _compiled(self) -> Callable[[Sequence[Any]], Any]:
-        """The program as a function of its inputs. Variables are used again, which frees what they held."""
+        """Return the program as a function of its inputs."""
         scope: dict[str, Any] = {f"k{at}": member.call for at, member in enumerate(self.members)}
         names = [f"a{i}" for i in range(self.inputs)]
         lines = ["def chain(inputs):", f"    {''.join(f'{name}, ' for name in names)}= inputs"]
@@ -127,6 +132,7 @@ class Chain:
         for at, member in enumerate(self.members):
             text = _call_text(at, member, [names[value] for value in member.operands])
             free += [names[v] for v in dict.fromkeys(member.operands) if v >= self.inputs and last[v] == at]
+            # Variables are reused after the last use of their values, which frees those arrays early.
             if not free:
                 free.append(f"v{made}")
                 made += 1
@@ -148,8 +154,9 @@ def _call_text(at: int, member: Member, arguments: Sequence[str]) -> str:
 
 
 def implied_attrs(op: str, inputs: Sequence[DType], output: DType) -> dict[str, Any] | None:
-    """The attributes of a node of `op` with these dtypes, where all others are at their defaults; None where they are
-    not enough.
+    """Return the attributes of a node of `op` with these dtypes and otherwise default attributes.
+
+    Return None if the op needs attributes that neither the dtypes nor defaults determine.
     """
     op_def = OPS.get(op)
     if len(op_def.inputs) != len(inputs) or any(arg.is_sequence for arg in op_def.inputs) or len(op_def.outputs) != 1:
@@ -168,7 +175,7 @@ def implied_attrs(op: str, inputs: Sequence[DType], output: DType) -> dict[str, 
 
 
 def chain_of(binding: Binding) -> Chain:
-    """The program of an `_ElementwiseChain` node."""
+    """Return the program of an `_ElementwiseChain` node."""
     attrs = binding.attrs
     values = Values(binding.input_dtypes, binding.input_dims, binding.constants)
     if tuple(attrs["dtypes"])[-1:] != binding.output_dtypes:
@@ -177,8 +184,9 @@ def chain_of(binding: Binding) -> Chain:
 
 
 def epilogue_of(binding: Binding) -> Chain | None:
-    """What follows the product of a `_FusedMatMul` or fused convolution: a program whose input 0 is the product, and
-    whose others are `args`. None where nothing follows.
+    """Return the program that follows the product of a `_FusedMatMul` or fused convolution, or None.
+
+    Input 0 of the program is the product; the others are `args`.
     """
     ops, dtype, count = binding.attrs["fused_ops"], binding.output_dtypes[0], binding.attrs["num_args"]
     if not ops:
@@ -190,7 +198,7 @@ def epilogue_of(binding: Binding) -> Chain | None:
 
 
 def operands_of(attrs: Mapping[str, Any]) -> list[int]:
-    """What the ops that follow a product read, op by op: see `aioflow.ops.fused`."""
+    """Return the operands of the ops that follow a product, op by op: see `aioflow.ops.fused`."""
     if attrs["operands"]:
         return list(attrs["operands"])
     operands: list[int] = []
@@ -205,7 +213,7 @@ def operands_of(attrs: Mapping[str, Any]) -> list[int]:
 
 
 def product_binding(binding: Binding, op: str) -> Binding:
-    """The binding of the product alone, as a node of `op`; its errors get the name and line of the user's node."""
+    """Return the binding of the product alone, as a node of `op`."""
     attrs = {name: binding.attrs[name] for name in OPS.get(op).attrs if name in binding.attrs}
     return replace(
         binding,
@@ -225,10 +233,10 @@ def _members(
     dtypes: Sequence[DType],
     first: int = 0,
 ) -> Iterator[Member]:
-    """The members, bound; the name and line of member i are those of fused node `first + i`.
+    """Yield the bound members; the name and line of member i are those of fused node `first + i`.
 
     Raises:
-        InvalidArgumentError: the attributes are not a program as the optimizer writes it.
+        InvalidArgumentError: the attributes do not form a program as the optimizer writes it.
     """
     remaining = iter(operands)
     nodes, sources = binding.attrs["nodes"][first:], binding.attrs["sources"][first:]
@@ -266,8 +274,9 @@ def _members(
 
 
 def _check_member(op: str, inputs: Sequence[DType], output: DType, attrs: Mapping[str, Any]) -> None:
-    """What backends rely on that compute blocks, or in machine code: a member makes an element of each element of what
-    it reads, and of the dtype that is said. A plan may come from anybody.
+    """Raise InvalidArgumentError unless the member is elementwise for these dtypes, with a result of dtype `output`.
+
+    Backends rely on it that compute in blocks or generate machine code, and a plan may come from an untrusted client.
     """
     allowed, op_def = traits_of(op).fuses, OPS.get(op)
     if not allowed or any(dtype.name not in allowed for dtype in inputs):
@@ -282,7 +291,7 @@ def _no_program(expected: str, actual: Any) -> InvalidArgumentError:
 
 
 def _source_line(text: str) -> SourceLine | None:
-    """The line that `text` is the `str` of."""
+    """Parse the `str` of a SourceLine. Return None if `text` is not one."""
     place, separator, function = text.rpartition(" in ")
     filename, _, number = place.rpartition(":")
     return SourceLine(filename, int(number), function) if separator and number.isdecimal() else None
@@ -297,7 +306,7 @@ def elementwise_chain(binding: Binding) -> Body:
 
 
 def naming(binding: Binding, product: Body) -> Body:
-    """The body of the product, whose errors have the name and line of the user's node."""
+    """Return the body of the product, whose errors have the name and line of the user's node."""
     nodes, sources = binding.attrs["nodes"], binding.attrs["sources"]
     if not nodes or not sources:
         raise _no_program("the name and line of the product", binding.attrs)

@@ -1,8 +1,8 @@
-"""Kernels that may be computed together with those of other nodes, as one call.
+"""Kernels that can be computed in one call with the kernels of other nodes.
 
-To go from one kernel to the next takes some tens of microseconds where a kernel leaves nothing of Python in the caches,
-which is as long as a small layer itself takes. A kernel that can do without is bound to a `Joinable`. The runtime finds
-runs of nodes that lead to one value (`runtime/shortcuts.py`), and the kernels' package makes one call of each.
+If a kernel leaves no Python code in the CPU caches, the next kernel starts some tens of microseconds later. A small
+layer takes no longer than that. A kernel that can be joined is bound to a `Joinable`. The runtime finds runs of nodes
+that lead to one value (`runtime/shortcuts.py`), and the kernels' package makes one call of each run.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ Item: TypeAlias = "int | Constant | tuple[int | Constant, ...]"
 
 
 def given(item: Item, values: Sequence[Any]) -> Any:
-    """What a member is called with for an argument, of these values."""
+    """Return the value of a member's argument, with `values` by number."""
     if isinstance(item, tuple):
         return tuple(given(each, values) for each in item)
     return item.value if isinstance(item, Constant) else values[item]
 
 
-# What computes a run of nodes, given the values that they read from outside. It gives that of the last node, in memory
-# of its own; or None where they are to be computed one by one, and say themselves what is wrong.
+# A function that computes a run of nodes from its outside inputs. It returns the last node's value in new memory, or
+# None if the nodes must be computed one by one, for example so that each reports its own error.
 Shortcut: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node of a run of nodes. Its kernel has no effects, and makes one array.
+    """A node of a run. Its kernel has no effects and returns one array.
 
     Attributes:
-        call: Computes it.
-        part: What its kernel says of it; None for the kernel of another package, which is only called.
-        arguments: What it is called with. Values are counted from those that are read from outside; then comes that of
-            each member.
-        fresh, takes_out: As those of `KernelDef`.
+        call: The body that computes the node.
+        part: The kernel's description for the joiner; None for the kernel of another package, which is only called.
+        arguments: The arguments of `call`. Values are numbered from the run's outside inputs on, followed by the
+            members' results.
+        fresh: As in `KernelDef`.
+        takes_out: As in `KernelDef`.
     """
 
     call: Body
@@ -59,19 +60,19 @@ class Member:
 
 
 class Joiner(Protocol):
-    """Makes one call of several nodes."""
+    """A function that combines several nodes in one call."""
 
     def __call__(self, members: Sequence[Member], inputs: int) -> Shortcut | None:
-        """The call of a run of nodes that reads so many values from outside; None where it would gain nothing."""
+        """Return the call for a run of nodes with `inputs` outside inputs, or None if it would save nothing."""
 
 
 class Joinable:
-    """A body that may be computed together with others.
+    """A body that can be computed together with others.
 
     Args:
-        body: Computes the node alone.
-        part: What the joiner must know of it.
-        join: The joiner, the same for all that may be joined with one another.
+        body: The function that computes the node alone.
+        part: The description of the node for the joiner.
+        join: The joiner; nodes with the same joiner can be joined.
     """
 
     __slots__ = ("body", "join", "part")
@@ -80,5 +81,5 @@ class Joinable:
         self.body, self.part, self.join = body, part, join
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """As the body."""
+        """Call the body."""
         return self.body(*args, **named)

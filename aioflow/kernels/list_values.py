@@ -1,8 +1,8 @@
-"""What a tensor list is while a step runs. A stack is a pair of the stack below and its last tensor, the empty one an
-empty tuple.
+"""The representation of tensor lists in a step.
 
-So a push costs one tuple, stacks share what they have in common, and reference counts free what nobody can pop any
-more. What was made to be used by index is a Python list, copied by every change. None is a tensor that was never set.
+A stack is a pair of the stack below and its last tensor; the empty stack is an empty tuple. A push costs one tuple,
+stacks share their common part, and reference counts free tensors that can no longer be popped. Lists that are created
+for access by index are Python lists, copied by every change. None stands for a tensor that was never set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Items: TypeAlias = "tuple[Any, ...] | list[Any]"
 
 
 def stack_of(tensors: Iterable[Any]) -> tuple[Any, ...]:
-    """The stack of these tensors, the last one on top."""
+    """Return the stack of these tensors, with the last one on top."""
     items: tuple[Any, ...] = ()
     for tensor in tensors:
         items = (items, tensor)
@@ -26,13 +26,14 @@ def stack_of(tensors: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def tensors_of(items: Items) -> list[Any]:
-    """What is in a list, in order. Raises InvalidArgumentError if it is not one: a handle may come from anywhere."""
+    """Return the tensors of a list in order. Raise InvalidArgumentError if it is not a tensor list."""
     if isinstance(items, list):
         return items
     found: list[Any] = []
     while type(items) is tuple and len(items) == 2:
         items, last = items
         found.append(last)
+    # Tensors may be pushed on a list that was created for access by index, which is then at the bottom.
     if isinstance(items, list):
         return items + found[::-1]
     if type(items) is not tuple:

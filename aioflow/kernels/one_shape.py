@@ -1,4 +1,4 @@
-"""Ops whose two inputs have one shape, where that is known only when they come."""
+"""Run-time check of ops whose two inputs must have the same shape, for shapes unknown until then."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ __all__ = ["may_differ", "of_one_shape"]
 
 
 def may_differ(op: str, shapes: Iterable[Dims]) -> bool:
-    """Whether inputs of these static shapes may turn out not to have the one shape that the op asks for."""
+    """Return whether inputs of these static shapes may violate the op's requirement of one common shape."""
     return OPS.get(op).is_of_one_shape and any(num_elements(dims) is None for dims in shapes)
 
 
 def of_one_shape(call: Body) -> Body:
-    """The callable of such a node. The kernel itself would broadcast, to what the graph does not expect."""
+    """Return the callable of such a node, with a check of the shapes.
+
+    Without the check, the kernel would broadcast to a shape that the graph does not expect.
+    """
 
     def checked(x: Any, y: Any, **named: Any) -> Any:
         if x.shape != y.shape:

@@ -1,4 +1,4 @@
-"""Kernels of a partial run: a feed waits until it is fed, a fetch hands its value out as soon as it is there."""
+"""Kernels of a partial run: a feed waits for its value, a fetch delivers its value as soon as it is computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 
 class _Feed:
-    """The wait for a value that is to be fed."""
+    """An awaitable for a value that has not been fed yet."""
 
     __slots__ = ("_future",)
 
@@ -25,7 +25,7 @@ class _Feed:
 
     @staticmethod
     def describe() -> str:
-        """As of whatever waits."""
+        """Return a description of the wait, like `Waiting.describe`."""
         return "a value that has not been fed yet"
 
 

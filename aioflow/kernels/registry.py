@@ -1,12 +1,12 @@
 """The kernel registry, keyed by op, device type and dtypes.
 
 A kernel body is an ordinary function. Its parameters follow the op's signature, one per input (a sequence for a
-sequence input); keyword-only parameters are attributes of the op, but for `folders`: those in which the kernel may open
-files. A first parameter called `xp` gets the backend's array namespace. `kernel` registers a body, `binder` a function
-that returns the body for one node (for kernels that specialise on attributes, constants, resources or random state),
-`elementwise` a whole table of ufuncs.
+sequence input). Keyword-only parameters are attributes of the op, except `folders`, the folders in which the kernel may
+open files. A first parameter named `xp` receives the backend's array namespace. `kernel` registers a body, `binder` a
+function that returns the body for one node (for kernels that specialize on attributes, constants, resources or random
+state), `elementwise` a whole table of ufuncs.
 
-A value at run time is an array of the backend or, on the CPU, a NumPy scalar in the place of a 0-d array.
+A value at run time is an array of the backend or, on the CPU, a NumPy scalar instead of a 0-d array.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 ANY_DEVICE: Final = "*"
-HOST: Final = "CPU"  # the device type whose arrays are NumPy's, in the host's memory
+HOST: Final = "CPU"  # the device type whose arrays are NumPy arrays in host memory
 _HANDLES: Final = frozenset({resource, variant})
 _FOLDERS: Final = "folders"
 Converter: TypeAlias = Callable[[Any], Any]
@@ -58,86 +58,89 @@ T = TypeVar("T")
 
 
 class ArrayBackend(Protocol):
-    """What a kernel may ask of the device that it runs on: a part of `runtime.backend_api.BackendDevice`."""
+    """The interface of a device that kernels may use, a part of `runtime.backend_api.BackendDevice`."""
 
     @property
     def device_type(self) -> str:
-        """ "CPU", "GPU", …; `HOST` where arrays are NumPy's own, in the host's memory, and nowhere else."""
+        """ "CPU", "GPU", …; `HOST` if and only if arrays are NumPy arrays in host memory."""
 
     @property
     def xp(self) -> Any:
-        """The array namespace: NumPy's functions, of NumPy or another library. Products and linear algebra come from it
-        alone, as methods and operators of arrays do not tell the backend. Its arrays have NumPy's methods, and where
-        they have one element, `bool` and `int` give its value.
+        """The array namespace: NumPy's functions, from NumPy or another library.
+
+        Call products and linear algebra only through it, because methods and operators of arrays bypass the backend.
+        Its arrays have NumPy's methods; `bool` and `int` of an array with one element return the element's value.
         """
 
     def generator(self, seed: int, seed2: int) -> Any:
-        """A random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
+        """Return a random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """The callable of a kernel for one node, and the definition that holds for it: on the host the kernel's own.
+        """Return the kernel's callable for one node, and the definition that applies: on the host the kernel's own.
 
-        Small values, such as constants and shapes, are NumPy's on every device. A device with memory of its own brings
-        them to its arrays where they meet; `runtime.host_values.HostValues` does all of that.
+        Small values, such as constants and shapes, are NumPy arrays on every device. A device with its own memory
+        copies them to the device when they meet its arrays; `runtime.host_values.HostValues` implements that.
         """
 
     def to_device(self, value: Any) -> Awaitable[Any]:
-        """A copy of a host array (or NumPy scalar) on the device."""
+        """Copy a host array (or NumPy scalar) to the device."""
 
     def to_host(self, value: Any) -> Awaitable[Any]:
-        """A copy of a device array in host memory, which is the caller's."""
+        """Copy a device array to host memory. The caller owns the copy."""
 
     def on_host(self, value: Any) -> Any:
-        """A value as NumPy has it, for a kernel that must look at it: an array of the device is copied, which waits
-        until it has been computed. What is on the host goes through.
+        """Return a value as a NumPy array, for a kernel that must look at it.
+
+        A device array is copied, which waits until it has been computed. A host value is returned unchanged.
         """
 
     def copy_from(self, array: Any, other: Any) -> Any:
-        """This device's copy of an array of another device of the backend, from card to card where that can be."""
+        """Copy an array from another device of the backend to this one, directly between GPUs if possible."""
 
     def share(self, array: Any) -> Any:
-        """The array as an object with `__dlpack__`, for other libraries that use the device."""
+        """Return the array as an object with `__dlpack__`, for other libraries that use the device."""
 
 
 class BodySteps(Protocol):
-    """The function that a node names, for its kernel to call as steps of their own, on the node's device.
+    """The function that a node names. Its kernel calls it as separate steps on the node's device.
 
     Attributes:
-        digest: Equal for functions that do the same.
-        is_repeatable: Whether a call may be made again, since it changes nothing.
+        digest: Equal for functions that compute the same.
+        is_repeatable: Whether a call may be repeated because it changes nothing.
     """
 
     digest: bytes
     is_repeatable: bool
 
     async def run(self, values: Sequence[Any]) -> list[Any]:
-        """What it gives for these arguments; arrays that are the caller's own.
+        """Run the function with these arguments. The caller owns the returned arrays.
 
         Raises:
-            OpError: a node inside failed; it is named.
+            OpError: a node inside failed; the error names it.
         """
 
     def call(self, values: Sequence[Any], step: Any) -> list[Any]:
-        """The same in this thread, as a part of the running step, if there is one; only of a body without branches,
-        loops and nodes that wait.
+        """Run the function in this thread, as a part of the running step if there is one.
+
+        Only for a body without branches, loops and nodes that wait.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The node that a kernel is being bound for, with what lives longer than one step.
+    """The node that a kernel is bound for, with the objects that outlive one step.
 
     Attributes:
         name, op_type, attrs: The node.
         input_dtypes, input_dims, output_dtypes, output_dims: Its flat inputs and outputs.
-        constants: For each flat input the value, if it is a constant, otherwise None.
+        constants: The value of each flat input that is a constant, otherwise None.
         backend: The backend of its device.
         resources: The device's resource manager.
         state: The session's table of kernel state by node name; use `shared`.
-        folders: Where the worker's graphs may open files. Whatever a kernel opens, it asks them for.
-        body: The function that it names, or None.
+        folders: The folders in which the worker's graphs may open files. A kernel must open every file through them.
+        body: The function that the node names, or None.
         reproducible: Whether results must be those of the device's own kernels, to the bit
-            (`SessionConfig.reproducible`): a kernel of another package that rounds in another way gives way to them.
+            (`SessionConfig.reproducible`). Then a kernel of another package that rounds differently is not used.
     """
 
     name: str
@@ -162,16 +165,16 @@ class Binding:
 
     @property
     def gives_back(self) -> bool:
-        """Whether the element that the node takes is put back if the fetches of the step are not delivered."""
+        """True if the element that the node takes is put back when the step's fetches are not delivered."""
         return GIVES_BACK in self.attrs
 
     @property
     def is_host(self) -> bool:
-        """Whether arrays are NumPy's own, in the host's memory."""
+        """True if arrays are NumPy arrays in host memory."""
         return self.backend.device_type == HOST
 
     def shared(self, make: Callable[[], T]) -> T:
-        """State of this node that all steps of the session share, made on first use."""
+        """Return state of this node that all steps of the session share, made on first use."""
         if self.name not in self.state:
             self.state[self.name] = make()
         found: T = self.state[self.name]
@@ -183,38 +186,39 @@ class KernelDef:
     """An implementation of an op for a device type and dtypes.
 
     Attributes:
-        bind: Makes the callable for one node: it takes the op's inputs and returns its output (a tuple for several).
-        dtypes: For some type attributes, the dtypes that this kernel takes.
+        bind: Makes the callable for one node, which maps the op's inputs to its output (a tuple for several).
+        dtypes: The dtypes that this kernel accepts for some type attributes.
         host: Inputs that must live in host memory, each with a converter that is applied before the body sees it (once
             only, if the input is a constant).
-        takes: Inputs that are handles, each with the class of the resources that the body can work on.
+        takes: Inputs that are handles, each with the class of the resources that the body supports.
         makes: The class of the resource that the (first) output is a handle of.
-        opaque: The body does not look at its inputs: handles and lists of tensors may be among them, too. Other kernels
-            are not given any for inputs of any dtype, unless `dtypes` says so.
-        is_async: The body is a coroutine function, or one that returns its result where it need not wait, and else an
-            awaitable; a method `describe` of that says what it waits for (see `sync/waiting.py`).
+        opaque: The body does not look at its inputs, so they may be handles and lists of tensors. Other kernels do not
+            receive these for inputs of any dtype, unless `dtypes` includes them.
+        is_async: The body is a coroutine function, or a function that returns its result if it need not wait, and
+            otherwise an awaitable. A method `describe` of the awaitable describes the wait (see `sync/waiting.py`).
         fresh: Every output is a new buffer: no input, resource or constant shares its memory.
         retains: The body may keep an input beyond the call (a variable assigned, an element enqueued).
         takes_out: The body accepts a keyword argument `out`: None, or the buffer for its (single) output, which may be
             one of its inputs. Implies elementwise: the output at an index depends on the inputs at that index alone.
-        expression: A Python expression for the same, such as "{0} + {1}", for generated code.
-        exact_c: An element of the output in C, given the elements {0}, {1}, …, for generated code of the host; (T) is a
-            cast to the type of {0}, and of C's functions there are sqrt, floor, ceil, rint and fabs, for every type.
-            For numbers and bools of the types that C has, it gives the body's result to the last bit.
-        label, priority: A kernel with a label is chosen only by a node that asks for it in `_kernel`; among the rest
-            the highest priority wins, then the device's own kernel over a portable one.
+        expression: An equivalent Python expression, such as "{0} + {1}", for generated code.
+        exact_c: An element of the output in C, given the elements {0}, {1}, …, for generated code of the host. (T) is a
+            cast to the type of {0}. The available C functions are sqrt, floor, ceil, rint and fabs, for every type. For
+            numbers and bools of the types that C has, it returns the body's result to the last bit.
+        label: A kernel with a label is chosen only for a node that requests it in `_kernel`.
+        priority: Among the kernels that fit a node the highest priority wins, then the device's own kernel over a
+            portable one.
         takes_step: The body accepts a keyword argument `step`, the running step.
-        sends: The body hands its input to another device as it is, so nothing may be written over it afterwards. It
-            runs even where its input is dead, and passes that on.
-        elastic: What it takes follows from the values of its inputs (a shape, a count), and not only from their sizes.
-            The body calls `stopping.claim` before it does anything else that could be told from outside: a step on the
-            event loop is begun again in a thread where the claim is too large for that.
-        acts_itself: The body says when it has an effect (`stopping.acting`). At other times it may be stopped, as a
-            body without effects may be at any time; one that says nothing is waited for.
-        synchronises: The body looks at a value (a size that depends on values, a check), so the host waits there for a
-            device that computes ahead, and what it is part of cannot be captured.
+        sends: The body passes its input to another device without a copy, so the input must not be overwritten
+            afterwards. The body runs even if its input is dead, and passes the deadness on.
+        elastic: The cost depends on the values of its inputs (a shape, a count), and not only on their sizes. The body
+            calls `stopping.claim` before it has any visible effect, because a step on the event loop is restarted in a
+            thread if the claim is too large for the loop.
+        acts_itself: The body marks the sections in which it has an effect (`stopping.acting`). Outside of them it may
+            be stopped, as a body without effects may be at any time. Other bodies with effects are awaited.
+        synchronises: The body looks at a value (a size that depends on values, a check). There the host waits for a
+            device that computes ahead, and the surrounding part cannot be captured.
         host_results: The outputs are in host memory, wherever the inputs are.
-        opens_files: It opens or lists files whose names it is given: those that are in `Binding.folders`, no others.
+        opens_files: The body opens or lists files by names from its inputs, and only inside `Binding.folders`.
     """
 
     op: str
@@ -244,18 +248,18 @@ class KernelDef:
     def accepts(self, device_type: str, attrs: Mapping[str, Any]) -> bool:
         """Return whether the kernel serves a node with these attributes on that kind of device.
 
-        The answer may depend on `read_by_kernels(attrs)` alone: placement caches it by that.
+        The result must depend on `read_by_kernels(attrs)` alone, because placement caches it by that key.
         """
         if self.device_type not in (ANY_DEVICE, device_type) or self.label != attrs.get("_kernel", ""):
             return False
         if self.device_type == ANY_DEVICE and device_type != HOST and _has_strings(attrs):
-            return False  # strings live in host memory alone
+            return False  # strings exist only in host memory
         if not self.opaque and self._reads_handles(attrs):
             return False
         return all(attrs.get(name) in allowed for name, allowed in self.dtypes.items())
 
     def _reads_handles(self, attrs: Mapping[str, Any]) -> bool:
-        """Whether an input of any dtype is a handle or a list of tensors, of which the kernel does not speak."""
+        """Return whether an input of any dtype is a handle or a list of tensors that `dtypes` does not mention."""
         for arg in OPS.get(self.op).inputs:
             name = arg.type_attr or arg.list_attr
             if name is not None and name not in self.dtypes:
@@ -269,18 +273,17 @@ class KernelRegistry:
     """All kernels, by op.
 
     Args:
-        package: The package that has those of aioflow; its `modules(family)` are what there is to import. They are
-            imported, a family of ops at a time, when somebody asks for a kernel: a program that builds graphs, or only
-            imports aioflow, need not wait for them.
+        package: The package of aioflow's own kernels; its `modules(family)` lists the modules. A family of ops is
+            imported on the first request for one of its kernels, so a program that only builds graphs does not load it.
     """
 
     def __init__(self, package: str = "") -> None:
         self._package = package
         self._known: dict[str, list[KernelDef]] = {}
-        self._origins: dict[Hashable, Namespace] = {}  # of each, by its key, the module that registered it
+        self._origins: dict[Hashable, Namespace] = {}  # maps each kernel's key to the module that registered it
         self._offered: dict[str, list[tuple[Callable[[], KernelDef], Namespace]]] = {}
-        self._settled: set[str] = set()  # the ops whose kernels are all made
-        self._offers = Locked()  # between who offers a kernel and who has just made all that were offered
+        self._settled: set[str] = set()  # the ops whose offered kernels are all made
+        self._offers = Locked()  # excludes an offer during the decision that all offered kernels are made
         self._here = threading.local()
 
     @property
@@ -289,7 +292,7 @@ class KernelRegistry:
         return self._known
 
     def load(self) -> None:
-        """Have those that come with aioflow, and all that were offered."""
+        """Import all of aioflow's kernels, and make all offered ones."""
         if self._package:
             with not_forked():
                 for name in import_module(self._package).modules():
@@ -300,7 +303,7 @@ class KernelRegistry:
 
     @contextmanager
     def trusting(self) -> Iterator[None]:
-        """While the block runs, which loads a package of kernels, this thread only offers what it registers."""
+        """Treat kernels that this thread registers in the block as offers; the block loads a package of kernels."""
         before, self._here.trusts = getattr(self._here, "trusts", False), True
         try:
             yield
@@ -308,11 +311,11 @@ class KernelRegistry:
             self._here.trusts = before
 
     def offer(self, op: str, make: Callable[[], KernelDef]) -> None:
-        """Register what `make` gives.
+        """Register the result of `make`.
 
-        Aioflow's own, and those of a package that is loaded as one (`trusting`), are made when somebody first asks for
-        a kernel of the op, since that needs the op. Those of anybody else at once, and after these: who brings a second
-        kernel for the same is told so there and then.
+        For aioflow's own kernels, and those of a package loaded under `trusting`, `make` is called on the first request
+        for a kernel of the op, because it needs the op. Any other kernel is made at once, after these, so that the
+        caller gets the error if it duplicates an existing kernel.
 
         Raises:
             NotFoundError, InvalidArgumentError, AlreadyRegisteredError: as `register`, and what `make` raises.
@@ -322,14 +325,15 @@ class KernelRegistry:
         if own or getattr(self._here, "trusts", False):
             with self._offers.lock:
                 if op not in self._settled:
-                    self._offered.setdefault(op, []).append((cache(make), origin))  # made once, though it is cut off
+                    # `cache`: made once, even if an interrupt cuts off `_settle`.
+                    self._offered.setdefault(op, []).append((cache(make), origin))
                     return
         if not own:
             self._settle(op)
         self._add(make(), origin)
 
     def _settle(self, op: str) -> None:
-        """Have all kernels of an op made."""
+        """Make all kernels of an op."""
         if op in self._settled:
             return
         with not_forked(), REGISTERING:
@@ -343,10 +347,11 @@ class KernelRegistry:
             while not self._is_all(op):
                 make, origin = self._offered[op][0]
                 self._add(make(), origin)
+                # Removed last, so that an interrupt leaves it in place and the next call repeats it.
                 self._offered[op].pop(0)
 
     def _is_all(self, op: str) -> bool:
-        """Whether all kernels that were offered for an op are made; whoever offers one later makes it at once."""
+        """Return whether all offered kernels of an op are made. From then on `offer` makes a kernel at once."""
         with self._offers.lock:
             if self._offered.get(op):
                 return False
@@ -355,11 +360,11 @@ class KernelRegistry:
             return True
 
     def register(self, kernel_def: KernelDef) -> KernelDef:
-        """Add a kernel, in the place of what an import that was cut off has left of it.
+        """Add a kernel. It replaces what an interrupted import has left of it.
 
         Raises:
             NotFoundError: the op is not defined.
-            AlreadyRegisteredError: there is one for the same op, device type, dtypes, label and priority.
+            AlreadyRegisteredError: a kernel with the same op, device type, dtypes, label and priority exists.
         """
         return self._add(kernel_def, importing())
 
@@ -367,7 +372,8 @@ class KernelRegistry:
         OPS.get(kernel_def.op)
         known, key = self._known.setdefault(kernel_def.op, []), _key(kernel_def)
         if any(other is kernel_def for other in known):
-            return kernel_def  # an interrupt came just then
+            # A repeated call after an interrupt, which came just after the kernel was added.
+            return kernel_def
         if any(_key(other) == key for other in known):
             if not gives_way(self._origins[key], origin):
                 raise AlreadyRegisteredError(
@@ -388,8 +394,9 @@ class KernelRegistry:
     def find(
         self, op_type: str, device_type: str, attrs: Mapping[str, Any], below: float = math.inf
     ) -> KernelDef | None:
-        """The kernel that a node with these attributes gets on that kind of device, or None. Only those of a priority
-        below `below` are looked at, for a kernel that leaves some nodes to the next one.
+        """Return the kernel for a node with these attributes on that kind of device, or None.
+
+        Only kernels with a priority below `below` are considered, for a kernel that leaves some nodes to the next one.
         """
         fitting = [k for k in self._of(op_type) if k.priority < below and k.accepts(device_type, attrs)]
         if not fitting:
@@ -397,7 +404,7 @@ class KernelRegistry:
         return max(fitting, key=lambda k: (k.priority, k.device_type != ANY_DEVICE))
 
     def get(self, op_type: str, device_type: str, attrs: Mapping[str, Any], below: float = math.inf) -> KernelDef:
-        """As `find`. Raises UnimplementedError that lists the kernels there are."""
+        """Return the kernel like `find`, or raise UnimplementedError, which lists the existing kernels."""
         found = self.find(op_type, device_type, attrs, below)
         if found is None:
             types: dict[str, str] = {k: v.name for k, v in attrs.items() if isinstance(v, DType)}
@@ -412,7 +419,7 @@ class KernelRegistry:
         return found
 
     def for_op(self, op_type: str) -> list[KernelDef]:
-        """All kernels of an op."""
+        """Return all kernels of an op."""
         return list(self._of(op_type))
 
     def __iter__(self) -> Iterator[KernelDef]:
@@ -420,13 +427,13 @@ class KernelRegistry:
 
 
 def _key(kernel_def: KernelDef) -> Hashable:
-    """What no two kernels have in common."""
+    """Return the identity of a kernel; no two registered kernels share it."""
     dtypes = frozenset(kernel_def.dtypes.items())
     return kernel_def.op, kernel_def.device_type, dtypes, kernel_def.label, kernel_def.priority
 
 
 def read_by_kernels(attrs: Mapping[str, Any]) -> Hashable:
-    """Return what decides which kernels serve a node of an op: the label and the dtypes."""
+    """Return the facts that decide which kernels serve a node of an op: the label and the dtypes."""
     single = [(name, value) for name, value in attrs.items() if isinstance(value, DType)]
     several = [(name, tuple(value)) for name, value in attrs.items() if _are_dtypes(value)]
     return attrs.get("_kernel", ""), *single, *several
@@ -452,7 +459,7 @@ KERNELS: Final = KernelRegistry("aioflow.kernels")
 
 
 def _dtype_sets(dtypes: Mapping[str, Iterable[Any] | str] | None) -> dict[str, frozenset[DType]]:
-    """{"T": "floats ints bool"} or {"T": [float32, …]} as sets."""
+    """Convert {"T": "floats ints bool"} or {"T": [float32, …]} to sets of dtypes."""
     result: dict[str, frozenset[DType]] = {}
     for attr, allowed in (dtypes or {}).items():
         names = allowed.split() if isinstance(allowed, str) else allowed
@@ -467,7 +474,7 @@ def _handles(op: str, takes: type | Mapping[str, type] | None) -> Mapping[str, t
 
 
 class KernelOptions(TypedDict, total=False):
-    """What may be said of a kernel when it is registered: see `KernelDef`."""
+    """The keyword options of a registration; see `KernelDef`."""
 
     fresh: bool
     retains: bool
@@ -495,7 +502,7 @@ def kernel(
     expression: str | None = None,
     **options: Unpack[KernelOptions],
 ) -> Callable[[Body], Body]:
-    """Register a body for `op`; the body itself is returned. See `KernelDef` for the arguments.
+    """Register the decorated body for `op`, and return the body. See `KernelDef` for the arguments.
 
     `takes` may be one class for all inputs of dtype resource.
 
@@ -571,8 +578,11 @@ def _require_op(op: Any) -> None:
 
 
 def _checked(kernel_def: KernelDef) -> KernelDef:
-    """The kernel. Raises InvalidArgumentError where it speaks of what its op does not have: it would never be chosen,
-    or its converter never be called.
+    """Return the kernel after a check of its options against the op.
+
+    Raises:
+        InvalidArgumentError: an option names something that the op does not have. The kernel would never be chosen, or
+            its converter never called.
     """
     op_def = OPS.get(kernel_def.op)
     inputs = [arg.name for arg in op_def.inputs]
@@ -633,8 +643,13 @@ def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
 
 @dataclass(frozen=True, slots=True)
 class Ufunc:
-    """One row of an `elementwise` table: the function's name in `xp`, and the same as an operator expression, and in C
-    (as `KernelDef.exact_c`).
+    """One row of an `elementwise` table.
+
+    Attributes:
+        name: The function's name in `xp`.
+        expression: An equivalent operator expression.
+        dtypes: As `KernelDef.dtypes`.
+        exact_c: As `KernelDef.exact_c`.
     """
 
     name: str
@@ -644,7 +659,7 @@ class Ufunc:
 
 
 def elementwise(table: Mapping[str, Ufunc | str]) -> None:
-    """Register ops that are one ufunc of the array namespace each."""
+    """Register ops that are each one ufunc of the array namespace."""
     for op, row in table.items():
         ufunc = Ufunc(row) if isinstance(row, str) else row
         KERNELS.offer(op, partial(_ufunc_kernel, op, ufunc))

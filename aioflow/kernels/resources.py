@@ -1,9 +1,9 @@
-"""What outlives a step: variables and other resources, in named containers of the device that owns them.
+"""Variables and other resources that outlive a step, in named containers of the device that owns them.
 
-A variable's value is a snapshot: `read` hands out the array itself, and an update either puts a new array in its place
-or, when nobody else holds the array, changes it where it is. So a step never sees half an update, and an array that was
-fetched never changes. Who reads it over many steps, as a checkpoint does, takes a `Snapshot`, with which an update of
-some rows can still work in place.
+A variable's value is a snapshot: `read` returns the array itself. An update either replaces the array or, if there is
+no other reference to it, changes it in place. So a step never sees half an update, and a fetched array never changes. A
+reader that needs the value over many steps, as a checkpoint does, takes a `Snapshot`. Then an update of some rows can
+still work in place.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 class Reach(Enum):
-    """What a change of a variable does to the array that it may overwrite.
+    """The effect of a change on the array of a variable that it may overwrite.
 
-    ANY: who knows; it finds the present value there. ROWS: it overwrites some rows, having said which (`keep`), and
-    finds the present value there. WHOLE: it writes every element, whatever was there.
+    ANY: unknown; it needs the present value there. ROWS: it overwrites some rows, which it first passes to `keep`, and
+    needs the present value there. WHOLE: it writes every element, whatever was there.
     """
 
     ANY = auto()
@@ -46,9 +46,9 @@ Change: TypeAlias = Callable[[list[Any], list[Any]], Sequence[Any]]
 class VariableResource:
     """A named, mutable tensor.
 
-    Updates are atomic with respect to each other: they happen under `lock`. Reads of the whole take no lock, but while
-    an update works in place: the value is out of its slot then, and a reader waits for the update to finish. Who reads
-    some rows (`pick`) takes the lock, so that the next update can work in place.
+    Updates are atomic with respect to each other: they run under `lock`. Reads of the whole value take no lock, except
+    during an update in place: then the slot is empty, and a reader waits for the update to finish. Reads of some rows
+    (`pick`) take the lock, so that the next update can work in place.
     """
 
     __slots__ = ("_snapshots", "_spares", "_value", "dims", "dtype", "lock", "name")
@@ -59,39 +59,40 @@ class VariableResource:
         self.dims = dims
         self.lock = threading.Lock()
         self._value: Any = None
-        self._snapshots: list[weakref.ref[Snapshot]] = []  # that share the present array
-        self._spares: list[Any] = []  # an array that a snapshot has done with
+        self._snapshots: list[weakref.ref[Snapshot]] = []  # those that share the present array
+        self._spares: list[Any] = []  # an array that a snapshot has released
 
     @property
     def value(self) -> Any:
-        """The present value, or None where nothing has been assigned. Do not modify it."""
+        """The present value, or None before the first assignment. Do not modify it."""
         if self._value is not None:
             return self._value
+        # An update may have emptied the slot for the moment.
         with self.lock:
             return self._value
 
     @property
     def is_initialized(self) -> bool:
-        """Whether a value has been assigned."""
+        """True if a value has been assigned."""
         return self.value is not None
 
     def read(self) -> Any:
-        """The present value. Do not modify it.
+        """Return the present value. Do not modify it.
 
         Raises:
-            FailedPreconditionError: nothing has been assigned yet.
+            FailedPreconditionError: no value has been assigned yet.
         """
         value = self._value
         return value if value is not None else self._wait_and_read()
 
     def pick(self, take: Callable[[Any], T]) -> T:
-        """`take(value)`, where that is quick and keeps nothing of the value: rows of a large table.
+        """Return `take(value)` under the lock. `take` must be quick and keep no reference to the value.
 
-        Updates wait for it meanwhile. Did they not, one that comes just then would find the value held by somebody, and
-        copy it, all of it.
+        It serves rows of a large table. Updates wait meanwhile. Without the lock, an update at that moment would find
+        another reference to the array, and copy all of it.
 
         Raises:
-            FailedPreconditionError: nothing has been assigned yet.
+            FailedPreconditionError: no value has been assigned yet.
         """
         with self.lock:
             return take(self._initialized())
@@ -111,10 +112,10 @@ class VariableResource:
         return value
 
     def snapshot(self) -> Any:
-        """The present value, for who reads it later: a `Snapshot`, or the value itself where that is as good.
+        """Return the present value for a later read: a `Snapshot`, or the value itself if a snapshot has no benefit.
 
         Raises:
-            FailedPreconditionError: nothing has been assigned yet.
+            FailedPreconditionError: no value has been assigned yet.
         """
         with self.lock:
             value = self._initialized()
@@ -126,22 +127,22 @@ class VariableResource:
             return taken
 
     def _sharers(self) -> list[Snapshot]:
-        """The snapshots that share the present array. Call under the lock; they live as long as the list."""
+        """Return the snapshots that share the present array. Call under the lock; they live as long as the list."""
         return [found for known in self._snapshots if (found := known()) is not None]
 
     def keep(self, rows: Any) -> None:
-        """For a `change` that changes rows in place: these are about to be overwritten; each is in range."""
+        """Prepare for a `change` that is about to overwrite these rows in place. Each must be in range."""
         for taken in self._sharers():
             taken.keep(rows)
 
     def _leave(self) -> None:
-        """Another array takes the place of the present one, which is the snapshots' from now on."""
+        """Detach the snapshots from the variable, because another array is about to replace the one that they share."""
         for taken in self._sharers():
             taken.detach()
         self._snapshots = []
 
     def _spare(self, value: Any, reach: Reach) -> Any:
-        """Memory for a new value, where there is some that a snapshot has done with: fresh memory costs page faults."""
+        """Return memory for a new value that a snapshot has released, or None. Fresh memory would cost page faults."""
         if reach is not Reach.WHOLE or not self._spares:
             return None
         spare = self._spares.pop()
@@ -152,6 +153,7 @@ class VariableResource:
         """Replace the value. The variable keeps the array: the caller must not modify it afterwards.
 
         Args:
+            value: The new value.
             same_shape: Require the shape of the present value, if there is one.
 
         Raises:
@@ -171,25 +173,25 @@ class VariableResource:
         return InvalidArgumentError(f"cannot assign to variable {self.name}", expected=expected, actual=np.shape(value))
 
     def update(self, change: Callable[[Any, Any], Any], reach: Reach = Reach.ANY) -> None:
-        """Replace the value by `change(value, out)` atomically.
+        """Replace the value with `change(value, out)` atomically.
 
-        `out` is an array that may be overwritten (the present one, if nobody else holds it), or else None; `change`
-        returns the array to keep, which may be `out`. It must check its arguments before it writes into `out`: where it
-        raises, the variable keeps the array that it had.
+        `out` is an array that may be overwritten (the present one, if there is no other reference to it), or None.
+        `change` returns the array to keep, which may be `out`. It must check its arguments before it writes into `out`:
+        if it raises, the variable keeps its old array.
 
         Raises:
-            FailedPreconditionError: nothing has been assigned yet.
+            FailedPreconditionError: no value has been assigned yet.
         """
         with self.lock:
             value = self._initialized()
             sharers = self._sharers() if self._snapshots and reach is Reach.ROWS else ()
             kept = None
             try:
-                # Out of the slot first, counted second: nobody can take the array after it has been counted.
+                # The value leaves the slot before its references are counted, so no reader can take it after the count.
                 self._value = None
                 alone = sys.getrefcount(value) <= _ALONE + len(sharers) and _overwritable(value)
                 if not alone:
-                    self._value = value  # readers go on with the present value meanwhile
+                    self._value = value  # meanwhile readers continue with the present value
                 kept = change(value, value if alone else self._spare(value, reach))
             finally:
                 if self._snapshots and kept is not None and kept is not value:
@@ -198,12 +200,12 @@ class VariableResource:
 
 
 def _overwritable(value: Any) -> bool:
-    """Whether this is an array that owns its memory, and not a scalar, a view or a constant."""
+    """Return whether this is an array that owns its memory, and not a scalar, a view or a constant."""
     return getattr(value, "base", value) is None and bool(getattr(value.flags, "writeable", True))
 
 
 def _count_alone() -> int:
-    """The reference count of an array that one local variable holds."""
+    """Return the reference count of an array that one local variable holds."""
     value = np.empty(1)
     return sys.getrefcount(value)
 
@@ -212,18 +214,19 @@ _ALONE: Final = _count_alone()
 
 
 def update_together(variables: Sequence[VariableResource], change: Change, reach: Reach = Reach.ANY) -> None:
-    """`VariableResource.update` for several variables at once: `change(values, outs)` returns their new values.
+    """Update several variables at once, like `VariableResource.update`: `change(values, outs)` returns the new values.
 
     Raises:
-        FailedPreconditionError: one of them has no value yet.
-        InvalidArgumentError: one is given twice.
+        FailedPreconditionError: a variable has no value yet.
+        InvalidArgumentError: a variable is given twice.
     """
     if len(variables) == 1:
         variables[0].update(lambda value, out: change([value], [out])[0], reach)
         return
     held: list[VariableResource] = []
     try:
-        for variable in sorted(variables, key=id):  # one order for everybody, so that updates never wait in a ring
+        # All callers lock in the same order, so that updates cannot deadlock.
+        for variable in sorted(variables, key=id):
             if held and held[-1] is variable:
                 raise InvalidArgumentError(
                     "a variable cannot be two inputs of its update", expected="distinct variables", actual=variable.name
@@ -244,8 +247,9 @@ def _update_locked(variables: Sequence[VariableResource], change: Change, reach:
         for i, variable in enumerate(variables):
             value = values[i]
             sharers = variable._sharers() if variable._snapshots and reach is Reach.ROWS else ()
-            variable._value = None  # as in `update`: out of the slot first, counted second
-            alone = sys.getrefcount(value) <= _ALONE + 1 + len(sharers) and _overwritable(value)  # one more: the list
+            variable._value = None  # as in `update`, the value leaves the slot before the count
+            # `values` holds one more reference.
+            alone = sys.getrefcount(value) <= _ALONE + 1 + len(sharers) and _overwritable(value)
             if not alone:
                 variable._value = value
             outs.append(value if alone else variable._spare(value, reach))
@@ -261,7 +265,7 @@ class ResourceManager:
     """The resources of one device, by container and name. The default container is "".
 
     Attributes:
-        generation: Counts up whenever resources are dropped, so that a holder knows when to look them up again.
+        generation: Incremented whenever resources are dropped, so that a holder knows when to look them up again.
     """
 
     def __init__(self) -> None:
@@ -270,7 +274,7 @@ class ResourceManager:
         self.generation = 0
 
     def get_or_create(self, container: str, name: str, make: Callable[[], T]) -> T:
-        """The resource of that name, made by `make` where there is none."""
+        """Return the resource of that name. If it does not exist, `make` makes it."""
         with self._lock:
             held = self._containers.setdefault(container, {})
             if name not in held:
@@ -279,12 +283,12 @@ class ResourceManager:
             return found
 
     def find(self, container: str, name: str) -> Any:
-        """The resource of that name, or None."""
+        """Return the resource of that name, or None."""
         with self._lock:
             return self._containers.get(container, {}).get(name)
 
     def remove(self, resource: Any) -> bool:
-        """Drop one resource; whether it was there."""
+        """Drop one resource. Return whether it existed."""
         with self._lock:
             for held in self._containers.values():
                 for name, candidate in held.items():
@@ -304,23 +308,23 @@ class ResourceManager:
                 self._containers.pop(container, None)
 
     def held(self) -> list[Any]:
-        """All resources, of all containers."""
+        """Return all resources of all containers."""
         with self._lock:
             return [resource for container in self._containers.values() for resource in container.values()]
 
     def names(self, container: str = "") -> list[str]:
-        """Names of the resources of a container."""
+        """Return the names of the resources of a container."""
         with self._lock:
             return list(self._containers.get(container, ()))
 
 
 def resource_finder(kind: type[T], binding: Binding, make: Callable[[str], T]) -> Callable[[], T]:
-    """A function that finds the resource which a node names by its attributes; `make(name)` makes it the first time.
+    """Return a function that finds the resource named by a node's attributes, and first makes it with `make(name)`.
 
     The op has the attributes `container` and `shared_name`, both strings that may be empty. Steps may use the resource
     at the same time, from several threads.
 
-    The function raises InvalidArgumentError where the resource of that name is of a different kind.
+    The returned function raises InvalidArgumentError if the resource of that name is of a different kind.
     """
     resources, container = binding.resources, binding.attrs["container"]
     name: str = binding.attrs["shared_name"] or binding.name

@@ -1,10 +1,10 @@
-"""The value of a variable at one moment, for a reader who takes his time, while rows of it are updated in place.
+"""The value of a variable at one moment, for a slow reader, while updates change its rows in place.
 
-A reader who held the array itself would make the next update copy it, all of it and within one step, be it for a few
-rows of a large embedding. A snapshot shares the array with its variable instead. An update in place first sets aside
-the rows that it is about to overwrite, and the reader puts them back into the part that he reads. So a step pays for
-the rows that it touches, once each. An update of the whole value puts another array in its place. The old one is the
-snapshot's then and, when it has been read, a spare one for the next such update.
+If a slow reader held the array itself, the next update would have to copy the whole array within one step, even for a
+few rows of a large embedding. A snapshot shares the array with its variable instead. An update in place first saves the
+rows that it is about to overwrite, and the reader puts these back into the part that it reads. So a step pays only for
+the rows that it touches, once each. An update of the whole value replaces the array. Then the old array belongs to the
+snapshot and, once it has been read, serves as a spare for the next such update.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from aioflow.graph.arrays import Array
 
 __all__ = ["Snapshot"]
 
-_SMALL: Final = 1 << 20  # bytes; what is smaller is copied in no time
-_WIDE: Final = 1 << 20  # bytes of a row, which is copied while an update waits
+_SMALL: Final = 1 << 20  # bytes; a smaller array is cheap to copy
+_WIDE: Final = 1 << 20  # bytes of a row; an update waits while a row is copied
 
 
 class Snapshot:
-    """An array as it was. It looks like one as far as shape and dtype go; `np.asarray` makes a copy.
+    """A past state of an array, with its shape and dtype; `np.asarray` makes a copy.
 
     Args:
-        array: The variable's, which has rows.
-        lock: Held by whoever changes the array, or puts another one in its place.
-        spares: Gets the array when the reader has done with it, if it is the variable's no longer.
+        array: The variable's array, which has rows.
+        lock: Held while the array is changed or replaced.
+        spares: Receives the array after the last read, if the variable no longer uses it.
     """
 
     __slots__ = (
@@ -50,18 +50,18 @@ class Snapshot:
         self.dtype: np.dtype[Any] = array.dtype
         self._lock = lock
         self._spares = spares
-        # An update in place counts the holders of the array, of which a snapshot is one, always. So parts are taken of
-        # `_bytes`: what holds a part holds that, and by way of the memory view the one view `_rows`, and not the array.
+        # An update in place counts the references to the array, and expects exactly one per snapshot.
+        # So parts are slices of `_bytes`: they hold `_bytes` and its memory view of `_rows`, but not the array.
         self._rows: Array | None = array.reshape(len(array), -1).view(np.uint8)
         self._bytes: Array | None = np.frombuffer(self._rows.data, np.uint8)
         self._shared = True
-        self._begin = 0  # the first row that is still wanted
-        self._marks: Array | None = None  # which rows have been set aside
-        self._old: list[tuple[Array, Array]] = []  # their numbers, in no order, and the bytes that were in them
+        self._begin = 0  # the first row that is still needed
+        self._marks: Array | None = None  # for each row whether it has been saved
+        self._old: list[tuple[Array, Array]] = []  # the row numbers, unordered, and their bytes
 
     @staticmethod
     def pays(value: Any) -> bool:
-        """Whether this is worth a snapshot: an array in host memory with many rows."""
+        """Return whether a snapshot of this is worthwhile: an array in host memory with many rows."""
         return (
             type(value) is np.ndarray
             and value.ndim > 0
@@ -76,16 +76,16 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         count = 1
         for size in self.shape:
             count *= size
         return count
 
-    # -- for the variable, under the lock ----------------------------------------------------------------------------
+    # -- called by the variable, under the lock -----------------------------------------------------------------------
 
     def keep(self, rows: Array) -> None:
-        """These rows are about to be overwritten; each number is in range."""
+        """Save these rows, which are about to be overwritten; each number is in range."""
         source = self._rows
         if source is None:
             return
@@ -97,13 +97,13 @@ class Snapshot:
             self._old.append((fresh, np.take(source, fresh, axis=0)))
 
     def detach(self) -> None:
-        """The array is the variable's no longer: nobody changes it any more."""
+        """Take over the array: the variable no longer uses or changes it."""
         self._shared = False
 
-    # -- for the reader, who never makes an update wait ---------------------------------------------------------------
+    # -- called by the reader; it never blocks an update --------------------------------------------------------------
 
     def rows(self, start: int, stop: int) -> Array:
-        """Some rows, as they were. Do not modify them."""
+        """Return some rows in their past state. Do not modify them."""
         source, stop = self._bytes, min(stop, self.shape[0])
         if source is None:
             raise RuntimeError("these rows have been released")
@@ -111,8 +111,8 @@ class Snapshot:
         shared = self._shared
         part: Array = source[start * width : stop * width]
         if shared:
-            # Without the lock: rows may be half overwritten in the copy. But they were set aside before that began, so
-            # what was set aside up to the end of copying has all of them.
+            # This runs without the lock, so the copy may contain half-overwritten rows. But an update saves rows
+            # before it overwrites them, so the rows saved by the end of the copy include all of these.
             part = part.copy()
         patches = [
             (numbers[chosen] - start, values[chosen])
@@ -127,7 +127,7 @@ class Snapshot:
         return part.view(self.dtype).reshape(stop - start, *self.shape[1:])
 
     def release(self, stop: int) -> None:
-        """The rows before `stop` will not be read again."""
+        """Declare that the rows before `stop` will not be read again."""
         self._begin = stop
         if stop < self.shape[0]:
             return
@@ -138,7 +138,7 @@ class Snapshot:
             self._old = []
 
     def copy(self) -> Array:
-        """The whole as an array, for who cannot wait."""
+        """Return the whole as an array at once."""
         return np.asarray(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -1,7 +1,7 @@
-"""Kernels of Send and Recv: they meet in the rendezvous of the step, which hands them what they need as `step`.
+"""Kernels of Send and Recv. The two ends of an edge meet in the step's rendezvous, which they reach through `step`.
 
-A Send never waits. In frames and on branches it is the propagator that sends and receives, since a key has a tag there
-and a value may be dead; it calls the same kernels.
+A Send never waits. In frames and on branches the propagator calls the same kernels for each send and receive, because
+there a key has a tag and a value may be dead.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
 
 __all__ = ["TransferStep"]
 
-_TOP_LEVEL: Final = ""  # the tag of what is in no frame
+_TOP_LEVEL: Final = ""  # the tag outside of all frames
 
 
 class TransferStep(Protocol):
-    """What Send and Recv need of a step."""
+    """The interface of a step that Send and Recv need."""
 
     @property
     def meeting(self) -> Any:
-        """Has `send` and `recv`: the two ends of an edge meet there."""
+        """The rendezvous, with `send` and `recv`, where the two ends of an edge meet."""
 
 
 def _send(binding: Binding) -> Body:
@@ -55,14 +55,14 @@ KERNELS.offer(RECV, partial(KernelDef, RECV, _recv, is_async=True, takes_step=Tr
 
 
 class _Lent(NamedTuple):
-    """A value on its way between devices of one kind. The device is the host's where the value never left that."""
+    """A value in transit between devices of one kind. For a value that never left the host, `device` is the host's."""
 
     device: Any
     array: Any
 
 
 def _to_device(binding: Binding) -> Body:
-    device = binding.backend  # one that has memory of its own
+    device = binding.backend  # a device with its own memory
 
     def to_device(value: Any) -> Any:
         if type(value) is not _Lent:

@@ -1,4 +1,4 @@
-"""The op that stands for a node of an ONNX model that no op of ours computes: an engine that runs ONNX models does."""
+"""The op for an ONNX node that has no aioflow op; an engine for ONNX models computes it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _stated(ctx: ShapeContext) -> list[Dims]:
     return shapes
 
 
-# `model` has the bytes (uint8 [n]) of a ModelProto of that node alone, with an input for each of the op's, and outputs.
-# Nothing is known of what it computes, so that nodes are neither merged nor folded: it may draw numbers.
+# `model` holds the bytes (uint8 [n]) of a ModelProto with this node alone. Its inputs and outputs are those of the op.
+# KEEPS prevents merging and folding: the node may draw random numbers, and its computation is unknown.
 define_op(
     ONNX_NODE,
     "inputs: list:Tin",

@@ -1,6 +1,6 @@
-"""What Python's operators on tensors mean: the arithmetic, comparison and logic rows of `OPERATORS`.
+"""Implementations of Python's operators on tensors: the arithmetic, comparison and logic entries of `OPERATORS`.
 
-`&`, `|`, `^` and `~` are logic on bool tensors and bits on integer ones.
+`&`, `|`, `^` and `~` are logical on bool tensors and bitwise on integer tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
 from aioflow.graph.graph import OPERATORS, Tensor
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.math import arithmetic as _arithmetic  # noqa: F401  # they define the ops that are made here:
+from aioflow.ops.math import arithmetic as _arithmetic  # noqa: F401  # these modules define the ops used here:
 from aioflow.ops.math import bitwise as _bitwise  # noqa: F401
 from aioflow.ops.math import comparison as _comparison  # noqa: F401
 from aioflow.ops.math.broadcasting import same_dtype
@@ -41,7 +41,7 @@ def _truediv(x: TensorLike, y: TensorLike) -> Tensor:
     return truediv(x, y, "truediv")
 
 
-# The op on bool, the op on integers, and the name of the node.
+# Node name -> op for bool, op for integers.
 _LOGIC: Final = {
     "and": ("LogicalAnd", "BitwiseAnd"),
     "or": ("LogicalOr", "BitwiseOr"),

@@ -1,4 +1,4 @@
-"""Ops that stand for feeds and fetches in a partial run, where values come and go while the step runs."""
+"""Ops for the feeds and fetches of a partial run, which arrive and leave while the step runs."""
 
 from __future__ import annotations
 

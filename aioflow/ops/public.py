@@ -1,7 +1,7 @@
-"""The public builders of all families, under TensorFlow 1's names, each with the module that has it.
+"""The public builders of all families, under TensorFlow 1's names, with the module that defines each.
 
-A module is loaded when one of its names is first asked for. tests/test_public_names.py holds each row to the `__all__`
-of its module, which type checkers read.
+The first use of a name imports its module. tests/test_public_names.py checks each row against the `__all__` of its
+module, which type checkers read.
 """
 
 from __future__ import annotations

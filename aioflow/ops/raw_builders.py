@@ -1,4 +1,4 @@
-"""Builders made from op definitions, for `aioflow.raw_ops`: signature, documentation and all."""
+"""Builders generated from op definitions, with signature and docstring, for `aioflow.raw_ops`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _BUILDERS: Final[dict[str, Callable[..., Any]]] = {}
 
 
 def public_ops() -> list[str]:
-    """Names of the registered ops that are for users, in order."""
+    """Return the sorted names of the registered public ops."""
     return sorted(op_def.name for op_def in OPS if not op_def.name.startswith("_"))
 
 
 def builder_of(name: str, module: str) -> Callable[..., Any]:
-    """The builder of an op, made on first use. `module` is what it gives as its own.
+    """Return the builder of an op, creating it on first use. `module` becomes its `__module__`.
 
     Raises:
-        AttributeError: there is no such op; the message has near names.
+        AttributeError: no such op exists; the message lists similar names.
     """
     if name not in OPS or OPS.get(name).made_by != "user":
         hint = "" if name.startswith("__") else did_you_mean(near_names(name, public_ops()))
@@ -54,7 +54,7 @@ def _make_builder(op_def: OpDef, module: str) -> Callable[..., Any]:
     builder.__name__ = builder.__qualname__ = op_def.name
     builder.__module__ = module
     builder.__doc__ = _docstring(op_def, list(attrs.values()))
-    builder.__signature__ = signature  # type: ignore[attr-defined]  # what `inspect.signature` looks at
+    builder.__signature__ = signature  # type: ignore[attr-defined]  # read by `inspect.signature`
     return builder
 
 
@@ -63,7 +63,10 @@ def _parameter_name(name: str) -> str:
 
 
 def _signature(op_def: OpDef) -> tuple[inspect.Signature, dict[str, AttrDef]]:
-    """Inputs, attributes without a default, attributes with one, and the name; and the attributes by parameter."""
+    """Return the signature of a builder, and its attributes by parameter name.
+
+    The parameters are the inputs, the attributes without a default, those with one, and the name.
+    """
     implied = {a for arg in op_def.inputs for a in (arg.type_attr, arg.list_attr, arg.number_attr) if a is not None}
     free = sorted((a for a in op_def.attrs.values() if a.name not in implied), key=lambda attr: attr.has_default)
     attrs = {_parameter_name(attr.name): attr for attr in free}

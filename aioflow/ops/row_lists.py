@@ -1,4 +1,4 @@
-"""Rules for ops on lists of tensors: what is known of a list is what is known of its elements."""
+"""Row rules for ops on lists of tensors: the state of a list is the joint state of its elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["element_at", "list_of_rows", "new_list", "put_in_list", "stacked_lis
 
 
 def _new_list(ctx: RowContext) -> list[Rows]:
-    """Make a list without elements: its last output (of a tensor array, the flow) stands for them."""
+    """Return the states of a list without elements.
+
+    The last output (for a tensor array, the flow) represents the elements.
+    """
     if any(state.kind > Kind.FIXED for state in ctx.inputs):
         found = ctx.unknown("makes a list whose length depends on the rows")
         return [found] * len(ctx.op.outputs)
@@ -21,7 +24,7 @@ new_list: Final = RowRule(_new_list, always=True, makes_list=True)
 
 
 def _element_of(ctx: RowContext, items: int, moved: int) -> Rows:
-    """An element of the list at that position, or elements whose axes have moved by so many."""
+    """Return the state of an element of the list in input `items`, with its axes shifted by `moved`."""
     state = ctx.inputs[items]
     if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i != items):
         return ctx.unknown("looks a list up by rows")
@@ -29,7 +32,7 @@ def _element_of(ctx: RowContext, items: int, moved: int) -> Rows:
 
 
 def element_at(items: int) -> RowRule:
-    """Reads an element: the position of the list."""
+    """Return the rule for ops that read an element of the list in input `items`."""
 
     def rule(ctx: RowContext) -> list[Rows]:
         found = _element_of(ctx, items, 0)
@@ -39,12 +42,12 @@ def element_at(items: int) -> RowRule:
 
 
 def stacked_list(items: int) -> RowRule:
-    """Reads several elements as one tensor: the position of the list."""
+    """Return the rule for ops that read several elements of the list in input `items` as one tensor."""
     return RowRule(lambda ctx: _element_of(ctx, items, 1), always=True)
 
 
 def put_in_list(items: int, value: int) -> RowRule:
-    """Puts an element into a list: the positions of both."""
+    """Return the rule for ops that put the input `value` into the list in input `items`."""
 
     def rule(ctx: RowContext) -> Rows:
         if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i not in (items, value)):
@@ -55,7 +58,10 @@ def put_in_list(items: int, value: int) -> RowRule:
 
 
 def list_of_rows(value: int, items: int | None = None) -> RowRule:
-    """Makes a list of the parts of a tensor along its first axis: its position, and that of a list for them."""
+    """Return the rule for ops that make a list from the parts of the input `value` along its first axis.
+
+    `items` is the index of the input with the list that receives them, if there is one.
+    """
 
     def rule(ctx: RowContext) -> Rows:
         state = ctx.inputs[value]

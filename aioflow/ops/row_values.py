@@ -1,4 +1,4 @@
-"""Rules for ops on the numbers of rows themselves: what is known of the values that follow from shapes."""
+"""Row rules for ops that compute with row counts: they propagate the known values derived from shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _by_places(place: Callable[..., Any]) -> Callable[[RowContext], list[Array |
             return [None]
         try:
             return [np.asarray(np.frompyfunc(place, len(given), 1)(*given), object)]
-        except ValueError:  # shapes that do not fit
+        except ValueError:  # the shapes do not broadcast
             return [None]
 
     return values
@@ -37,17 +37,17 @@ def _plain(each: Any) -> Any:
 
 
 def _together(*elements: Any) -> Symbol:
-    """An unknown element that follows from these: it may depend on the batch if they do."""
+    """Return an unknown element computed from `elements`. It may depend on the batch only if one of them does."""
     return Open() if all(isinstance(each, int | Open) for each in map(_plain, elements)) else OTHER
 
 
 def _is_below(number: Any, symbol: Any) -> bool:
-    """Return whether a number is below every value that the other one may have."""
+    """Return whether a number is below every possible value of a symbol."""
     return isinstance(number, int) and isinstance(symbol, Symbol) and symbol.least is not None and number < symbol.least
 
 
 def compared(compare: Callable[[Any, Any], Any]) -> RowRule:
-    """Return the rule of a comparison, whose result is known where a number is below every value of a size."""
+    """Return the rule of a comparison. Its result is known if a number is below every possible value of a size."""
 
     def place(left: Any, right: Any) -> Any:
         left, right = _plain(left), _plain(right)
@@ -101,7 +101,7 @@ def _common_size(left: Any, right: Any) -> Any:
         left, right = right, left
     if isinstance(right, int):
         if right == 1 or isinstance(left, int):
-            return left  # sizes that do not fit fail when the step runs
+            return left  # incompatible sizes fail when the step runs
         return right if isinstance(left, Open) else OTHER
     if isinstance(left, Count) and isinstance(right, Count) and left.each is not None and left.each == right.each:
         return left
@@ -118,7 +118,7 @@ def _common_shape(ctx: RowContext) -> list[Array | None]:
 
 
 def _converted(ctx: RowContext) -> list[Array | None]:
-    """Cast of integers to integers that sizes fit into."""
+    """Return the value of a Cast from an integer dtype to int32 or int64, which can hold sizes."""
     given, made = ctx.op.inputs[0].dtype, ctx.op.outputs[0].dtype
     return [ctx.value(0) if given.is_integer and made in (dtypes.int32, dtypes.int64) else None]
 

@@ -1,4 +1,7 @@
-"""The rules by which rows go through the ops: see `graph.rows`. A definition names its own, `rows=rows.reduced()`."""
+"""Rules that propagate batch rows through ops: see `graph.rows`.
+
+An op definition names its rule, such as `rows=rows.reduced()`.
+"""
 
 from __future__ import annotations
 
@@ -101,13 +104,16 @@ def _mixed(ctx: RowContext) -> Rows:
 
 
 def _by_segments(ctx: RowContext) -> Rows:
-    """SegmentSum: along the first axis."""
+    """Apply the rule of SegmentSum, which sums along the first axis."""
     found = ctx.alone()
     return found if found is not None and found.axis else _mixed(ctx)
 
 
 def _counted(ctx: RowContext) -> Rows:
-    """DenseBincount, of each row of a matrix, or of a whole vector. Weights are of the same shape, or empty."""
+    """Apply the rule of DenseBincount, which counts each row of a matrix or a whole vector.
+
+    Weights have the shape of the first input, or are empty.
+    """
     found, weights = ctx.inputs[0], ctx.dims(2)
     if not found.is_rows or found.axis or ctx.rank(0) != 2:
         return _mixed(ctx)
@@ -117,7 +123,8 @@ def _counted(ctx: RowContext) -> Rows:
 
 
 def _partitioned(ctx: RowContext) -> Rows:
-    """DynamicPartition: what DynamicStitch makes of its parts may have the rows again."""
+    """Apply the rule of DynamicPartition."""
+    # Unknown rather than refuted: DynamicStitch may put the parts together to rows again.
     return ctx.unknown("gives parts whose sizes depend on values")
 
 
@@ -126,7 +133,7 @@ def _by_values(ctx: RowContext) -> Rows:
 
 
 def _chosen(ctx: RowContext) -> Rows | list[Rows]:
-    """Select: its condition may be a vector, one element for each row."""
+    """Apply the rule of Select, whose condition may be a vector with one element per row."""
     if len(ctx.rows) == len(ctx.inputs) and all(ctx.inputs[i] == ctx.inputs[0] for i in ctx.rows):
         return ctx.inputs[0]
     if ctx.rank(0) == ctx.rank(1):
@@ -135,7 +142,10 @@ def _chosen(ctx: RowContext) -> Rows | list[Rows]:
 
 
 def _batch_norm(ctx: RowContext) -> list[Rows]:
-    """FusedBatchNorm: by statistics of the batch in training, and of the whole training else."""
+    """Apply the rule of FusedBatchNorm.
+
+    In training it normalizes with the statistics of the batch, otherwise with fixed ones.
+    """
     found = ctx.refuted("is in training, and takes the mean of the batch")
     if not ctx.attrs["is_training"]:
         found = _first_axis(ctx)
@@ -143,12 +153,12 @@ def _batch_norm(ctx: RowContext) -> list[Rows]:
 
 
 def _looked_up(ctx: RowContext) -> Rows:
-    """Keys looked up in a table."""
+    """Apply the rule of a table lookup."""
     return ctx.alone(1) or ctx.unknown(_SEVERAL)
 
 
 def _examples(ctx: RowContext) -> list[Rows]:
-    """ParseExample: what is sparse is as wide as the widest example."""
+    """Apply the rule of ParseExample. Its sparse outputs are as wide as the widest example of the batch."""
     found = ctx.alone() or ctx.unknown(_SEVERAL)
     shapes = ctx.attrs["dense_shapes"]
     wide = ctx.unknown("makes rows as wide as the widest of the batch")
@@ -156,10 +166,10 @@ def _examples(ctx: RowContext) -> list[Rows]:
     return [wide] * (len(ctx.op.outputs) - len(dense)) + dense
 
 
-first_axis: Final = RowRule(_first_axis)  # rows of the first input along axis 0 are rows of each output
-first_axes: Final = RowRule(_first_axes)  # likewise, with rows in the first two inputs
+first_axis: Final = RowRule(_first_axis)  # rows along axis 0 of the first input are rows of each output
+first_axes: Final = RowRule(_first_axes)  # likewise, with rows in both of the first two inputs
 chosen: Final = RowRule(_chosen)
-fixed: Final = RowRule(_fixed, always=True)  # its result does not depend on what the rows are
+fixed: Final = RowRule(_fixed, always=True)  # the result does not depend on the rows
 mixed: Final = RowRule(_mixed)
 batch_norm: Final = RowRule(_batch_norm)
 looked_up: Final = RowRule(_looked_up)
@@ -174,9 +184,9 @@ def apart_from(axes: Callable[[RowContext], Sequence[int] | None], index: int = 
     """Return the rule of ops that work along some axes of one input and keep its rank: other axes keep their rows.
 
     Args:
-        axes: They; None where they are not known.
+        axes: Returns the axes; None if they are unknown.
         index: The position of the input.
-        refuses: Whether rows along these axes are mixed; if not, that is not known.
+        refuses: Whether rows along these axes are mixed, rather than in an unknown state.
     """
 
     def rule(ctx: RowContext) -> Rows:
@@ -193,12 +203,12 @@ def apart_from(axes: Callable[[RowContext], Sequence[int] | None], index: int = 
 
 
 def last_axes(count: int) -> RowRule:
-    """`apart_from` the last few axes."""
+    """Return the rule of ops that work along the last `count` axes: see `apart_from`."""
     return apart_from(lambda ctx: range(-count, 0))
 
 
 def split_along(value: int, axis: int) -> RowRule:
-    """Split: the positions of what is split, and of the axis."""
+    """Return the rule of Split, given the indices of the inputs with the value and the axis."""
     return apart_from(lambda ctx: ctx.ints(axis), value, refuses=False)
 
 
@@ -245,7 +255,7 @@ def _sizes(ctx: RowContext) -> list[Array | None]:
         return [None]
     try:
         value[()] = prod(entries)
-    except TypeError:  # of that, too, nothing is known
+    except TypeError:  # the product of symbols is unknown
         return [None]
     return [value]
 
@@ -263,7 +273,7 @@ def _of_shape(ctx: RowContext) -> list[Rows]:
 
 
 def _like(ctx: RowContext) -> Rows:
-    """ZerosLike and OnesLike: of an input of a known shape, whatever is in it."""
+    """Apply the rule of ZerosLike and OnesLike. If the shape is known, the result does not depend on the input."""
     state, dims = ctx.inputs[0], ctx.dims(0)
     return FIXED if state.kind > Kind.FIXED and dims is not None and None not in dims else state
 
@@ -280,6 +290,7 @@ def _reshaped(ctx: RowContext) -> Rows:
     if dims is None or target is None:
         return ctx.unknown("gives its input a shape that is not known before the step runs")
     target = list(target)
+    # Rows stay together if the sizes before their axis are unchanged, apart from sizes of 1.
     axis, place = state.axis, 0
     ahead: list[Any] = list(dims[:axis])
     while ahead and place < len(target) and isinstance(target[place], int) and target[place] == ahead[0]:
@@ -293,7 +304,11 @@ def _reshaped(ctx: RowContext) -> Rows:
 
 
 def _parted(ctx: RowContext, place: int, head: Any, rest: Sequence[Any], inner: Sequence[int | None]) -> Rows:
-    """Rows whose parts had the sizes `inner`, and come to have the sizes `rest` behind the axis of the rows, `head`."""
+    """Return the state of a reshaped tensor, given the sizes behind its row axis.
+
+    The target has the size `head` on the row axis, at position `place`, and the sizes `rest` behind it. The input has
+    the sizes `inner` behind its row axis.
+    """
     each = ctx.inputs[0].each
     if not all(isinstance(size, int | Open) for size in rest):
         return ctx.unknown("gives its input a shape that is not known before the step runs")
@@ -303,6 +318,7 @@ def _parted(ctx: RowContext, place: int, head: Any, rest: Sequence[Any], inner: 
         return ctx.unknown("gives its input a shape in which rows may lie apart")
     if not all(isinstance(size, int) for size in rest):
         return ctx.unknown("gives its input a shape that is not known before the step runs")
+    # -1 on the row axis: the elements of a row must fill a whole number of target positions.
     known = prod(size for size in inner if size is not None) * (1 if each is None else each)
     size = prod(rest)
     if not size or known % size:
@@ -345,9 +361,9 @@ squeezed: Final = RowRule(_squeezed)
 transposed: Final = RowRule(_transposed)
 
 
-# ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── slices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_FAR: Final = 10**9  # an end that no batch reaches
+_FAR: Final = 10**9  # an upper bound for the rows of a batch
 
 
 _OPEN_PART: Final = "takes a part that is not known before the step runs"
@@ -364,7 +380,7 @@ def _part(ctx: RowContext, found: Rows, begin: Any, end: Any) -> Rows:
 
 
 def _bounds(ctx: RowContext, index: int, count: int) -> list[Any]:
-    """Return the elements of an input, or `count` symbols."""
+    """Return the elements of an input, or `count` symbols if they are unknown."""
     entries = ctx.entries(index)
     return [Open() if ctx.inputs[index].kind <= Kind.FIXED else OTHER] * count if entries is None else entries
 
@@ -411,7 +427,7 @@ def _strided(ctx: RowContext) -> Rows:
 
 
 def _reversed_parts(ctx: RowContext) -> Rows:
-    """ReverseSequence: the first elements of each row, as many as its length says, in reverse order."""
+    """Apply the rule of ReverseSequence, which reverses the first elements of each row, as many as its length."""
     state = ctx.inputs[0]
     if not state.is_rows or state.axis == ctx.attrs["seq_dim"]:
         return ctx.refuted(_MIXES) if state.is_rows else ctx.unknown("has rows in its lengths alone")
@@ -436,7 +452,7 @@ def _unpacked(ctx: RowContext) -> Rows:
 
 
 def _alike(ctx: RowContext, states: Sequence[Rows]) -> Rows:
-    """Return where the rows are, if they are at one place in all of these."""
+    """Return the state that all of `states` have, or unknown if they differ."""
     if not all(state == states[0] for state in states) or (states[0].each is None and len(states) > 1):
         return ctx.unknown("joins what has rows and what has none, or has them elsewhere")
     return states[0]
@@ -454,7 +470,7 @@ packed: Final = RowRule(_packed)
 
 
 def concatenated(axis: int) -> RowRule:
-    """Concatenation; the position of the axis among the inputs: 0, or -1."""
+    """Return the rule of a concatenation, given the index of the axis among the inputs: 0 or -1."""
 
     def rule(ctx: RowContext) -> Rows:
         states = ctx.inputs[1:] if axis == 0 else ctx.inputs[:-1]
@@ -481,7 +497,7 @@ padded: Final = RowRule(_padded)
 
 
 def _gathered(ctx: RowContext) -> Rows:
-    """GatherV2, Gather, ResourceGather: of parameters, by indices."""
+    """Apply the rule of GatherV2, Gather and ResourceGather, whose inputs are parameters and indices."""
     params, indices = ctx.inputs[:2]
     ranks = ctx.rank(0), ctx.rank(1)
     batch, axes = ctx.attrs.get("batch_dims", 0), ctx.ints(2) if len(ctx.inputs) > 2 else [0]
@@ -506,7 +522,7 @@ def _gathered(ctx: RowContext) -> Rows:
 
 
 def _gathered_nd(ctx: RowContext) -> Rows:
-    """GatherNd of what has no rows, by indices that do."""
+    """Apply the rule of GatherNd: the indices have rows, the parameters have none."""
     state, rank = ctx.alone(1), ctx.rank(1)
     if state is None or rank is None or state.axis == rank - 1:
         return ctx.unknown("looks up among rows")
@@ -526,11 +542,11 @@ gathered_nd: Final = RowRule(_gathered_nd)
 one_hot: Final = RowRule(_one_hot)
 
 
-# ── as many as there are rows ────────────────────────────────────────────────────────────────────────────────────────
+# ── arrays with a size per row ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _only_count(ctx: RowContext, index: int) -> int | Rows:
-    """Return the position of the number of rows in a vector of sizes; -1 if it is not there."""
+    """Return the position of the row count in a vector of sizes; -1 if the vector does not contain it."""
     entries = ctx.entries(index)
     if entries is None:
         return ctx.unknown("makes an array whose shape is not known before the step runs")
@@ -590,7 +606,7 @@ broadcast: Final = RowRule(_broadcast, reads_sizes=True)
 
 
 def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> Rows:
-    """Apply the rule of matrix products, of which one operand has rows in its last two axes."""
+    """Apply the rule of matrix products; one operand has rows in its last two axes."""
     if len(ctx.rows) > 1:
         return ctx.refuted("multiplies rows by one another")
     side = ctx.rows[0]
@@ -598,6 +614,7 @@ def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> R
     from_end = ranks[side] - state.axis  # 2 for the rows of a matrix, 1 for its columns
     if turned[side]:
         from_end = 3 - from_end
+    # The product keeps the rows of the left operand and the columns of the right one, and sums over the other axis.
     kept = 2 if side == 0 else 1
     return ctx.at(max(ranks) - kept, state.each) if from_end == kept else ctx.refuted("adds up rows")
 
@@ -617,7 +634,7 @@ def _matrix_products(ctx: RowContext) -> Rows:
 
 
 def _transposed_convolution(ctx: RowContext) -> Rows:
-    """Conv2DBackpropInput: of the gradients, whose input has a size for each row."""
+    """Apply the rule of Conv2DBackpropInput: the gradients have rows, and the sizes must contain their number."""
     state, sizes = ctx.alone(2), ctx.entries(0)
     if state is None or state.axis or not sizes:
         return ctx.unknown("has rows in another input than the gradients")

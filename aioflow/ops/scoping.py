@@ -1,4 +1,4 @@
-"""Scopes and collections of the default graph as plain functions, as in the published API."""
+"""Scopes and collections of the default graph as functions, as in the published API."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ __all__ = [
 
 
 def device(device_name_or_function: DeviceLike) -> AbstractContextManager[None]:
-    """Request a device for new nodes: a name, a function of the node, or None to close off the outer scopes."""
+    """Request a device for new nodes: a name, a function of the node, or None to cancel the outer scopes."""
     return default_graph().device(device_name_or_function)
 
 
 def control_dependencies(control_inputs: Iterable[NodeLike] | None) -> AbstractContextManager[None]:
-    """Make new nodes wait for these nodes or tensors; None closes off the outer blocks."""
+    """Make new nodes wait for these nodes or tensors; None cancels the outer blocks."""
     return default_graph().control_dependencies(control_inputs)
 
 
 def colocate_with(op: NodeLike | None, ignore_existing: bool = False) -> AbstractContextManager[None]:
-    """Put new nodes on the device of `op`."""
+    """Place new nodes on the device of `op`."""
     return default_graph().colocate_with(op, ignore_existing)
 
 
 def container(container_name: str) -> AbstractContextManager[str]:
-    """Keep the resources of new stateful nodes in the container of that name."""
+    """Keep the resources of new stateful nodes in the container with this name."""
     return default_graph().container(container_name)
 
 
@@ -51,14 +51,15 @@ def name_scope(name: str | None, default_name: str | None = None, values: Iterab
     """Prefix the names of new nodes, and make the graph of `values` the default.
 
     Args:
-        name: The prefix; where it is None, `default_name`. A name that ends in "/" is taken as it is.
+        name: The prefix; if None, `default_name` is used. A name that ends in "/" is used as it is.
+        default_name: The prefix if `name` is None.
         values: Tensors that the nodes in the block will read.
 
     Yields:
         The full prefix with its "/".
 
     Raises:
-        InvalidArgumentError: neither a name nor a default is given, or `values` are of several graphs.
+        InvalidArgumentError: `values` is given without a name or default, or `values` belong to several graphs.
     """
     chosen = default_name if name is None else name
     if chosen is None and values is not None:
@@ -69,19 +70,19 @@ def name_scope(name: str | None, default_name: str | None = None, values: Iterab
 
 
 def op_scope(values: Iterable[Any], name: str | None, default_name: str | None = None) -> AbstractContextManager[str]:
-    """An older form of `name_scope`, with the values first."""
+    """Open a `name_scope`; an older form with the values first."""
     return name_scope(name, default_name=default_name, values=values)
 
 
 @contextmanager
 def init_scope() -> Iterator[None]:
-    """Make nodes that do not wait for the control dependencies around, as initializers must not."""
+    """Make new nodes ignore the outer control dependencies, as initializers require."""
     with default_graph().control_dependencies(None):
         yield
 
 
 def add_to_collection(name: str, value: Any) -> None:
-    """Append `value` to the default graph's collection of that name."""
+    """Append `value` to the default graph's collection with this name."""
     default_graph().add_to_collection(name, value)
 
 
@@ -91,10 +92,13 @@ def add_to_collections(names: Iterable[str] | str, value: Any) -> None:
 
 
 def get_collection(key: str, scope: str | None = None) -> list[Any]:
-    """A copy of the default graph's collection; with `scope`, only the items whose name the expression matches."""
+    """Return a copy of the default graph's collection.
+
+    With `scope`, a regular expression, it contains only the items whose names match.
+    """
     return default_graph().get_collection(key, scope)
 
 
 def get_collection_ref(key: str) -> list[Any]:
-    """The default graph's collection itself."""
+    """Return the default graph's collection itself."""
     return default_graph().get_collection_ref(key)

@@ -1,4 +1,4 @@
-"""Where values enter and leave a step, and cross between devices (whitepaper, 3.2.2): ops that the compiler makes."""
+"""Ops for feeds, fetches and transfers between devices (whitepaper, 3.2.2), created by compiler and worker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from aioflow.ops.core import unchanged
 
 __all__ = ["COMPRESSIONS", "LEND", "SHARE", "TO_DEVICE", "TO_HOST", "check_compression", "compressed"]
 
-# Between the host's memory and that of the device on which the node is; `runtime/host_copies.py` puts them in.
+# Copies between the memory of the host and of the node's device; `runtime/host_copies.py` inserts them.
 TO_DEVICE: Final = "_ToDevice"
 TO_HOST: Final = "_ToHost"
-SHARE: Final = "_Share"  # with other libraries, where it is
-LEND: Final = "_Lend"  # to another device of the kind, which copies it from there
+SHARE: Final = "_Share"  # exports the value in place to other libraries
+LEND: Final = "_Lend"  # exports the value to another device of the same kind, which copies it
 
-# How a float32 value crosses where it is compressed: as which type, and whether it is truncated rather than rounded.
+# Compression of float32 values: the dtype on the wire, and whether the value is truncated rather than rounded.
 COMPRESSIONS: Final[Mapping[str, tuple[DType, bool]]] = {
     "truncate": (bfloat16, True),
     "bfloat16": (bfloat16, False),
@@ -39,7 +39,7 @@ define_op(
     traits=passes_on(role=Role.FETCH, half=Half.WIDE),
 )
 
-# `tensor_name` names the edge, once in a plan. `maybe_dead`: whether the value may be on a branch that is not taken.
+# `tensor_name` identifies the edge within a plan. `maybe_dead`: the value may be on a branch that is not taken.
 define_op(
     SEND,
     "tensor: T",
@@ -78,19 +78,22 @@ define_op(SHARE, "value: T", "shared: T", ["T: type"], shape=unchanged, made_by=
 
 
 def check_compression(kind: str) -> str:
-    """`kind`. Raises InvalidArgumentError if it is not the name of a compression."""
+    """Return `kind`. Raise InvalidArgumentError if it is not the name of a compression."""
     if kind not in COMPRESSIONS:
         raise InvalidArgumentError("unknown compression", expected=f"one of {sorted(COMPRESSIONS)}", actual=kind)
     return kind
 
 
 def compressed(tensor: TensorLike, kind: str = "truncate", name: str | None = None) -> Tensor:
-    """The same value, which goes to another device in 16 bits (whitepaper, 5.5); on its own device it stays as it is.
+    """Return the same value, which is sent to other devices in 16 bits (whitepaper, 5.5).
+
+    The value is unchanged on its own device.
 
     Args:
-        tensor: Other types than float32 are not compressed.
-        kind: "truncate" drops the lower 16 bits, and zeros take their place on arrival; "bfloat16" rounds to the
-            nearest such value; "float16" rounds to a type with a smaller range, beyond which values become infinite.
+        tensor: The value. Only float32 is compressed.
+        kind: "truncate" drops the lower 16 bits, which are zero on arrival. "bfloat16" rounds to the nearest bfloat16.
+            "float16" rounds to a type with a smaller range; larger values become infinite.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: the kind is unknown.

@@ -1,5 +1,4 @@
 """The CuPy backend: the GPU device type.
 
-Importing the package, and `aioflow_cupy.backend` in it, needs neither CuPy nor a driver: both are asked for when a
-`CupyBackend` is made.
+The imports of the package and of `aioflow_cupy.backend` need neither CuPy nor a driver; a `CupyBackend` loads both.
 """

@@ -1,6 +1,7 @@
-"""Max pooling that also tells where each maximum is, and its gradient.
+"""Max pooling that also returns the position of each maximum, and its gradient.
 
-The gradient looks at no index, so that the host does not wait: what goes to a place outside of the image is dropped.
+The gradient never reads an index on the host, so the host does not wait. Gradients of positions outside of the image
+are dropped.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _lowest(dtype: Any) -> Any:
 
 
 def _summed(dtype: Any) -> Any:
-    """What sums of that dtype are made in, of those that a GPU adds atomically; integers wrap around all the same."""
+    """Return the dtype for sums of `dtype`, one that the GPU adds atomically. Integers wrap around in any case."""
     if dtype.kind in "iu":
         return np.dtype(np.uint64)
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype

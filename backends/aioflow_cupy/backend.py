@@ -1,4 +1,4 @@
-"""The CuPy backend object, and the kernels of the GPU, which importing this module registers."""
+"""The CuPy backend object. The import of this module registers the kernels of the GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CupyBackend", "describe"]
 
 
 class CupyBackend:
-    """NVIDIA GPUs, by CuPy. Raises ImportError, with the command, where CuPy is not installed."""
+    """NVIDIA GPUs through CuPy. Raises ImportError, with the install command, if CuPy is not installed."""
 
     name = "cupy"
     device_type = "GPU"
@@ -31,8 +31,10 @@ class CupyBackend:
         self._counted: tuple[int, int] | None = None
 
     def count(self) -> int:
-        """How many GPUs there are; 0 without a driver, and in a process that was forked since they were counted: CUDA
-        does not work in such a process. (RuntimeWarning.)
+        """Return the number of GPUs.
+
+        It is 0 without a driver. It is also 0, with a RuntimeWarning, in a process that was forked after the first
+        count, because CUDA does not work there.
         """
         if self._counted is not None and self._counted[0] != generation():
             if self._counted[1]:
@@ -47,13 +49,21 @@ class CupyBackend:
         return count
 
     def describe(self, index: int) -> tuple[int | None, str]:
-        """Memory in bytes, and what the GPU is called."""
+        """Return the memory in bytes, at most the limit, and the name of the GPU."""
         memory, what = self._driver.describe(index)
         limit = self._settings.memory_limit
         return memory if limit is None else min(limit, memory), what
 
     def device(self, index: int, threads: int = 0) -> CupyDevice:
-        """The GPU of that number; the same object every time. Its one thread launches kernels. Raises NotFoundError."""
+        """Return the GPU of that number, the same object every time. Its single thread launches kernels.
+
+        Args:
+            index: The number.
+            threads: Ignored.
+
+        Raises:
+            NotFoundError: there is no such GPU.
+        """
         count = self.count()
         if not 0 <= index < count:
             raise NotFoundError(f"there is no GPU {index}", expected=f"one of {count} GPUs", actual=index)
@@ -63,7 +73,7 @@ class CupyBackend:
 
 
 def describe() -> dict[str, str]:
-    """What `aioflow doctor` shows: CuPy's version and the GPUs."""
+    """Return CuPy's version and the GPUs, for `aioflow doctor`."""
     driver = load_driver()
     count = driver.device_count()
     found = {"cupy": str(driver.xp.__version__), "GPUs": str(count) if count else "none: no GPU, or no driver"}

@@ -1,9 +1,9 @@
-"""From events of the GPU to asyncio: one thread for each device looks when they have passed, and wakes the loop.
+"""Notification of asyncio about GPU events: one thread per device polls them, and wakes the event loop.
 
-Python code in a callback of CUDA's driver can deadlock, holding the driver's lock and waiting for the GIL; so nothing
-here is called by the driver. And a thread that waits inside `cudaEventSynchronize` for one stream's event cannot be
-woken for another's; so this one asks. How long it rests between two questions grows with what it has waited already:
-what that adds is a sixteenth of the time, and at most a millisecond.
+Python code in a callback of CUDA's driver can deadlock, because it holds the driver's lock and waits for the GIL. So
+the driver calls nothing here. A thread that waits inside `cudaEventSynchronize` for one stream's event cannot be woken
+for another's. So this one polls. The interval between two polls grows with the time already waited: polling adds a
+sixteenth of that time, and at most a millisecond.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Entry:
 
 
 class Completions:
-    """Watches events. The thread starts with the first one; `close` ends it after the last."""
+    """Watches events. The thread starts with the first event; `close` ends it after the last."""
 
     def __init__(self, name: str, clock: Callable[[], float] = monotonic) -> None:
         self._name = name
@@ -45,7 +45,7 @@ class Completions:
         self._closing = False
 
     def call(self, event: Any, callback: Callable[[Exception | None], None]) -> None:
-        """Call `callback(error or None)` in the thread when the event has passed. It must be short and raise nothing.
+        """Call `callback(error or None)` in the thread after the event. It must be short and must not raise.
 
         Raises:
             InternalError: after `close`.
@@ -60,26 +60,27 @@ class Completions:
             self._changed.notify()
 
     def hold(self, event: Any, *values: Any) -> None:
-        """Keep the values alive until the event has passed: another stream or device reads their memory."""
+        """Keep the values alive until the event has passed, because another stream or device reads their memory."""
         kept = list(values)
         self.call(event, lambda error: kept.clear())
 
     def future(self, event: Any, finish: Callable[[], Any] = lambda: None) -> asyncio.Future[Any]:
-        """A future of the running loop: the result of `finish`, which is called on the loop when the event has passed,
-        whether or not anybody still waits for it.
+        """Return a future of the running loop for the result of `finish`.
+
+        The loop calls `finish` after the event, even if the future has been cancelled.
         """
         loop = asyncio.get_running_loop()
         made: asyncio.Future[Any] = loop.create_future()
 
         def deliver(error: Exception | None) -> None:
-            with suppress(RuntimeError):  # the loop was closed: there is nobody left to tell
+            with suppress(RuntimeError):  # the loop was closed, so there is no waiter left
                 loop.call_soon_threadsafe(_settle, made, finish, error)
 
         self.call(event, deliver)
         return made
 
     def close(self) -> None:
-        """End the thread, once every event has passed. Blocks until then."""
+        """Wait until every event has passed, and end the thread. Blocks."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -101,20 +102,21 @@ class Completions:
                     self._entries = [entry for entry in self._entries if id(entry) not in gone]
                 for entry, error in passed:
                     entry.callback(error)
-                del entries, passed, entry, error  # while this thread sleeps, it must hold nobody's values
+                # A sleeping thread must not keep values of callbacks alive.
+                del entries, passed, entry, error
                 continue
             self._rest(entries)
             del entries
 
     def _rest(self, entries: list[_Entry]) -> None:
-        waited = self._clock() - max(entry.since for entry in entries)  # the newest may be a short one
+        waited = self._clock() - max(entry.since for entry in entries)  # the newest may be short
         with self._changed:
-            if len(self._entries) == len(entries):  # nothing new meanwhile
+            if len(self._entries) == len(entries):  # no new entry meanwhile
                 self._changed.wait(min(max(waited * _SHARE, _SHORTEST), _LONGEST))
 
 
 def _ask(event: Any) -> tuple[bool, Exception | None]:
-    """Whether the event has passed, or what the device says has gone wrong."""
+    """Return whether the event has passed or failed, and the device's error or None."""
     try:
         return bool(event.done), None
     except Exception as error:
@@ -124,7 +126,7 @@ def _ask(event: Any) -> tuple[bool, Exception | None]:
 def _settle(future: asyncio.Future[Any], finish: Callable[[], Any], error: Exception | None) -> None:
     result: Any = None
     try:
-        result = finish()  # also after an error: it gives back what the copy held
+        result = finish()  # also after an error, since it releases what the copy holds
     except Exception as raised:
         error = error or raised
     if future.done():

@@ -1,8 +1,8 @@
-"""Convolutions as matrix products: windows are laid out as rows (im2col) and multiplied by cuBLAS.
+"""Convolutions as matrix products: windows become rows (im2col), which cuBLAS multiplies.
 
-Images and filters as in `aioflow.graph.windows`; groups are a batched product. Depthwise convolutions, whose products
-would have an inner size of a few taps, are sums over the taps instead. Written over an array namespace: the tests hold
-it to the CPU's convolutions without a GPU.
+Images and filters are as in `aioflow.graph.windows`; groups are a batched product. A depthwise convolution is a sum
+over the kernel positions instead, because the inner size of its products would be only a few elements. The code uses an
+array namespace, so the tests compare it with the CPU's convolutions without a GPU.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from aioflow_cupy.windows import Windows
 
 __all__ = ["backprop_filter", "backprop_input", "best", "forward"]
 
-_PATCH_BYTES: Final = 1 << 28  # what the rows of one product take at most; beyond it the batch is cut
+_PATCH_BYTES: Final = 1 << 28  # the most that the rows of one product take; a larger batch is split
 
 
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
-    """The convolution [n, oh, ow, co] of NHWC images with a filter [kh, kw, c / groups, co]."""
+    """Return the convolution [n, oh, ow, co] of NHWC images with a filter [kh, kw, c / groups, co]."""
     kh, kw, inner, outputs = kernel.shape
     groups = image.shape[3] // inner
     if groups > 1 and inner == 1:
@@ -42,7 +42,7 @@ def forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
 
 
 def backprop_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
-    """The gradient of `forward` with respect to its filter, from [n, oh, ow, co]."""
+    """Return the gradient of `forward` with respect to its filter, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = filter_shape
     groups = image.shape[3] // inner
     if groups > 1 and inner == 1:
@@ -57,7 +57,7 @@ def backprop_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: 
 
 
 def backprop_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
-    """The gradient of `forward` with respect to its NHWC input, from [n, oh, ow, co]."""
+    """Return the gradient of `forward` with respect to its NHWC input, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = kernel.shape
     groups = input_shape[3] // inner
     if groups > 1 and inner == 1:
@@ -75,7 +75,7 @@ def backprop_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: W
 
 
 def _by_group(kernel: Any, groups: int) -> Any:
-    """The filter as matrices [groups, kh * kw * c / groups, co / groups]."""
+    """Return the filter as matrices [groups, kh * kw * c / groups, co / groups]."""
     kh, kw, inner, outputs = kernel.shape
     if groups == 1:
         return kernel.reshape(1, kh * kw * inner, outputs)
@@ -84,7 +84,7 @@ def _by_group(kernel: Any, groups: int) -> Any:
 
 
 def _rows(xp: Any, images: Any, g: Windows, groups: int) -> Any:
-    """The windows as rows, [groups, n * oh * ow, kh * kw * c / groups]."""
+    """Return the windows as rows, [groups, n * oh * ow, kh * kw * c / groups]."""
     channels = images.shape[3]
     if g.pointwise:
         return images.reshape(-1, groups, channels // groups).transpose(1, 0, 2)
@@ -97,7 +97,7 @@ def _rows(xp: Any, images: Any, g: Windows, groups: int) -> Any:
 
 
 def _batches(images: Any, g: Windows) -> Iterator[slice]:
-    """Parts of the batch whose rows fit into the memory for them."""
+    """Yield parts of the batch whose rows fit into the memory for them."""
     each = math.prod(g.count) * math.prod(g.kernel) * images.shape[3] * images.dtype.itemsize
     step = max(1, _PATCH_BYTES // max(each, 1))
     for first in range(0, images.shape[0], step):
@@ -108,7 +108,7 @@ def _batches(images: Any, g: Windows) -> Iterator[slice]:
 
 
 def depthwise_forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
-    """Each channel with its own filters [kh, kw, c, m]: [n, oh, ow, c * m]."""
+    """Convolve each channel with its own filters [kh, kw, c, m]; returns [n, oh, ow, c * m]."""
     padded = g.pad(xp, image)
     total = xp.zeros((image.shape[0], *g.count, *kernel.shape[2:]), _sum_dtype(xp, image))
     for i, j, where in g.taps():
@@ -117,7 +117,7 @@ def depthwise_forward(xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
 
 
 def depthwise_by_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
-    """The gradient of `depthwise_forward` with respect to its input."""
+    """Return the gradient of `depthwise_forward` with respect to its input."""
     flowing = gradient.reshape(*gradient.shape[:3], *kernel.shape[2:])
     padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), _sum_dtype(xp, gradient))
     for i, j, where in g.taps():
@@ -126,7 +126,7 @@ def depthwise_by_input(xp: Any, input_shape: Shape, kernel: Any, gradient: Any, 
 
 
 def depthwise_by_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
-    """The gradient of `depthwise_forward` with respect to its filter."""
+    """Return the gradient of `depthwise_forward` with respect to its filter."""
     padded = g.pad(xp, image)
     flowing = gradient.reshape(*gradient.shape[:3], *filter_shape[2:])
     made = xp.empty(filter_shape, gradient.dtype)
@@ -137,7 +137,7 @@ def depthwise_by_filter(xp: Any, image: Any, filter_shape: Shape, gradient: Any,
 
 
 def _sum_dtype(xp: Any, like: Any) -> Any:
-    """Half precision is summed in float32."""
+    """Return the dtype of sums: float32 for half precision."""
     return xp.float32 if like.dtype.itemsize == 2 and like.dtype.kind not in "iu" else like.dtype
 
 
@@ -145,7 +145,7 @@ def _sum_dtype(xp: Any, like: Any) -> Any:
 
 
 def best(name: str, plain: Callable[..., Any], binding: Binding) -> Callable[..., Any]:
-    """cuDNN's function of that name where there is one for the node; what it cannot do is left to `plain`."""
+    """Return cuDNN's function of that name if it serves the node, with `plain` as the fallback; otherwise `plain`."""
     fast = cudnn.preferred(name, binding)
     if fast is None:
         return plain

@@ -1,9 +1,9 @@
-"""Which ops run on the GPU, how, and why the others do not.
+"""The ops that run on the GPU, how they run there, and why others do not.
 
-All of it is read from the definitions (`on_host`, `is_numeric`) and the kernels (`synchronises`, `host_results`), so
-it is never out of date. An op counts as *numeric* where its work is on numbers in tensors: those are what a GPU could
-do. A kernel that synchronises is correct, but the host waits for the device there, and a strand with one of them cannot
-be captured as a CUDA graph. The tests find these kernels by running them.
+All facts come from the definitions (`on_host`, `is_numeric`) and the kernels (`synchronises`, `host_results`), so they
+are never out of date. An op counts as *numeric* if it computes with numbers in tensors, which a GPU could do. A kernel
+that synchronizes is correct, but the host waits for the device there, and a strand that contains it cannot be captured
+as a CUDA graph. The tests find these kernels by running them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _GPU: Final = "GPU"
 
 @dataclass(frozen=True, slots=True)
 class OpCoverage:
-    """How one op runs on the GPU.
+    """The way in which one op runs on the GPU.
 
     Attributes:
+        op: The op.
         how: "own" (a kernel for the GPU), "portable" (the same function as on the CPU) or "cpu".
-        numeric: Whether its work is on numbers in tensors.
-        reason: Why it stays on the CPU, otherwise "".
+        numeric: Whether the op computes with numbers in tensors.
+        reason: The reason why it stays on the CPU, otherwise "".
     """
 
     op: str
@@ -38,7 +39,10 @@ class OpCoverage:
 
 
 def find_coverage() -> list[OpCoverage]:
-    """Every op that has a CPU kernel, in alphabetical order. The kernels of both devices must have been imported."""
+    """Return every op that has a CPU kernel, in alphabetical order.
+
+    The kernels of both devices must have been imported.
+    """
     devices: dict[str, set[str]] = {}
     for kernel in KERNELS:
         devices.setdefault(kernel.op, set()).add(kernel.device_type)
@@ -55,14 +59,15 @@ def _covered(op: str, devices: set[str]) -> OpCoverage:
 
 
 def share(coverage: Sequence[OpCoverage]) -> float:
-    """The part of the numeric ops that run on the GPU."""
+    """Return the fraction of the numeric ops that run on the GPU."""
     numeric = [c for c in coverage if c.numeric]
     return sum(c.how != "cpu" for c in numeric) / len(numeric)
 
 
 def is_capturable(nodes: Sequence[BoundNode]) -> bool:
-    """Whether the bound nodes of a strand need nothing of the device on the host, so that a CUDA graph can stand for
-    them. (CUDA would refuse, but only after the attempt.)
+    """Return whether a CUDA graph can replace the bound nodes of a strand: none needs device values on the host.
+
+    CUDA would refuse other nodes itself, but only after the attempt.
     """
     on_host = {b.node.name for b in nodes if b.kernel.host_results}
     inside = {b.node.name for b in nodes}

@@ -1,7 +1,7 @@
-"""Convolutions by cuDNN's graph interface, where `nvidia-cudnn-frontend` is installed (the extra `cudnn`).
+"""Convolutions with cuDNN's graph interface, if `nvidia-cudnn-frontend` is installed (the extra `cudnn`).
 
-CuPy has had no cuDNN since version 14. The frontend plans a graph once for each pair of shapes; channels lie last in
-memory, as NHWC. What it cannot plan (groups, integers, float64) is left to the matrix products.
+CuPy has had no cuDNN since version 14. The frontend plans a graph once for each pair of shapes. The channels are last
+in memory (NHWC). The matrix products handle what the frontend cannot plan (groups, integers, float64).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPES: Final = {dtypes.float32: "FLOAT", dtypes.float16: "HALF", dtypes.bfloat1
 
 @cache
 def _frontend() -> Any:
-    """The module, or None where it (or the library under it) is not installed."""
+    """Return the module, or None if it (or the library that it needs) is not installed."""
     try:
         cudnn: Any = importlib.import_module("cudnn")
         cudnn.backend_version()  # loads the library, which is not part of the frontend
@@ -34,7 +34,10 @@ def _frontend() -> Any:
 
 
 def preferred(name: str, binding: Binding) -> Convolution | None:
-    """The function of that name in `convolution`, by cuDNN; None where it is not for this node or not installed."""
+    """Return cuDNN's version of that function of `convolution`, or None if it does not serve the node.
+
+    It is also None if cuDNN is not installed or not enabled.
+    """
     dtype = binding.output_dtypes[0]
     if dtype not in _TYPES or not getattr(binding.backend, "uses_cudnn", False) or _frontend() is None:
         return None
@@ -44,11 +47,11 @@ def preferred(name: str, binding: Binding) -> Convolution | None:
 
 
 class NotPlannedError(Exception):
-    """cuDNN has no plan for these shapes, or they are not for it."""
+    """Error: cuDNN has no plan for these shapes, or does not support them."""
 
 
 class _Planner:
-    """Plans by shapes, and runs them on the current stream."""
+    """Makes plans by shapes, and runs them on the current stream."""
 
     def __init__(self, cudnn: Any, kind: str) -> None:
         self._cudnn = cudnn
@@ -57,17 +60,17 @@ class _Planner:
         self._plan = lru_cache(maxsize=64)(self._make)
 
     def forward(self, xp: Any, image: Any, kernel: Any, g: Windows) -> Any:
-        """As `convolution.forward`."""
+        """Compute `convolution.forward`."""
         out = xp.empty((image.shape[0], *g.count, kernel.shape[3]), image.dtype)
         return self._run(xp, "conv_fprop", (image, _outputs_first(xp, kernel)), out, g)
 
     def backprop_input(self, xp: Any, input_shape: Shape, kernel: Any, gradient: Any, g: Windows) -> Any:
-        """As `convolution.backprop_input`."""
+        """Compute `convolution.backprop_input`."""
         out = xp.empty(input_shape, gradient.dtype)
         return self._run(xp, "conv_dgrad", (gradient, _outputs_first(xp, kernel)), out, g)
 
     def backprop_filter(self, xp: Any, image: Any, filter_shape: Shape, gradient: Any, g: Windows) -> Any:
-        """As `convolution.backprop_filter`."""
+        """Compute `convolution.backprop_filter`."""
         kh, kw, inner, outputs = filter_shape
         out = xp.empty((outputs, kh, kw, inner), gradient.dtype)
         made = self._run(xp, "conv_wgrad", (gradient, image), out, g)
@@ -125,7 +128,7 @@ class _Planner:
 
 
 def _outputs_first(xp: Any, kernel: Any) -> Any:
-    """[kh, kw, c, co] as [co, kh, kw, c], which is how cuDNN wants channels last."""
+    """Convert [kh, kw, c, co] to [co, kh, kw, c], cuDNN's layout of filters with the channels last."""
     return xp.ascontiguousarray(kernel.transpose(3, 0, 1, 2))
 
 

@@ -1,4 +1,4 @@
-"""One GPU: its streams, memory, copies and executor, made together and closed together."""
+"""One GPU: its streams, memory, copies and executor, created and closed together."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from aioflow_cupy.transfers import Transfers
 
 __all__ = ["CupyDevice", "CupySettings"]
 
-_INLINE: Final = 256 * 1024  # bytes that are staged on the event loop; more would keep it waiting
+_INLINE: Final = 256 * 1024  # bytes that are staged on the event loop; larger copies would block it for too long
 
 
 @dataclass(frozen=True, slots=True)
 class CupySettings:
-    """How a GPU is used.
+    """The settings of a GPU.
 
     Attributes:
-        memory_limit: Bytes that its arrays may take; None for all there are.
-        capture: Whether strands whose shapes repeat may be captured and replayed as CUDA graphs.
-        cudnn: Whether convolutions go to cuDNN where its frontend is installed.
-        lane_bytes: Size of the page-locked pieces that copies travel in.
+        memory_limit: Bytes that its arrays may occupy; None for all of its memory.
+        capture: Whether strands with recurring shapes may be captured and replayed as CUDA graphs.
+        cudnn: Whether convolutions use cuDNN if its frontend is installed.
+        lane_bytes: Size of the page-locked buffers for copies.
     """
 
     memory_limit: int | None = None
@@ -53,7 +53,7 @@ class CupySettings:
 
 
 class CupyDevice:
-    """As `backend_api.BackendDevice`, and more: card to card copies, DLPack, CUDA graphs."""
+    """A `backend_api.BackendDevice` that adds copies between GPUs, DLPack and CUDA graphs."""
 
     device_type = "GPU"
 
@@ -81,25 +81,27 @@ class CupyDevice:
 
     @cached_property
     def special(self) -> Any:
-        """CuPy's special functions, or None where they are not there."""
+        """CuPy's special functions, or None if they are not available."""
         return self._driver.special()
 
     def generator(self, seed: int, seed2: int) -> Any:
-        """A generator for the pair of seeds; (0, 0) takes one from the operating system."""
+        """Return a random generator for the pair of seeds; (0, 0) seeds from the operating system."""
         entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
         with self.streams.computing():
             return self._driver.generator(entropy)
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """As `HostValues`. What is made now (constants) is made on this device."""
+        """Bind the kernel as `HostValues` does. Arrays made now (constants) are made on this device."""
         with self.streams.computing():
             return self._host_values.bind(kernel, binding)
 
     # -- copies ----------------------------------------------------------------------------------------------------
 
     async def to_device(self, value: Any) -> Any:
-        """The device's array for a host value, which may be modified afterwards, or for an array of another library on
-        this GPU, without a copy. An array of the device's own goes through; so do strings.
+        """Return the device's array for a host value, which may be modified afterwards.
+
+        An array of another library on this GPU is imported without a copy. Arrays of this backend and strings are
+        returned unchanged.
         """
         self._check_open()
         if isinstance(value, self._driver.xp.ndarray):
@@ -113,23 +115,23 @@ class CupyDevice:
         return await self._stager.run(Step(), self.transfers.upload, value)
 
     async def to_host(self, value: Any) -> Any:
-        """The value of a device array as a NumPy array of the caller's, once it has been computed."""
+        """Return the value of a device array as a new NumPy array, once it has been computed."""
         self._check_open()
         if isinstance(value, self._driver.xp.ndarray):
             return await self.transfers.download(value)
-        return value.copy() if isinstance(value, np.ndarray) else value  # it never left the host
+        return value.copy() if isinstance(value, np.ndarray) else value  # a value that never left the host
 
     def on_host(self, value: Any) -> Any:
-        """The value in host memory, for a kernel, which waits until an array has been computed."""
+        """Return the value in host memory, for a kernel. Blocks until an array has been computed."""
         return value.get() if isinstance(value, self._driver.xp.ndarray) else value
 
     def copy_from(self, array: Any, other: CupyDevice) -> Any:
-        """This device's array with the value of another GPU's."""
+        """Return this device's array with the value of another GPU's array."""
         self._check_open()
         return array if other is self else self.transfers.copy_from(array, other.transfers)
 
     def share(self, array: Any) -> SharedArray:
-        """The array for other libraries, by DLPack."""
+        """Return the array in a form for other libraries, through DLPack."""
         return SharedArray(self._driver, self.streams, array)
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -137,7 +139,10 @@ class CupyDevice:
     def capture(
         self, function: Callable[..., tuple[Any, ...]], variables: Sequence[VariableResource] = ()
     ) -> Callable[..., tuple[Any, ...]]:
-        """The function, captured as a CUDA graph when its shapes repeat; see `graphs`. Call it in the executor."""
+        """Return a form of the function that is captured as a CUDA graph when its shapes recur; see `graphs`.
+
+        Call it in the executor.
+        """
         if not self._settings.capture:
             return function
         return CapturedFunction(self._driver, self.streams, function, variables)
@@ -145,7 +150,10 @@ class CupyDevice:
     def captured(
         self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]
     ) -> Callable[..., tuple[Any, ...]] | None:
-        """A strand by CUDA graphs, if none of its nodes needs the host; see `BackendDevice.captured`."""
+        """Return a form of a strand that uses CUDA graphs, if none of its nodes needs the host.
+
+        See `BackendDevice.captured`.
+        """
         if not self._settings.capture or not is_capturable(nodes):
             return None
         handles = [bound.call for bound in nodes if bound.node.op == "VarHandleOp"]
@@ -162,7 +170,7 @@ class CupyDevice:
         return call
 
     async def synchronize(self) -> None:
-        """Wait until everything that has been asked of the device is done."""
+        """Wait until all work submitted to the device is done."""
         try:
             async with asyncio.TaskGroup() as tg:
                 for event in self.streams.all_marks():
@@ -174,12 +182,12 @@ class CupyDevice:
         await self._completions.future(event)
 
     def memory(self) -> MemoryStats:
-        """How full it is."""
+        """Return the memory statistics."""
         with self.streams.computing():
             return self._memory.stats()
 
     def close(self) -> None:
-        """Let go of the events' thread and of pooled memory. A second call does nothing."""
+        """End the event thread and release pooled memory. Idempotent."""
         if self._closed:
             return
         self._closed = True

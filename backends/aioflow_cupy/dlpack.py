@@ -1,9 +1,9 @@
-"""DLPack: feeds and fetches that are arrays of torch, JAX or CuPy on the GPU already, without a copy.
+"""DLPack: feeds and fetches that are GPU arrays of torch, JAX or CuPy, without a copy.
 
-The consumer of an array says in which stream it will read it, and the producer lets that stream wait for the array
-(https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html). CuPy takes its
-thread's *current* stream for the one in which an array was made. Arrays here are made in the device's compute stream,
-whatever thread they are handed out in; so what is handed out is a `SharedArray`, which does the waiting itself.
+The consumer of an array names the stream in which it will read it, and the producer makes that stream wait for the
+array (https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html). CuPy assumes
+that an array was made in its thread's *current* stream. Arrays here are made in the device's compute stream, whatever
+thread exports them. So the export is a `SharedArray`, which does the waiting itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NO_SYNCHRONISATION: Final = -1
 
 
 def is_on_gpu(value: Any) -> bool:
-    """Whether the value is an array of some library in the memory of a GPU."""
+    """Return whether the value is an array of any library in the memory of a GPU."""
     device = getattr(value, "__dlpack_device__", None)
     return device is not None and hasattr(value, "__dlpack__") and device()[0] in (CUDA, CUDA_MANAGED)
 
 
 def imported(driver: Driver, streams: Streams, value: Any) -> Any:
-    """The array that `value` exports, without a copy, for the compute stream to read.
+    """Import the array that `value` exports, without a copy, for the compute stream to read.
 
     Raises:
-        InvalidArgumentError: it is on another device.
+        InvalidArgumentError: the array is on another device.
     """
     kind, number = value.__dlpack_device__()
     if kind not in (CUDA, CUDA_MANAGED) or (kind == CUDA and number != streams.device):
@@ -40,7 +40,7 @@ def imported(driver: Driver, streams: Streams, value: Any) -> Any:
             expected=f"DLPack device ({CUDA}, {streams.device})",
             actual=(int(kind), number),
         )
-    with streams.computing():  # its stream is what the producer is told to wait in
+    with streams.computing():  # the producer makes the current stream wait
         return driver.import_array(value)
 
 
@@ -48,7 +48,7 @@ class SharedArray:
     """An array of the device for other libraries: `torch.from_dlpack(shared)`, `jax.dlpack.from_dlpack(shared)`.
 
     Attributes:
-        array: CuPy's array. Who reads it directly must wait for the device first.
+        array: CuPy's array. Before a direct read, wait for the device.
     """
 
     def __init__(self, driver: Driver, streams: Streams, array: Any) -> None:
@@ -60,7 +60,7 @@ class SharedArray:
         self.dtype = array.dtype
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(kDLCUDA, device number)."""
+        """Return (kDLCUDA, device number)."""
         return CUDA, self._streams.device
 
     def __dlpack__(
@@ -71,7 +71,14 @@ class SharedArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The capsule, for a consumer that reads in `stream` (None: the legacy default stream, 1; -1: it waits itself).
+        """Return the capsule.
+
+        Args:
+            stream: The stream in which the consumer reads. None: the legacy default stream, 1; -1: the consumer itself
+                waits for the array.
+            max_version: The highest DLPack version that the consumer supports.
+            dl_device: The device on which the consumer wants the array.
+            copy: Whether to export a copy.
 
         Raises:
             BufferError: the consumer wants the array on another device.
@@ -83,6 +90,7 @@ class SharedArray:
             raise ValueError("stream 0 is ambiguous: give 1 for the legacy default stream, 2 for the per-thread one")
         if stream != _NO_SYNCHRONISATION:
             self._driver.external_stream(self._streams.device, stream or _LEGACY_DEFAULT).wait_event(self._made)
+        # CuPy would make the consumer wait for the thread's current stream, which is the wrong one.
         options: dict[str, Any] = {"stream": _NO_SYNCHRONISATION}
         if max_version is not None:
             options["max_version"] = max_version

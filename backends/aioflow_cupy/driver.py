@@ -1,7 +1,6 @@
-"""The few things that are asked of CUDA, by way of CuPy: a facade, so that the tests can put a recorder in its place.
+"""The small part of CUDA that the backend needs, through CuPy: a facade that the tests can replace with a recorder.
 
-Nothing is imported from CuPy before `load_driver` is called, and nothing touches the GPU's driver before that finds
-one.
+Nothing is imported from CuPy before `load_driver` is called, and `load_driver` itself makes no call to the GPU.
 """
 
 from __future__ import annotations
@@ -25,111 +24,111 @@ class Event(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it has been passed. Raises what went wrong on the device before it."""
+        """True if the event has passed. Raises the error of work before it."""
 
     def synchronize(self) -> None:
-        """Wait for it, in this thread."""
+        """Block the thread until the event has passed."""
 
 
 class Graph(Protocol):
     """Captured work."""
 
     def launch(self, stream: Any) -> None:
-        """Do it again."""
+        """Run the work again."""
 
 
 class Stream(Protocol):
-    """Work that is done in order."""
+    """A queue of work that runs in order."""
 
     def record(self, event: Any) -> Any:
-        """Let the event stand for everything asked of the stream until now."""
+        """Make the event stand for all work submitted to the stream so far."""
 
     def wait_event(self, event: Any) -> None:
-        """Let what is asked from now on wait for the event."""
+        """Make work submitted from now on wait for the event."""
 
     def begin_capture(self) -> None:
-        """From now on, note what is asked instead of doing it."""
+        """Record work submitted from now on instead of running it."""
 
     def end_capture(self) -> Graph:
-        """What was noted."""
+        """Return the recorded work."""
 
 
 class Pool(Protocol):
     """Memory for arrays."""
 
     def malloc(self, size: int) -> Any:
-        """An allocator, as CuPy takes it."""
+        """Allocate memory; a CuPy allocator."""
 
     def used_bytes(self) -> int:
-        """In arrays."""
+        """Return the bytes in arrays."""
 
     def total_bytes(self) -> int:
-        """In arrays or ready for others."""
+        """Return the bytes in arrays or kept for reuse."""
 
     def free_all_blocks(self) -> None:
-        """Give back what no array uses."""
+        """Release the memory that no array uses."""
 
 
 class Driver(Protocol):
-    """What the backend asks of CUDA. `xp` is the array namespace, `extras` CuPy's `cupyx`."""
+    """The CUDA functions that the backend uses. `xp` is the array namespace, `extras` CuPy's `cupyx`."""
 
     xp: Any
     extras: Any
 
     def device_count(self) -> int:
-        """How many GPUs there are; 0 without a driver."""
+        """Return the number of GPUs; 0 without a driver."""
 
     def describe(self, device: int) -> tuple[int, str]:
-        """The GPU's memory in bytes, and its name."""
+        """Return the GPU's memory in bytes, and its name."""
 
     def current(self, device: int, stream: Any, allocator: Allocator) -> AbstractContextManager[None]:
-        """Within it the thread's arrays are made on that device, by that allocator, and computed in that stream."""
+        """Return a context in which the thread makes arrays on that device, with that allocator, in that stream."""
 
     def stream(self, device: int) -> Any:
-        """A new stream that waits for no other one."""
+        """Return a new stream that does not wait for other streams."""
 
     def external_stream(self, device: int, pointer: int) -> Any:
-        """Another library's stream."""
+        """Return another library's stream."""
 
     def event(self, device: int) -> Any:
-        """A new event."""
+        """Return a new event."""
 
     def pool(self, device: int) -> Pool:
-        """The device's pool, whose memory is reused in the order of the stream that it was allocated in."""
+        """Return the device's pool, which reuses memory in the order of the stream that allocated it."""
 
     def private_pool(self) -> Pool:
-        """A pool of its own, for a captured graph."""
+        """Return a separate pool for a captured graph."""
 
     def pinned(self, size: int) -> Any:
-        """`size` bytes of page-locked host memory, as a NumPy array."""
+        """Return `size` bytes of page-locked host memory as a NumPy array."""
 
     def upload(self, target: Any, source: Any, stream: Any) -> None:
-        """Begin to copy contiguous page-locked bytes to contiguous ones of the device."""
+        """Start to copy contiguous page-locked bytes to contiguous bytes of the device."""
 
     def download(self, target: Any, source: Any, stream: Any) -> None:
-        """Begin to copy the other way."""
+        """Start to copy contiguous bytes of the device to contiguous page-locked bytes."""
 
     def copy_between(self, target: Any, source: Any, stream: Any) -> None:
-        """Begin to copy from a contiguous array of one device to one of another; `stream` is the target's."""
+        """Start to copy a contiguous array of one device to one of another; `stream` is the target's."""
 
     def reach(self, device: int, other: int) -> bool:
-        """Whether one device can read the other's memory itself; from then on it may."""
+        """Return whether one device can read the other's memory directly, and enable that."""
 
     def generator(self, entropy: Any) -> Any:
-        """A random generator on the current device."""
+        """Return a random generator on the current device."""
 
     def special(self) -> Any:
-        """The module of special functions (erf, gammaln, …), or None."""
+        """Return the module of special functions (erf, gammaln, …), or None."""
 
     def import_array(self, exporter: Any) -> Any:
-        """The array that an object with `__dlpack__` on the current device exports, for the current stream."""
+        """Return the array exported by an object with `__dlpack__` on the current device, for the current stream."""
 
 
 def load_driver() -> CupyDriver:
-    """The driver of this machine.
+    """Return the driver of this machine.
 
     Raises:
-        ImportError: CuPy is not installed; the error gives the command.
+        ImportError: CuPy is not installed; the error contains the install command.
     """
     try:
         import cupy
@@ -140,7 +139,7 @@ def load_driver() -> CupyDriver:
 
 
 class CupyDriver:
-    """The real one."""
+    """The `Driver` that calls CuPy."""
 
     def __init__(self, cupy: Any, cupyx: Any) -> None:
         self.xp = cupy
@@ -150,20 +149,20 @@ class CupyDriver:
         self._reached: dict[tuple[int, int], bool] = {}
 
     def device_count(self) -> int:
-        """As `Driver`."""
+        """Return `Driver.device_count`."""
         try:
             return int(self._runtime.getDeviceCount())
         except self._runtime.CUDARuntimeError:
             return 0
 
     def describe(self, device: int) -> tuple[int, str]:
-        """As `Driver`."""
+        """Return `Driver.describe`."""
         properties = self._runtime.getDeviceProperties(device)
         return int(properties["totalGlobalMem"]), properties["name"].decode()
 
     @contextmanager
     def current(self, device: int, stream: Any, allocator: Allocator) -> Iterator[None]:
-        """As `Driver`."""
+        """Enter the context of `Driver.current`."""
         with ExitStack() as stack:
             stack.enter_context(self._cuda.Device(device))
             stack.enter_context(stream)
@@ -171,39 +170,39 @@ class CupyDriver:
             yield
 
     def stream(self, device: int) -> Any:
-        """As `Driver`."""
+        """Return a new stream, as `Driver.stream`."""
         with self._cuda.Device(device):
             return self._cuda.Stream(non_blocking=True)
 
     def external_stream(self, device: int, pointer: int) -> Any:
-        """As `Driver`."""
+        """Return another library's stream."""
         return self._cuda.ExternalStream(pointer, device)
 
     def event(self, device: int) -> Any:
-        """As `Driver`."""
+        """Return a new event without timing, as `Driver.event`."""
         with self._cuda.Device(device):
             return self._cuda.Event(disable_timing=True)
 
     def pool(self, device: int) -> Any:
-        """As `Driver`: CUDA's stream-ordered pool where the GPU has it, else CuPy's own."""
+        """Return CUDA's stream-ordered pool if the GPU supports it, otherwise CuPy's own pool."""
         with self._cuda.Device(device) as own:
             supported = own.attributes.get("MemoryPoolsSupported", 0)
             return self._cuda.MemoryAsyncPool() if supported else self._cuda.MemoryPool()
 
     def private_pool(self) -> Any:
-        """As `Driver`."""
+        """Return a new pool, as `Driver.private_pool`."""
         return self._cuda.MemoryPool()
 
     def pinned(self, size: int) -> Any:
-        """As `Driver`."""
+        """Return page-locked host memory, as `Driver.pinned`."""
         return np.frombuffer(self._cuda.alloc_pinned_memory(max(size, 1)), np.uint8, size)
 
     def upload(self, target: Any, source: Any, stream: Any) -> None:
-        """As `Driver`."""
+        """Start a copy from the host to the device."""
         self._copy(target.data.ptr, source.ctypes.data, source.nbytes, self._runtime.memcpyHostToDevice, stream)
 
     def download(self, target: Any, source: Any, stream: Any) -> None:
-        """As `Driver`."""
+        """Start a copy from the device to the host."""
         self._copy(target.ctypes.data, source.data.ptr, source.nbytes, self._runtime.memcpyDeviceToHost, stream)
 
     def _copy(self, target: int, source: int, size: int, kind: int, stream: Any) -> None:
@@ -211,13 +210,13 @@ class CupyDriver:
             self._runtime.memcpyAsync(target, source, size, kind, stream.ptr)
 
     def copy_between(self, target: Any, source: Any, stream: Any) -> None:
-        """As `Driver`."""
+        """Start a copy between devices."""
         self._runtime.memcpyPeerAsync(
             target.data.ptr, target.device.id, source.data.ptr, source.device.id, source.nbytes, stream.ptr
         )
 
     def reach(self, device: int, other: int) -> bool:
-        """As `Driver`."""
+        """Return whether one device can read the other's memory directly, and enable that."""
         key = (device, other)
         if key not in self._reached:
             self._reached[key] = bool(self._runtime.deviceCanAccessPeer(device, other))
@@ -234,17 +233,17 @@ class CupyDriver:
                 raise
 
     def generator(self, entropy: Any) -> Any:
-        """As `Driver`."""
+        """Return a Philox generator on the current device."""
         random = self.xp.random
         return random.Generator(random.Philox4x3210(np.random.SeedSequence(entropy)))
 
     def special(self) -> Any:
-        """As `Driver`."""
+        """Return `cupyx.scipy.special`, or None."""
         try:
             return importlib.import_module("cupyx.scipy.special")
         except ImportError:
             return None
 
     def import_array(self, exporter: Any) -> Any:
-        """As `Driver`."""
+        """Import an array through DLPack, as `Driver.import_array`."""
         return self.xp.from_dlpack(exporter)

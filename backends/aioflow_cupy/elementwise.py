@@ -1,9 +1,9 @@
 """Chains of elementwise ops as one generated kernel: each element is read once and written once.
 
-The optimizer's `_ElementwiseChain` is a straight-line program of ops (`aioflow.kernels.fused`). Here it is written in
-CUDA C, one line per op, as a CuPy `ElementwiseKernel`, which broadcasts and compiles for the dtypes at hand. Every
-value has the dtype that the single op would give it, so a fused chain rounds where the ops one by one would. A chain
-with an op that has no form in C (`Traits.in_c`) runs op by op.
+The optimizer's `_ElementwiseChain` is a straight-line program of ops (`aioflow.kernels.fused`). Here it becomes a CuPy
+`ElementwiseKernel` in CUDA C, one line per op. CuPy broadcasts its inputs, and compiles it for their dtypes. Every
+value has the dtype of the single op's output, so a fused chain rounds where the separate ops would. A chain with an op
+that has no form in C (`Traits.in_c`) runs op by op.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _C_TYPES: Final = {
 
 
 def program(chain: Chain, inputs: Sequence[DType]) -> str | None:
-    """The body of the kernel, which reads a0, a1, … and sets y; None where an op or a dtype has no C here."""
+    """Return the body of the kernel, which reads a0, a1, … and sets y, or None if an op or dtype has no C form here."""
     known = list(inputs)
     names = [f"a{i}" for i in range(len(inputs))]
     lines: list[str] = []
@@ -37,7 +37,7 @@ def program(chain: Chain, inputs: Sequence[DType]) -> str | None:
         expression, own = traits_of(member.op).in_c, known[member.operands[0]]
         if not expression or own not in _C_TYPES or member.dtype not in _C_TYPES:
             return None
-        # Half precision has no functions of its own: C's take and give float, and the assignment rounds.
+        # Half precision has no functions of its own: C's functions use float, and the assignment rounds.
         text = expression.format(*(names[value] for value in member.operands)).replace("(T)", f"({_C_TYPES[own]})")
         target = "y" if at == len(chain.members) - 1 else f"{_C_TYPES[member.dtype]} v{at}"
         lines.append(f"{target} = {text};")
@@ -59,7 +59,8 @@ def elementwise_chain(binding: Binding) -> Callable[[Sequence[Any]], Any]:
     def fused(inputs: Sequence[Any]) -> Any:
         try:
             return kernel(*inputs)
-        except ValueError as error:  # shapes that do not broadcast: one by one they say at which node
+        # The shapes do not broadcast. Op by op, the error names the node.
+        except ValueError as error:
             chain(inputs)
             raise InvalidArgumentError("the shapes of a fused chain do not broadcast") from error
 

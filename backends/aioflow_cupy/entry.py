@@ -1,4 +1,4 @@
-"""What aioflow's entry point names: where there is no CuPy, the backend and its kernels are not loaded at all."""
+"""The entry point of the backend. Without CuPy, it does not load the backend and its kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["backend"]
 
 
 def backend() -> CupyBackend:
-    """The backend. Raises ImportError, with the command, where CuPy is not installed."""
+    """Return the backend. Raise ImportError, with the install command, if CuPy is not installed."""
     driver = load_driver()
     found: CupyBackend = import_module("aioflow_cupy.backend").CupyBackend(driver)
     return found

@@ -1,4 +1,4 @@
-"""Runs functions on a GPU: one thread launches their kernels, in order, into the compute stream."""
+"""The executor of a GPU: one thread launches kernels, in order, into the compute stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class StreamExecutor:
-    """As `backend_api.Executor`. While one function's kernels run, the thread launches those of the next."""
+    """A `backend_api.Executor`. While the kernels of one function run, the thread launches those of the next."""
 
     def __init__(self, name: str, streams: Streams, completions: Completions) -> None:
         self._threads = DeviceThreads(name, 1)
@@ -26,8 +26,9 @@ class StreamExecutor:
         self._completions = completions
 
     async def run(self, step: Step, function: Callable[..., T], *args: Any) -> T:
-        """Run `function(*args)` in the launching thread, with the compute stream current; returns when its kernels are
-        done.
+        """Run `function(*args)` in the launching thread, with the compute stream current.
+
+        Returns after its kernels are done.
         """
         result: T
         try:
@@ -46,7 +47,8 @@ class StreamExecutor:
         return result, self._streams.mark(self._streams.compute)
 
     async def _settle(self) -> None:
-        """Wait until the compute stream is done, whoever else cancels meanwhile."""
+        """Wait until the compute stream is done, ignoring further cancellation."""
         done = self._completions.future(self._streams.mark(self._streams.compute))
         await although_cancelled(done)
-        done.exception()  # a failure of the device has been told, or is told to those who read its results
+        # Retrieve the error: the caller raises its own, and reads of the results report this one.
+        done.exception()

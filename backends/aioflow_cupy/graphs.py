@@ -1,12 +1,16 @@
-"""CUDA graphs: a strand whose shapes repeat is captured once and then launched as one, with a hundredth of the calls.
+"""CUDA graphs: a strand with recurring shapes is captured once, then launched as one, with a hundredth of the calls.
 
-A graph has the addresses of all arrays built in. So it reads its inputs from arrays of its own, into which they are
-copied; it writes to memory of a pool of its own; its results are copied out, since the next launch overwrites them; and
-the variables that the strand reads or updates must be in the arrays in which they were when it was captured. What does
-not fit is run as usual.
+A graph contains the addresses of all its arrays:
+
+- It reads its inputs from its own arrays, into which they are copied.
+- It writes to memory of its own pool.
+- Its results are copied out, since the next launch overwrites them.
+- The variables that the strand reads or updates must still be in the arrays in which the capture found them.
+
+Calls that do not meet these conditions run without a graph.
 
 A strand may be captured only if none of its kernels needs a value of the device on the host
-(`coverage.is_capturable`). If CUDA refuses all the same, the strand is never tried again.
+(`coverage.is_capturable`). If CUDA refuses nevertheless, the strand is never tried again.
 """
 
 from __future__ import annotations
@@ -31,19 +35,20 @@ Function: TypeAlias = Callable[..., tuple[Any, ...]]
 Key: TypeAlias = tuple[Any, ...]
 Reference: TypeAlias = Callable[[], Any]
 
-_WARM_UP: Final = 2  # runs before a capture: they compile the kernels, and make what kernels make on their first call
-_KEPT: Final = 4  # graphs of one strand, by shapes
+# The runs before a capture compile the kernels and create the objects that kernels make on their first call.
+_WARM_UP: Final = 2
+_KEPT: Final = 4  # the most graphs of one strand, one for each combination of shapes
 
 
 @dataclass(slots=True)
 class CaptureStats:
-    """What has become of the calls of one function.
+    """Counts of the calls of one function by outcome.
 
     Attributes:
-        plain: Run as usual.
+        plain: Calls without a graph.
         captured: Graphs made.
-        replayed: Launched as a graph.
-        refused: Why it will not be captured any more, or None.
+        replayed: Calls launched as a graph.
+        refused: The reason why the function will not be captured any more, or None.
     """
 
     plain: int = 0
@@ -71,6 +76,8 @@ class CapturedFunction:
     """A function of arrays, run in the compute stream's thread.
 
     Args:
+        driver: The driver.
+        streams: The streams of the device.
         function: Takes arrays and other values, returns a tuple. It must do the same work for equal shapes.
         variables: All variables that it reads or updates.
     """
@@ -84,10 +91,12 @@ class CapturedFunction:
         self._function = function
         self._variables = tuple(variables)
         self._shapes: dict[Key, _Shape] = {}
-        self._stays: list[bool] = [False] * len(self._variables)  # which variables the last run left in their arrays
+        self._stays: list[bool] = [False] * len(
+            self._variables
+        )  # for each variable whether the last run left it in its array
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
-        """What the function returns for these arguments."""
+        """Return the function's results for these arguments."""
         if self.stats.refused is not None:
             return self._plain(args)
         shape = self._shape(args)
@@ -99,12 +108,12 @@ class CapturedFunction:
             if shape.capture is None:
                 return self._plain(args)
         if not _variables_in_place(shape.capture):
-            shape.capture, shape.seen = None, _WARM_UP - 1  # once more as usual, then captured again
+            shape.capture, shape.seen = None, _WARM_UP - 1  # one more plain run, then a new capture
             return self._plain(args)
         return self._replay(shape.capture, args)
 
     def forget(self) -> None:
-        """Drop all graphs, when the device is done with them."""
+        """Drop all graphs. The device must be done with them."""
         self._shapes.clear()
 
     def _plain(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -124,11 +133,12 @@ class CapturedFunction:
         return self._shapes[key]
 
     def _captured(self, args: Sequence[Any]) -> _Capture | None:
-        """The graph of the function for arguments like these; its work has not been done."""
+        """Return the graph of the function for arguments like these, or None. The work has not run yet."""
         xp, compute = self._driver.xp, self._streams.compute
         inputs = tuple(a.copy() if _is_array(xp, a) else a for a in args)
         before = [_reference(v) for v in self._variables]
-        # An update works in place only where nobody else holds the array; the others must outlive what replaces them.
+        # An update works in place only if there is no other reference to the array. The other arrays must outlive their
+        # replacements.
         held = [None if stays else v.value for stays, v in zip(self._stays, self._variables, strict=True)]
         pool = self._driver.private_pool()
         with self._streams.computing(pool.malloc):
@@ -155,7 +165,7 @@ class CapturedFunction:
     def _abandon(self, error: Exception, before: Sequence[Reference]) -> None:
         try:
             self._streams.compute.end_capture()
-        except Exception as ended:  # CUDA says once more what it has refused
+        except Exception as ended:  # CUDA repeats its refusal
             error.add_note(f"and at its end: {ended}")
         self._refuse(error, before)
 
@@ -163,7 +173,7 @@ class CapturedFunction:
         self.stats.refused = f"{type(error).__name__}: {error}"
         for variable, reference in zip(self._variables, before, strict=True):
             array = reference()
-            if array is not None and variable.value is not array:  # what was noted was never done
+            if array is not None and variable.value is not array:  # the recorded work never ran
                 variable.assign(array)
 
     def _replay(self, capture: _Capture, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -181,18 +191,18 @@ def _is_array(xp: Any, value: Any) -> bool:
 
 
 def _identity(value: Any) -> Any:
-    """What stands for an argument that is not an array: its value where it has one, else itself."""
+    """Return the cache key of an argument that is not an array: its value if it is a plain one, otherwise its id."""
     return value if isinstance(value, int | float | bool | str | tuple | None) else id(value)
 
 
 def _reference(variable: VariableResource) -> Reference:
-    """The variable's array, without holding it."""
+    """Return a weak reference to the variable's array."""
     value = variable.value
     return (lambda: None) if value is None else weakref.ref(value)
 
 
 def _write_back(variable: VariableResource, array: Any) -> None:
-    """Within a capture: what the function put in the variable's place goes into the array that was there.
+    """During a capture, copy the variable's new value into the array that the variable had before.
 
     Raises:
         FailedPreconditionError: that array is gone, or there was none.
@@ -208,12 +218,12 @@ def _write_back(variable: VariableResource, array: Any) -> None:
 
 
 def _counts(pairs: Sequence[tuple[Any, Any]]) -> list[int]:
-    """How many references there are to each second item."""
+    """Return the number of references to each second item."""
     return [sys.getrefcount(array) for _, array in pairs]
 
 
 def _count_held() -> int:
-    """The count of an array that a variable and a capture hold, and nobody else."""
+    """Return the reference count of an array that only a variable and a capture hold."""
     variable = VariableResource("", dtypes.float32, None)
     variable.assign(np.zeros(1, np.float32))
     return _counts(((variable, variable.value),))[0]
@@ -223,8 +233,9 @@ _HELD: Final = _count_held()
 
 
 def _variables_in_place(capture: _Capture) -> bool:
-    """Whether each variable is still in its array, and nobody else holds that: a launch writes over it, and what was
-    read from a variable never changes.
+    """Return whether each variable is still in its array, without other references to that array.
+
+    A launch overwrites the array, but a value read from a variable must never change.
     """
     if any(variable.value is not array for variable, array in capture.variables):
         return False

@@ -1,7 +1,7 @@
 """Kernels of the GPU device that differ from the portable ones.
 
-Many check nothing, since looking at a value makes the host wait for the device: as TensorFlow documents for GPUs, an
-index that is out of bounds gathers zeros, and a label that is gives NaN.
+Many check nothing, because the host would have to wait for the device to look at a value. As TensorFlow documents for
+GPUs, an index that is out of bounds gathers zeros, and a label that is out of bounds produces NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__: list[str] = []
 _NUMERIC: Final = "numbers bool"  # strings stay on the CPU
 _HALVES: Final = {"T": "float16 bfloat16"}
 
-# ── products of half precision, which cuBLAS sums in float32 itself ──────────────────────────────────────────────────
+# ── products of half precision, which cuBLAS itself sums in float32 ──────────────────────────────────────────────────
 
 
 @binder("MatMul", device="GPU", dtypes=_HALVES, fresh=True)
@@ -65,11 +65,11 @@ def _no_product(a: Any, b: Any, expected: str) -> InvalidArgumentError:
     )
 
 
-# ── by index, without a look at the indices ──────────────────────────────────────────────────────────────────────────
+# ── access by index, without a look at the indices ───────────────────────────────────────────────────────────────────
 
 
 def _pick(xp: Any, params: Any, indices: Any, axis: int) -> Any:
-    """The elements along an axis, zeros where the index is out of bounds."""
+    """Return the elements along an axis, zeros where the index is out of bounds."""
     limit = params.shape[axis]
     if not limit:
         return xp.zeros(params.shape[:axis] + indices.shape + params.shape[axis + 1 :], params.dtype)

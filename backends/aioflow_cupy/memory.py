@@ -1,4 +1,4 @@
-"""A device's memory: the pool that its arrays come from, an exact limit on it, and what is in use."""
+"""A device's memory: the pool of its arrays, an exact limit, and statistics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["DeviceMemory"]
 
 
 class DeviceMemory:
-    """Allocates for one device.
+    """The allocator of one device.
 
-    The limit is kept here, since that of CUDA's stream-ordered pool is only what it may hold back, not what it may use.
+    It enforces the limit itself, because the limit of CUDA's stream-ordered pool bounds only the memory kept for reuse,
+    not the memory in use.
     """
 
     def __init__(self, pool: Pool, limit: int | None) -> None:
@@ -33,9 +34,9 @@ class DeviceMemory:
         return self._pool.malloc(size)
 
     def stats(self) -> MemoryStats:
-        """What is in use."""
+        """Return the memory statistics."""
         return MemoryStats(self._pool.used_bytes(), self._pool.total_bytes(), self._limit)
 
     def trim(self) -> None:
-        """Give back what no array uses."""
+        """Release the memory that no array uses."""
         self._pool.free_all_blocks()

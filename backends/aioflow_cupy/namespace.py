@@ -1,9 +1,9 @@
-"""The array namespace that kernels get on a GPU: CuPy's, with the few things done differently that they rely on.
+"""The array namespace of kernels on a GPU: CuPy's, with the few differences that kernels rely on.
 
-CuPy's `ufunc.at` is made of atomic operations, which exist for some functions and dtypes only, and has `reduceat` for
-`add` alone. Here both work for every function, by a segmented scan where there is no atomic operation: log n passes,
-the same result each time. Linear algebra raises for singular matrices, as NumPy's does, and solves for batches that
-broadcast.
+CuPy's `ufunc.at` uses atomic operations, which exist for some functions and dtypes only, and it has `reduceat` for
+`add` alone. Here both work for every function. Without an atomic operation they use a segmented scan: log n passes,
+with the same result each time. Linear algebra raises for singular matrices, as NumPy's does, and solves for batches
+that broadcast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 __all__ = ["Namespace"]
 
-# What cupy 13 and 14 have atomic operations for.
+# The dtypes for which cupy 13 and 14 have atomic operations.
 _ATOMIC: Final = {
     "add": frozenset(("int32", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128")),
     "maximum": frozenset(("int32", "uint32", "uint64", "float32", "float64")),
@@ -24,7 +24,7 @@ _CHECKED: Final = ("inv", "cholesky")
 
 
 class Namespace:
-    """`cupy`, or what stands in for it, with the differences that the module names."""
+    """`cupy`, or its replacement in tests, with the differences described above."""
 
     def __init__(self, cupy: Any, cupyx: Any) -> None:
         self._cupy = cupy
@@ -34,7 +34,7 @@ class Namespace:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._cupy, name)
-        setattr(self, name, found)  # the next time it is found without a call
+        setattr(self, name, found)  # later lookups find it without this call
         return found
 
 
@@ -52,13 +52,13 @@ class _Ufunc:
 
     @property
     def reduce(self) -> Any:
-        """CuPy's own."""
+        """CuPy's own `reduce`."""
         return self._native.reduce
 
     def at(self, target: Any, rows: Any, updates: Any) -> None:
         """Combine `updates[i]` into `target[rows[i]]`, in place and for every i; rows [n] may repeat.
 
-        Floats that are added go by atomic operations, in no fixed order: their sums may differ in the last bits.
+        Floats are added with atomic operations in no fixed order, so the last bits of their sums may differ.
         """
         cupy, apply = self._cupy, self._native
         if self.__name__ == "subtract" and target.dtype.kind not in "bu":
@@ -79,7 +79,7 @@ class _Ufunc:
         target[touched] = apply(target[touched], sums[ends]).astype(target.dtype)
 
     def reduceat(self, array: Any, starts: Any, axis: int = 0, dtype: Any = None) -> Any:
-        """The rows from each start up to the next one (to the end for the last), combined; starts ascend."""
+        """Return the combined rows from each start up to the next one (to the end for the last); starts ascend."""
         cupy = self._cupy
         marks = cupy.zeros(len(array), dtype=cupy.int64)
         marks[starts] = 1
@@ -90,10 +90,10 @@ class _Ufunc:
 
 
 def _segment_scan(cupy: Any, fold: Any, rows: Any, ids: Any) -> tuple[Any, Any]:
-    """Inclusive scans of the rows within each run of equal ids, by doubling steps; and a mask of the runs' last rows.
+    """Return inclusive scans of the rows within each run of equal ids, and a mask of the runs' last rows.
 
-    After the pass of width w, row i holds what is combined of the last 2w rows of its run up to i (Hillis, Steele:
-    "Data parallel algorithms", CACM 29, 1986).
+    After the pass of width w, row i holds the combination of the last 2w rows of its run up to i (Hillis, Steele: "Data
+    parallel algorithms", CACM 29, 1986).
     """
     count, scanned = len(ids), rows
     wide = (slice(None), *(None,) * (rows.ndim - 1))

@@ -1,4 +1,4 @@
-"""Pools and their gradients, a tap at a time over all windows."""
+"""Pools and their gradients, one kernel position at a time over all windows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _trimmed(*fields: Any) -> Windows:
 
 
 class _Counts:
-    """How many elements of each window lie inside the image, at least 1: worked out once for each shape."""
+    """The number of elements of each window that lie inside the image, at least 1; cached by shape."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
         self._counts = lru_cache(maxsize=4)(self._count)
 
     def of(self, g: Windows, dtype: Any) -> Any:
-        """The counts [1, oh, ow, 1]."""
+        """Return the counts [1, oh, ow, 1]."""
         return self._counts(g).astype(dtype, copy=False)
 
     def _count(self, g: Windows) -> Any:
@@ -43,7 +43,7 @@ def _lowest(dtype: Any) -> Any:
 
 
 def _wide(array: Any) -> Any:
-    """What means are computed in: float64 for integers, float32 for half precision."""
+    """Convert to the dtype in which means are computed: float64 for integers, float32 for half precision."""
     if array.dtype.kind in "iu":
         return array.astype(np.float64)
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
@@ -105,7 +105,7 @@ def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 @binder("MaxPoolGrad", device="GPU", fresh=True)
 def max_pool_grad(binding: Binding) -> Callable[..., Any]:
-    """Each window's gradient goes to the first element that is its maximum."""
+    """Route each window's gradient to the first element that is its maximum."""
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout = shared.layout
 
@@ -125,7 +125,7 @@ def max_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 @binder("MaxPoolGradGrad", device="GPU", fresh=True)
 def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
-    """Each window takes from `grad` what lies where its maximum is: the adjoint of MaxPoolGrad."""
+    """Select, for each window, the element of `grad` at the position of its maximum: the adjoint of MaxPoolGrad."""
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout = shared.layout
 
@@ -144,7 +144,7 @@ def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
 
 
 def _winners(xp: Any, g: Windows, x: Any, y: Any) -> Any:
-    """For each tap where it reads, and in which windows it is the first that equals the maximum."""
+    """Yield, for each kernel position, where it reads, and the windows in which it is the first maximum."""
     padded = g.pad(xp, x)
     inside = g.pad(xp, xp.ones((1, *g.size, 1), bool), False)
     free = xp.ones(y.shape, bool)

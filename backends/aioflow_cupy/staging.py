@@ -1,8 +1,8 @@
-"""Page-locked host memory, and the device memory opposite, through which values travel in pieces.
+"""Page-locked host memory and matching device memory, through which values are copied in pieces.
 
-The GPU copies asynchronously only from page-locked memory, which is expensive to allocate; so there are a few *lanes*
-for all copies. A lane is given out again when the event that was recorded after its last copy has passed: the host may
-not write where the GPU still reads.
+The GPU copies asynchronously only from page-locked memory, which is expensive to allocate. So all copies share a few
+*lanes*. A lane is reused after the event that was recorded behind its last copy, because the host must not write where
+the GPU still reads.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LANES: Final = 8
 
 
 class Lane:
-    """A piece of page-locked memory, and one of the device's memory of the same size.
+    """A buffer of page-locked memory, and one of device memory of the same size.
 
     Attributes:
-        host, device: Their bytes; `device` is made when it is first needed.
+        host: The bytes of page-locked memory.
         consumed: The event after which the compute stream no longer reads `device`, or None.
     """
 
@@ -40,7 +40,7 @@ class Lane:
 
     @property
     def device(self) -> Any:
-        """The device's bytes."""
+        """The device's bytes, allocated on first use."""
         if self.device_bytes is None:
             self.device_bytes = self._make()
         return self.device_bytes
@@ -60,12 +60,13 @@ class Lanes:
         self._lock = threading.Lock()
 
     def take(self) -> Lane:
-        """A lane whose host side may be written. Waits for the oldest copy where all lanes are under way."""
+        """Return a lane whose host side may be written. If all lanes are in use by copies, wait for the oldest copy."""
         with self._lock:
             self._collect()
             if self._free:
                 return self._free.pop()
-            if self._made < self._limit or not self._retired:  # every lane out and none under way: one more
+            # Beyond the limit only if every lane is held by a caller and none by a copy.
+            if self._made < self._limit or not self._retired:
                 self._made += 1
                 return Lane(self._driver.pinned(self.size), self._make_device)
             event, lane = self._retired.popleft()
@@ -73,7 +74,7 @@ class Lanes:
         return lane
 
     def give_back(self, lane: Lane, event: Any) -> None:
-        """Whoever took the lane is done with it when the event has passed; None for now."""
+        """Return a lane for reuse after the event, or at once if `event` is None."""
         with self._lock:
             if event is None:
                 self._free.append(lane)
@@ -82,13 +83,13 @@ class Lanes:
 
     @property
     def under_way(self) -> int:
-        """How many lanes wait for their event."""
+        """The number of lanes that wait for their event."""
         with self._lock:
             self._collect()
             return len(self._retired)
 
     def clear(self) -> None:
-        """Forget all lanes, when nothing is under way."""
+        """Drop all lanes. No copy may be in progress."""
         with self._lock:
             self._free.clear()
             self._retired.clear()

@@ -1,8 +1,8 @@
 """The streams of one device, and the order between them.
 
-Three: one computes, one brings values to the device, one takes them away, so that copies in both directions overlap
-with kernels. All arrays belong to the compute stream: they are allocated in its order and so, with a stream-ordered
-pool, freed in its order. The other two touch an array only between two events of the compute stream.
+One of the three computes, one copies values to the device, one copies them to the host, so that copies in both
+directions overlap with kernels. All arrays belong to the compute stream: they are allocated in its order and so, with a
+stream-ordered pool, freed in its order. The other two touch an array only between two events of the compute stream.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Streams:
     """The streams of a device.
 
     Attributes:
-        device: Its number.
+        device: The number of the device.
         compute, upload, download: The streams.
-        capturing: Whether what the compute stream is asked is noted for a graph (`graphs`).
+        capturing: Whether work of the compute stream is being recorded for a graph (`graphs`).
     """
 
     def __init__(self, driver: Driver, device: int, allocator: Allocator) -> None:
@@ -34,21 +34,21 @@ class Streams:
         self.download = driver.stream(device)
 
     def computing(self, allocator: Allocator | None = None) -> AbstractContextManager[None]:
-        """Within it the thread's work goes to the compute stream."""
+        """Return a context in which the thread's work goes to the compute stream."""
         return self._driver.current(self.device, self.compute, allocator or self._allocator)
 
     def mark(self, stream: Any) -> Any:
-        """A new event after everything asked of the stream until now."""
+        """Return a new event after all work submitted to the stream so far."""
         event = self._driver.event(self.device)
         stream.record(event)
         return event
 
     def order(self, before: Any, after: Any) -> Any:
-        """Let what `after` is asked from now on wait for what `before` has been asked. Returns the event between."""
+        """Make later work of `after` wait for the work submitted to `before` so far. Return the event between them."""
         event = self.mark(before)
         after.wait_event(event)
         return event
 
     def all_marks(self) -> list[Any]:
-        """An event for each stream, after everything asked of it until now."""
+        """Return an event for each stream, after all work submitted to it so far."""
         return [self.mark(stream) for stream in (self.compute, self.upload, self.download)]

@@ -1,7 +1,7 @@
-"""Where each tap of windows over any number of axes meets the array, and the pools that follow from it.
+"""Kernel positions (taps) of windows over any number of axes: what each one reads, and the resulting pools.
 
-Arrays are [batch, sizes …, channels]. Nothing is padded: a tap reads the part of the array that it meets, for those
-windows that have it inside.
+Arrays are [batch, sizes …, channels]. Nothing is padded: a kernel position reads only the part of the array that it
+covers, for the windows in which that part exists.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Part = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class Taps(Fit):
-    """Windows along any number of axes; of their padding only what is before the first element matters."""
+    """Windows along any number of axes; only the padding before the first element matters."""
 
     def along(self, axis: int) -> Iterator[tuple[int, slice, slice]]:
-        """For each tap of an axis that meets the array: (the tap, which windows have it inside, what they read).
+        """Yield (position, windows, elements read) for each kernel position of an axis that covers elements.
 
-        Of windows much larger than the array only the taps that can meet it are looked at.
+        For windows much larger than the array, it skips the positions that cannot cover any element.
         """
         size, stride, dilation = self.size[axis], self.strides[axis], self.dilations[axis]
         before, _ = self.pads[axis]
@@ -41,13 +41,13 @@ class Taps(Fit):
                 yield tap, slice(lowest, highest + 1), read
 
     def everywhere(self) -> Iterator[tuple[Part, Part]]:
-        """For each tap, in row-major order: (the windows that have it inside, what they read)."""
+        """Yield (windows, elements read) for each kernel position, in row-major order."""
         axes = [list(self.along(axis)) for axis in range(len(self.size))]
         for taps in product(*axes):
             yield (slice(None), *(given for _, given, _ in taps)), (slice(None), *(read for _, _, read in taps))
 
     def inside(self, axis: int) -> list[int]:
-        """How many taps of each window along an axis lie inside the array, at least 1."""
+        """Return the number of kernel positions of each window along an axis that lie inside the array, at least 1."""
         counts = [0] * self.count[axis]
         for _, given, _ in self.along(axis):
             for window in range(given.start, given.stop):
@@ -56,13 +56,14 @@ class Taps(Fit):
 
 
 def _at(axis: int, part: slice) -> Part:
-    """That part along a spatial axis."""
+    """Return the index of that part along a spatial axis."""
     return (*(slice(None),) * (axis + 1), part)
 
 
 def pooled(xp: Any, x: Any, taps: Taps, combine: Any, start: Any) -> Any:
-    """All elements of each window combined, `start` for those that have none: one axis after the other, which takes the
-    sum of the window's sizes in passes, not their product.
+    """Return the combination of all elements of each window; `start` for empty windows.
+
+    One axis after another, it needs as many passes as the sum of the window's sizes, not their product.
     """
     for axis, count in enumerate(taps.count):
         made = xp.full((*x.shape[: axis + 1], count, *x.shape[axis + 2 :]), start, x.dtype)
@@ -74,7 +75,7 @@ def pooled(xp: Any, x: Any, taps: Taps, combine: Any, start: Any) -> Any:
 
 
 def spread(xp: Any, dy: Any, taps: Taps) -> Any:
-    """The adjoint of a sum over windows: what each element gets from the windows that it is in."""
+    """Return the adjoint of a sum over windows: each element's sum over the windows that contain it."""
     for axis, size in enumerate(taps.size):
         made = xp.zeros((*dy.shape[: axis + 1], size, *dy.shape[axis + 2 :]), dy.dtype)
         for _, given, read in taps.along(axis):
@@ -84,7 +85,10 @@ def spread(xp: Any, dy: Any, taps: Taps) -> Any:
 
 
 def _winners(xp: Any, x: Any, y: Any, taps: Taps) -> Iterator[tuple[Part, Part, Any]]:
-    """For each tap its windows, what they read, and in which of them it is the first maximum, or the first NaN."""
+    """Yield (windows, elements read, mask) for each kernel position.
+
+    The mask selects the windows in which the position holds the first maximum, or the first NaN.
+    """
     free = xp.ones(y.shape, bool)
     for given, read in taps.everywhere():
         values = x[read]
@@ -94,7 +98,7 @@ def _winners(xp: Any, x: Any, y: Any, taps: Taps) -> Iterator[tuple[Part, Part, 
 
 
 def routed(xp: Any, x: Any, y: Any, dy: Any, taps: Taps) -> Any:
-    """The gradient of a maximum, in dy's dtype: each window gives its whole dy to its first maximum."""
+    """Return the gradient of a maximum, in dy's dtype: each window's whole dy goes to its first maximum."""
     made, nothing = xp.zeros(x.shape, dy.dtype), dy.dtype.type(0)
     for given, read, hit in _winners(xp, x, y, taps):
         made[read] += xp.where(hit, dy[given], nothing)
@@ -102,7 +106,7 @@ def routed(xp: Any, x: Any, y: Any, dy: Any, taps: Taps) -> Any:
 
 
 def picked(xp: Any, x: Any, y: Any, source: Any, taps: Taps) -> Any:
-    """What lies in `source`, of x's shape, where each window has its first maximum: the adjoint of `routed`."""
+    """Return the elements of `source`, of x's shape, at each window's first maximum: the adjoint of `routed`."""
     made = xp.zeros(y.shape, source.dtype)
     if not math.prod(y.shape):
         return made

@@ -1,8 +1,8 @@
-"""Copies between host and device, and between devices: asynchronous, overlapping with kernels, and in order with them.
+"""Asynchronous copies between host and device, and between devices, which overlap with kernels but keep their order.
 
-A value goes to the device in pieces: into a lane's page-locked memory, by the upload stream into the lane's device
-memory, and from there by the compute stream into its array. So the upload stream never touches memory of the compute
-stream's pool, whose freed blocks the next kernel may have been given already.
+A value is copied to the device in pieces: into a lane's page-locked memory, by the upload stream into the lane's device
+memory, and by the compute stream into its array. So the upload stream never touches memory of the compute stream's
+pool, where a later kernel may already use a freed block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Transfers"]
 
 
 class Transfers:
-    """Moves values for one device."""
+    """The copies of one device."""
 
     def __init__(self, driver: Driver, streams: Streams, lanes: Lanes, completions: Completions) -> None:
         self._driver = driver
@@ -33,8 +33,9 @@ class Transfers:
     # -- host to device --------------------------------------------------------------------------------------------
 
     def upload(self, value: Any) -> Any:
-        """The device's array of a host value, which may be modified as soon as this returns. The compute stream will
-        have the array's contents; nothing else may read it.
+        """Return the device's array of a host value, which may be modified as soon as this returns.
+
+        The array is ready for later work of the compute stream; no other stream may read it.
         """
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         with self._streams.computing():
@@ -49,12 +50,12 @@ class Transfers:
         return made
 
     def _through(self, lane: Lane, size: int, target: Any, piece: slice) -> None:
-        """Bring a lane's first `size` bytes into a piece of the target."""
+        """Copy a lane's first `size` bytes into a piece of the target."""
         streams = self._streams
         if lane.consumed is not None:
             streams.upload.wait_event(lane.consumed)
         elif lane.device_bytes is None:
-            _ = lane.device  # allocated in the order of the compute stream: the copy must come after that
+            _ = lane.device  # allocated in the order of the compute stream, so the copy must come later
             streams.order(streams.compute, streams.upload)
         self._driver.upload(lane.device[:size], lane.host[:size], streams.upload)
         arrived = streams.order(streams.upload, streams.compute)
@@ -66,7 +67,7 @@ class Transfers:
     # -- device to host --------------------------------------------------------------------------------------------
 
     def download(self, array: Any) -> asyncio.Future[Any]:
-        """The array's value, once the compute stream has made it. The copy is under way when this returns."""
+        """Return a future of the array's value. The copy has been submitted when this returns."""
         streams = self._streams
         with streams.computing():
             source = self._driver.xp.ascontiguousarray(array)
@@ -84,7 +85,8 @@ class Transfers:
             if lane is None:
                 return host.view(dtype).reshape(shape)  # large: the caller gets the page-locked memory itself
             made = host.copy().view(dtype).reshape(shape)
-            self._lanes.give_back(lane, None)  # not by the event: the host has read it only now
+            # Not after the event: the host reads the lane only here.
+            self._lanes.give_back(lane, None)
             return made
 
         return self._completions.future(done, finish)
@@ -92,7 +94,7 @@ class Transfers:
     # -- device to device ------------------------------------------------------------------------------------------
 
     def copy_from(self, array: Any, other: Transfers) -> Any:
-        """This device's array with the value of another one's, from card to card where they reach each other."""
+        """Return this device's array with the value of another one's, copied between the GPUs directly if possible."""
         own, theirs = self._streams, other._streams
         with theirs.computing():
             source = self._driver.xp.ascontiguousarray(array)
@@ -107,7 +109,7 @@ class Transfers:
         return made
 
     def _by_the_host(self, made: Any, source: Any, other: Transfers) -> Any:
-        """A piece at a time: the other's download stream into a lane, this one's upload stream out of it."""
+        """Copy one piece at a time: the other's download stream into a lane, this one's upload stream out of it."""
         own, theirs = self._streams, other._streams
         with theirs.computing():
             given = source.reshape(-1).view(np.uint8)

@@ -1,7 +1,7 @@
 """Convolutions and pools over volumes.
 
-The depth of a filter is folded tap by tap: what is left of a convolution are those over images of `convolution`, with
-the frames of the volumes as the batch. Half precision is summed over the taps in float32.
+The depth of a filter is folded one position at a time. What remains are the image convolutions of `convolution`, with
+the frames of the volumes as the batch. Half precision is summed over the positions in float32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__: list[str] = []
 
 
 def _wide(xp: Any, dtype: Any) -> Any:
-    """What is summed in: float32 for half precision."""
+    """Return the dtype of sums: float32 for half precision."""
     return xp.float32 if dtype.itemsize == 2 else dtype
 
 
@@ -33,12 +33,12 @@ def _wide(xp: Any, dtype: Any) -> Any:
 
 
 def _by_depth(*fields: Any) -> tuple[Taps, Windows]:
-    """The windows, and those over the frames alone."""
+    """Return the windows, and those over single frames."""
     return Taps(*fields), Windows(*(values[1:] for values in fields))
 
 
 def _frames(volumes: Any) -> Any:
-    """The frames of volumes as a batch of images."""
+    """Return the frames of volumes as a batch of images."""
     return volumes.reshape(-1, *volumes.shape[2:])
 
 
@@ -107,18 +107,18 @@ def conv_by_filter(binding: Binding) -> Callable[..., Any]:
 
 
 class _Mean:
-    """Sums over windows by the number of elements of each, which is worked out once for each shape."""
+    """Division of window sums by the number of elements in each window; the numbers are cached by shape."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
         self._counts = lru_cache(maxsize=4)(self._count)
 
     def __call__(self, sums: Any, taps: Taps) -> Any:
-        """The means."""
+        """Return the means."""
         return sums / self._counts(taps).astype(sums.dtype, copy=False)
 
     def _count(self, taps: Taps) -> Any:
-        """How many elements of each window lie inside the volume: [1, od, oh, ow, 1]."""
+        """Return the number of elements of each window that lie inside the volume: [1, od, oh, ow, 1]."""
         deep, high, wide = (np.array(taps.inside(axis), np.float32) for axis in range(3))
         return self._xp.asarray((deep[:, None, None] * high[:, None] * wide)[None, ..., None])
 
@@ -165,7 +165,7 @@ def avg_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 @binder("MaxPool3DGrad", device="GPU", fresh=True)
 def max_pool_grad(binding: Binding) -> Callable[..., Any]:
-    """Each window's gradient goes to the first element that is its maximum."""
+    """Route each window's gradient to the first element that is its maximum."""
     xp, shared = binding.xp, Pool(binding, Taps)
     layout = shared.layout
 
@@ -182,7 +182,7 @@ def max_pool_grad(binding: Binding) -> Callable[..., Any]:
 
 @binder("MaxPool3DGradGrad", device="GPU", fresh=True)
 def max_pool_grad_grad(binding: Binding) -> Callable[..., Any]:
-    """Each window takes from `grad` what lies where its maximum is: the adjoint of MaxPool3DGrad."""
+    """Select, for each window, the element of `grad` at the position of its maximum: the adjoint of MaxPool3DGrad."""
     xp, shared = binding.xp, Pool(binding, Taps)
     layout = shared.layout
 

@@ -1,6 +1,6 @@
-"""Windows over image batches as arrays of any namespace: where each tap reads, padding, and views of all windows.
+"""Windows over image batches, for arrays of any namespace: positions read, padding, and views of all windows.
 
-Everything here is NHWC; the geometry itself (sizes, padding schemes, errors) is `aioflow.graph.windows`.
+Everything here is NHWC. `aioflow.graph.windows` defines the geometry itself (sizes, padding schemes, errors).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Windows(Fit):
 
     @property
     def pointwise(self) -> bool:
-        """Whether the windows are the pixels themselves."""
+        """True if each window is one pixel, in the order of the image."""
         return self.kernel == (1, 1) and self.strides == (1, 1) and self.count == self.size
 
     @property
     def padded(self) -> Pair:
-        """Size of the padded image; larger than what is read where the windows do not fit evenly."""
+        """The size of the padded image, larger than the part read if the windows do not fit evenly."""
         height, width = (s + sum(p) for s, p in zip(self.size, self.pads, strict=True))
         return height, width
 
     def pad(self, xp: Any, images: Any, value: Any = 0) -> Any:
-        """The images with their padding; the images themselves where there is none."""
+        """Return the images with their padding, or the images themselves if there is no padding."""
         (top, bottom), (left, right) = self.pads
         if not (top or bottom or left or right):
             return images
@@ -39,13 +39,14 @@ class Windows(Fit):
         return made
 
     def unpad(self, padded: Any) -> Any:
-        """The part of a padded image batch that is the images."""
+        """Return a padded image batch without its padding."""
         (top, _), (left, _) = self.pads
         return padded[:, top : top + self.size[0], left : left + self.size[1]]
 
     def trimmed(self) -> Windows:
-        """The same without the outer taps that no window has inside the image, and without the padding that only these
-        read: of windows much larger than the image that is nearly all. For windows that are not dilated.
+        """Return these windows without outer kernel positions that are never inside the image, and their padding.
+
+        For windows much larger than the image these are nearly all positions. The windows must not be dilated.
         """
         height, width = (self._trimmed_axis(axis) for axis in (0, 1))
         return replace(self, kernel=(height[0], width[0]), pads=(height[1], width[1]))
@@ -55,13 +56,13 @@ class Windows(Fit):
         before, after = self.pads[axis]
         if not count:
             return kernel, (before, after)
-        reach = (count - 1) * self.strides[axis]  # of the last window beyond the first
+        reach = (count - 1) * self.strides[axis]  # distance of the last window from the first
         first = min(max(0, before - reach), kernel - 1)
         left = max(1, min(kernel, before + size) - first)
         return left, (before - first, min(after, max(0, reach + left - size - before + first)))
 
     def taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
-        """For each tap its row and column in the kernel, and where all windows read it in the padded images."""
+        """Yield each kernel position's row and column, and the part of the padded images that it reads."""
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
                 yield i, j, (slice(None), self._along(0, i), self._along(1, j))
@@ -71,11 +72,11 @@ class Windows(Fit):
         return slice(first, first + (self.count[axis] - 1) * stride + 1, stride)
 
     def view(self, xp: Any, padded: Any) -> Any:
-        """All windows of the padded images, [n, oh, ow, kh, kw, c]: a view in which they overlap."""
+        """Return all windows of the padded images, [n, oh, ow, kh, kw, c], as a view in which they overlap."""
         samples, line, pixel, channel = padded.strides
         (sh, sw), (dh, dw) = self.strides, self.dilations
         shape = (padded.shape[0], *self.count, *self.kernel, padded.shape[3])
         steps = (samples, line * sh, pixel * sw, line * dh, pixel * dw, channel)
-        # That of a single element is of no account, and may be too large for an address.
+        # The stride of a single element does not matter, and may be too large for an address.
         strides = tuple(step if size > 1 else 0 for size, step in zip(shape, steps, strict=True))
         return xp.lib.stride_tricks.as_strided(padded, shape, strides)

@@ -1,7 +1,7 @@
 """The NumPy backend: the CPU device type.
 
 Nothing here imports NumPy at the top. `aioflow.preload` imports this package before NumPy is loaded, because the
-OpenBLAS core type (`aioflow_numpy.blas`) can only be chosen until then.
+OpenBLAS core type (`aioflow_numpy.blas`) can be chosen only before that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def backend() -> NumpyBackend:
-    """What the entry point `aioflow.backends` names: the backend, with its kernels registered."""
-    from aioflow_numpy.backend import NumpyBackend  # not before the core type is chosen
+    """Return the backend, with its kernels registered; the entry point `aioflow.backends`."""
+    # Imported late, after the core type has been chosen.
+    from aioflow_numpy.backend import NumpyBackend
 
     return NumpyBackend()

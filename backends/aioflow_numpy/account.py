@@ -1,7 +1,7 @@
-"""Whether it pays to let threads wait awake, so that they begin at once.
+"""Accounting of whether spinning threads, which start work at once, save time.
 
-On processors that nobody else wants, that saves the time of waking them. Beside other programs a thread that is awaited
-may wait for its turn, which costs a slice of the scheduler's, and one that waits in vain takes the time of others.
+On idle processors they save the time to wake threads. Beside other programs the caller may wait for a preempted thread,
+which costs a time slice of the scheduler, and a thread that spins in vain takes time from others.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Final
 
 __all__ = ["Account"]
 
-_RICH: Final = 5e-3  # seconds that there are at most: a slice of the scheduler's
-_START: Final = 1e-3  # what there is after a rest
+_RICH: Final = 5e-3  # seconds; the largest balance, one time slice of the scheduler
+_START: Final = 1e-3  # seconds; the balance after a rest
 _REST: Final = 0.02  # seconds, the first time
 _LONGEST_REST: Final = 1.0
 
 
 class Account:
-    """The seconds that threads have saved. When they are used up, the threads rest, for longer the sooner that happens
-    again.
+    """The balance of seconds that spinning threads have saved.
+
+    When it is used up, the threads rest. The rest doubles each time, until the balance is full again.
 
     Args:
-        clock: Gives seconds.
+        clock: Returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -30,11 +31,11 @@ class Account:
         self._rests_until, self._rest, self._saved = 0.0, _REST, _RICH
 
     def is_open(self, now: float) -> bool:
-        """Whether the threads do not rest."""
+        """Return whether the threads may spin now."""
         return now >= self._rests_until
 
     def enter(self, saved: float) -> None:
-        """Some seconds were saved, or lost."""
+        """Add some seconds that were saved, or lost if negative."""
         self._saved += saved
         if self._saved < 0:
             self._rests_until = self._clock() + self._rest

@@ -1,6 +1,6 @@
-"""Where arrays lie, for libraries that are given bare addresses.
+"""Addresses of arrays, for libraries that take bare addresses.
 
-Memory safety: whoever hands on an address holds the array until the call has returned.
+Memory safety: code that passes an address on must hold the array until the call has returned.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["address", "address_of", "first_byte"]
 
-# The first byte of an array that is in one piece and may be written to. Raises TypeError or ValueError for others.
-# NumPy before 2.1 does not say that an array is a buffer.
+# The first byte of an array that is contiguous and writable. Raises TypeError or ValueError for others.
+# NumPy before 2.1 does not declare arrays as buffers, hence the cast.
 first_byte: Final = cast("Callable[[np.ndarray[Any, np.dtype[Any]]], c_char]", c_char.from_buffer)
 
 
 def address(array: np.ndarray[Any, np.dtype[Any]]) -> int:
-    """Where the array begins."""
+    """Return the address of the array's first element."""
     try:
-        return addressof(first_byte(array))  # in a sixth of the time that NumPy takes to say it
-    except (TypeError, ValueError):  # one that is not to be written to, or with gaps, or empty
+        # Takes a sixth of the time that NumPy needs to report it.
+        return addressof(first_byte(array))
+    except (TypeError, ValueError):  # read-only, not contiguous, or empty
         begin: int = array.__array_interface__["data"][0]
         return begin
 
 
 def address_of(function: Any) -> int:
-    """Where a function of a library begins."""
+    """Return the address of a library's function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,7 +1,7 @@
-"""Chains over arrays that are one block: what `fused_blocks` works out for each call is worked out once for each shape.
+"""Chains over arrays that are one block. The work that `fused_blocks` does per call is done once per shape.
 
-A small array goes through a chain in a few microseconds, in which there is time for no more than one look at each
-operand, and none at those that are constants of the graph.
+A chain over a small array takes a few microseconds. In that time at most one look at each operand is affordable, and
+none at the graph's constants.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What is known of the arrays of a chain, each of whose members makes as much as the last one.
+    """The known facts about the arrays of a chain whose members all have results of the same size as the last one.
 
     Attributes:
         chain: The chain.
-        constants: The inputs that are the same in every call, aligned, in one piece, and of the chain's dtypes.
+        constants: The inputs that are the same in every call, aligned, contiguous, and of the chain's dtypes.
         inputs: The shapes of all inputs.
-        result: And of the result.
-        place: The result goes into the memory of this input, which has its shape and dtype, or of none.
+        result: The shape of the result.
+        place: The input whose memory receives the result, which has its shape and dtype; or None.
     """
 
     chain: Chain
@@ -44,7 +44,7 @@ class Shapes:
     place: int | None
 
     def varying(self, number: bool) -> list[int]:
-        """The inputs that are no constants: numbers, or arrays."""
+        """Return the inputs that are not constants: the scalars or the arrays."""
         return [i for i, shape in enumerate(self.inputs) if i not in self.constants and (shape == ()) == number]
 
 
@@ -53,10 +53,10 @@ class AtOnce:
 
     Args:
         shapes: The chain and its shapes.
-        plain: Computes it.
-        compiled: Computes it in machine code, if that may be.
-        line: Elements of the lines that they read.
-        is_whole: Whether those of `plain` have the shape of the result instead.
+        plain: Computes the chain with NumPy.
+        compiled: Computes it in machine code; None if that is not allowed.
+        line: Elements of a line, an array of equal elements that stands for a scalar.
+        is_whole: Whether the lines of `plain` have the shape of the result instead.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AtOnce:
         self._code: _Code | _Calls | None = None
 
     def run(self, inputs: Sequence[Any], out: Array | None) -> Array | None:
-        """The result, in `out` where it can be; None where an array does not lie as it has to."""
+        """Return the result, in `out` if possible, or None if an array does not have the required memory layout."""
         if out is None or not (self._has_place or self._fits(out)):
             out = np.empty(self._shape, self._dtype)
         code, compiled = self._code, self._compiled
@@ -98,7 +98,7 @@ class AtOnce:
 
 
 class _Calls:
-    """A block function with all of its arguments that are known."""
+    """A block function with all arguments that are known beforehand."""
 
     def __init__(self, shapes: Shapes, function: BlockFunction, line: int) -> None:
         self._shapes, self._function, self._line = shapes, function, line
@@ -113,7 +113,7 @@ class _Calls:
         self._room = function.scratch
 
     def run(self, inputs: Sequence[Any], out: Array) -> bool:
-        """Compute it, unless one of the arrays may not be handed to machine code."""
+        """Run the chain. Return False if an array must not be passed to machine code."""
         dtypes = self._shapes.chain.dtypes
         for i in (*self._numbers, *self._arrays):
             value, flags = inputs[i], inputs[i].flags
@@ -123,7 +123,7 @@ class _Calls:
         return True
 
     def call(self, inputs: Sequence[Any], out: Array) -> None:
-        """Compute it."""
+        """Run the chain."""
         values: list[Any] = self._known.copy()
         for i in self._arrays:
             values[i] = inputs[i]
@@ -131,7 +131,7 @@ class _Calls:
             values[i] = np.asarray(inputs[i])
         for at, operand in self._lines:
             values[at] = self._line_of(values[operand])
-        # New memory is likelier to be in a cache than scratch memory of long ago.
+        # Fresh memory is more likely to be in a cache than old scratch memory.
         room = [np.empty(self._shapes.result, dtype) for dtype in self._room]
         self._function.call(*values, *room, out)
 
@@ -140,9 +140,9 @@ class _Calls:
 
 
 class _Code:
-    """A chain that is one piece in machine code, with all of its arguments that are known.
+    """A chain that is one piece of machine code, with all arguments that are known beforehand.
 
-    Memory safety: it holds the constants whose addresses it has, and its caller the arrays.
+    Memory safety: it holds the constants whose addresses it has; the caller holds the other arrays.
     """
 
     def __init__(self, shapes: Shapes, piece: CompiledPiece) -> None:
@@ -160,9 +160,9 @@ class _Code:
         self._made, self._beside = made, made.alignment - 1
 
     def run(self, inputs: Sequence[Any], out: Array) -> bool:
-        """Compute it, unless one of the arrays may not be handed to machine code."""
+        """Run the chain. Return False if an array must not be passed to machine code."""
         arguments = self._known.copy()
-        try:  # ctypes takes what is in one piece and may be written to, and nothing else
+        try:  # ctypes accepts only contiguous, writable arrays
             for at, i, dtype, beside in self._arrays:
                 value = inputs[i]
                 begin = addressof(first_byte(value))

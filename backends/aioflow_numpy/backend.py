@@ -1,4 +1,4 @@
-"""The NumPy backend object, and the kernels that override portable ones, which importing this module registers."""
+"""The NumPy backend object. The import of this module registers the kernels that override portable ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class NumpyBackend:
         self._devices: dict[tuple[int, int], NumpyDevice] = {}
 
     def count(self) -> None:
-        """None: as many as are wanted."""
+        """Return None: there are as many devices as requested."""
 
     def describe(self, index: int) -> tuple[int | None, str]:
-        """No limit of its own."""
+        """Return no memory limit, and the name."""
         return None, "NumPy"
 
     def device(self, index: int, threads: int = 0) -> NumpyDevice:
-        """The CPU device of that number with so many threads; the same object every time."""
+        """Return the CPU device of that number with that many threads, the same object every time."""
         found = self._devices.get((index, threads))
         return found or self._devices.setdefault((index, threads), NumpyDevice(index, threads))

@@ -1,18 +1,17 @@
-"""Chooses OpenBLAS's kernels and its threads' patience before NumPy loads it, and reports what runs.
+"""The choice of OpenBLAS's kernels and of its threads' spin time before NumPy loads it, and a report of both.
 
-OpenBLAS picks its kernels by processor when the library is loaded, and the one inside NumPy's wheels misjudges some:
-a family that it does not list falls back to AVX2 kernels even where AVX-512 is there. Measured on an AVX-512 AMD
-processor: `Haswell` 230 GFLOP/s, `SkylakeX` 490. Only the environment variable OPENBLAS_CORETYPE, set before the load,
-changes that; hence a preload hook, and no import of NumPy in this module.
+OpenBLAS picks its kernels by processor when the library is loaded, and the one inside NumPy's wheels misjudges some: an
+unknown processor family falls back to AVX2 kernels even with AVX-512. Measured on an AVX-512 AMD processor: `Haswell`
+230 GFLOP/s, `SkylakeX` 490. Only the environment variable OPENBLAS_CORETYPE, set before the load, changes that. Hence
+this is a preload hook, and the module does not import NumPy.
 
-A wrong choice kills the process with an illegal instruction (seen when SkylakeX was forced without AVX-512), so a rule
-applies only where the kernel reports every flag it needs: /proc/cpuinfo leaves out what the hypervisor or the
-operating system has switched off.
+A wrong choice kills the process with an illegal instruction (seen when SkylakeX was forced without AVX-512). So a rule
+applies only if the kernel reports every required flag: /proc/cpuinfo omits those that the hypervisor or the operating
+system has switched off.
 
-OpenBLAS's worker threads spin for 2**26 cycles after a product before they sleep, in case another product follows.
-Here it is a kernel of another kind that follows, and it has to share its core: measured on two cores, the convolution
-after a product took 15 to 21 ms instead of 11. OPENBLAS_THREAD_TIMEOUT is that exponent, and also counts only before
-the load.
+OpenBLAS's worker threads spin for 2**26 cycles after a product before they sleep, in case another product follows. Here
+a kernel of another kind follows, and shares its core with them: measured on two cores, the convolution after a product
+took 15 to 21 ms instead of 11. OPENBLAS_THREAD_TIMEOUT is that exponent, and also counts only before the load.
 """
 
 from __future__ import annotations
@@ -39,19 +38,20 @@ __all__ = [
 
 VARIABLE: Final = "OPENBLAS_CORETYPE"
 TIMEOUT_VARIABLE: Final = "OPENBLAS_THREAD_TIMEOUT"
-_TIMEOUT: Final = "16"  # 2**16 cycles, some 20 microseconds: about what waking a thread costs
+_TIMEOUT: Final = "16"  # 2**16 cycles, some 20 microseconds: about the cost of waking a thread
 
-# The families that OpenBLAS's SkylakeX kernels are compiled for (gcc's -march=skylake-avx512).
+# The CPU flags that OpenBLAS's SkylakeX kernels are compiled for (gcc's -march=skylake-avx512).
 _AVX512: Final = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"})
 
 
 @dataclass(frozen=True, slots=True)
 class CoreTypeChoice:
-    """What was decided about the core type, and why.
+    """The decision about the core type, and its reason.
 
     Attributes:
-        core_type: The value of OPENBLAS_CORETYPE, or None where OpenBLAS's own detection stands.
-        set_by: "aioflow", the "user" (the variable was there already), or "openblas" (its own detection).
+        core_type: The value of OPENBLAS_CORETYPE, or None if OpenBLAS's own detection applies.
+        reason: The reason.
+        set_by: "aioflow", the "user" (the variable was set already), or "openblas" (its own detection).
     """
 
     core_type: str | None
@@ -59,9 +59,9 @@ class CoreTypeChoice:
     set_by: Literal["aioflow", "user", "openblas"]
 
 
-# Tuples and not data classes: each of those costs the import of aioflow a millisecond.
+# Tuples, not data classes: each data class costs the import of aioflow a millisecond.
 class TimeoutChoice(NamedTuple):
-    """How long idle OpenBLAS threads spin: the exponent of 2 (None: OpenBLAS's own default), why, and set by whom."""
+    """The spin time of idle OpenBLAS threads: the exponent of 2 (None: OpenBLAS's default), the reason, the origin."""
 
     exponent: str | None
     reason: str
@@ -69,7 +69,7 @@ class TimeoutChoice(NamedTuple):
 
 
 class Processor(NamedTuple):
-    """The part of the first block of /proc/cpuinfo that tells which processor it is."""
+    """The facts in the first block of /proc/cpuinfo that identify the processor."""
 
     vendor: str = ""
     family: int = -1
@@ -78,7 +78,7 @@ class Processor(NamedTuple):
 
 
 class CoreTypeRule(NamedTuple):
-    """One row of the table: which processors get which core type.
+    """One row of the table that maps processors to core types.
 
     `families` empty means every family of the vendor.
     """
@@ -90,7 +90,7 @@ class CoreTypeRule(NamedTuple):
     families: frozenset[int] = frozenset()
 
     def applies(self, processor: Processor) -> bool:
-        """Whether the processor is of this vendor and family and has every needed flag."""
+        """Return whether the processor is of this vendor and family and has every required flag."""
         return (
             processor.vendor == self.vendor
             and (not self.families or processor.family in self.families)
@@ -115,21 +115,20 @@ _timeout: TimeoutChoice | None = None
 
 
 def chosen() -> CoreTypeChoice | None:
-    """The choice that this process made, or None where the hook did not run (aioflow_numpy used without aioflow)."""
+    """Return this process's choice, or None if the hook did not run (aioflow_numpy used without aioflow)."""
     return _chosen
 
 
 def chosen_timeout() -> TimeoutChoice | None:
-    """As `chosen`, for the threads' timeout."""
+    """Return the choice of the threads' timeout, like `chosen`."""
     return _timeout
 
 
 def choose_core_type() -> CoreTypeChoice:
-    """The preload hook: sets OPENBLAS_CORETYPE where a rule applies, and OPENBLAS_THREAD_TIMEOUT, once per process, and
-    remembers the choices.
+    """Set OPENBLAS_CORETYPE if a rule applies, and OPENBLAS_THREAD_TIMEOUT; the preload hook.
 
-    The user's own settings always stand. Child processes inherit the variables, which is right: they run on the same
-    processor.
+    It acts once per process, and remembers the choices. The user's own settings take precedence. Child processes
+    inherit the variables, which is right: they run on the same processor.
     """
     global _chosen, _timeout
     if _chosen is None:
@@ -144,7 +143,7 @@ def choose_core_type() -> CoreTypeChoice:
 
 
 def decide_timeout(environment: Mapping[str, str], *, numpy_loaded: bool) -> TimeoutChoice:
-    """The decision about the threads' timeout alone, without its effect."""
+    """Return the decision about the threads' timeout, without applying it."""
     users = environment.get(TIMEOUT_VARIABLE)
     if users:
         return TimeoutChoice(users, f"{TIMEOUT_VARIABLE} was set before aioflow was imported", "user")
@@ -161,11 +160,13 @@ def decide(
     platform: tuple[str, str] | None = None,
     read_cpuinfo: Callable[[], Iterable[str]] | None = None,
 ) -> CoreTypeChoice:
-    """The decision alone, without its effect.
+    """Return the decision about the core type, without applying it.
 
     Args:
+        environment: The environment variables.
+        numpy_loaded: Whether NumPy has been imported already.
         platform: (`sys.platform`, machine); by default the ones of this process.
-        read_cpuinfo: Gives the lines of /proc/cpuinfo.
+        read_cpuinfo: Returns the lines of /proc/cpuinfo.
     """
     users = environment.get(VARIABLE)
     if users:
@@ -186,13 +187,14 @@ def decide(
 
 
 def parse_cpuinfo(lines: Iterable[str]) -> Processor:
-    """Reads the first processor's block; a missing or odd field gives a Processor that no rule applies to."""
+    """Read the first processor's block. If a field is missing or odd, no rule applies to the returned Processor."""
     fields: dict[str, str] = {}
     for line in lines:
         key, colon, value = line.partition(":")
         if not colon:
             if fields:
-                break  # a blank line ends the block; the other cores are alike, and there may be hundreds
+                # A blank line ends the block. The other cores are alike, and there may be hundreds.
+                break
             continue
         fields[key.strip()] = value.strip()
     family = fields.get("cpu family", "")
@@ -223,7 +225,7 @@ def _read_cpuinfo() -> Iterator[str]:
 
 
 class LoadedBlas(NamedTuple):
-    """An OpenBLAS that is loaded in this process, as it describes itself."""
+    """An OpenBLAS loaded in this process, as it reports itself."""
 
     library: str
     core_type: str
@@ -232,9 +234,9 @@ class LoadedBlas(NamedTuple):
 
 
 def loaded_blas() -> tuple[LoadedBlas, ...]:
-    """Every OpenBLAS in this process, NumPy's own first. Empty with another BLAS (Accelerate, MKL).
+    """Return every OpenBLAS in this process, NumPy's own first. Empty with another BLAS (Accelerate, MKL).
 
-    Nothing is imported: before NumPy is loaded the answer is empty.
+    It imports nothing, so the result is empty before NumPy is loaded.
     """
     found = (_ask(path) for path in sorted(_loaded_libraries(), key=lambda path: "numpy" not in path))
     return tuple(blas for blas in found if blas is not None)
@@ -248,7 +250,7 @@ def _loaded_libraries() -> set[str]:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if "openblas" in line and ".so" in line}
     except OSError:
-        # No /proc: look where NumPy's wheels put their libraries (Windows, macOS).
+        # Without /proc, search the folders where NumPy's wheels put their libraries (Windows, macOS).
         package = os.path.dirname(numpy.__file__)
         folders = (f"{package}.libs", os.path.join(package, ".dylibs"))
         paths = {path for folder in folders for path in glob.glob(os.path.join(folder, "*openblas*"))}
@@ -256,7 +258,7 @@ def _loaded_libraries() -> set[str]:
 
 
 def _ask(library: str) -> LoadedBlas | None:
-    from ctypes import CDLL, c_char_p, c_int  # only a report needs it
+    from ctypes import CDLL, c_char_p, c_int  # imported late: only a report needs it
 
     try:
         handle = CDLL(library)
@@ -280,8 +282,8 @@ def _ask(library: str) -> LoadedBlas | None:
 
 
 def symbol(library: Any, name: str) -> Any:
-    """A function of an OpenBLAS that ctypes has loaded, or None where it has none of that name."""
-    # NumPy's wheels put scipy_ before the names, and builds with 64-bit integers put 64_ behind them.
+    """Return a function of an OpenBLAS that ctypes has loaded, or None if it has none of that name."""
+    # NumPy's wheels prefix the names with scipy_, and builds with 64-bit integers append 64_.
     for spelling in (f"{before}{name}{after}" for before in ("scipy_", "") for after in ("64_", "")):
         function = getattr(library, spelling, None)
         if function is not None:
@@ -290,7 +292,7 @@ def symbol(library: Any, name: str) -> Any:
 
 
 def describe() -> dict[str, str]:
-    """What `aioflow doctor` prints about this backend (entry point group `aioflow.doctor`)."""
+    """Return this backend's lines of `aioflow doctor` (entry point group `aioflow.doctor`)."""
     import numpy  # not at the top: see the module's docstring
 
     from aioflow_numpy.compiled.code import describe as compiler

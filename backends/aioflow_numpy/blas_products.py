@@ -1,9 +1,9 @@
-"""Products of matrices as a library is asked for them without NumPy: by the address of its function, and numbers.
+"""Matrix products by direct calls of a BLAS, without NumPy: the address of the function, and numbers.
 
-NumPy asks for one thing in several ways. What it may ask for in another way than here has no `Parts`: vectors, a
-matrix and its own transpose, or a part of it, and elements that are apart, of which it makes a copy.
+NumPy has several ways to compute a product. If it may choose another way than the one here, there are no `Parts`: for
+vectors, for a matrix and its own transpose or a part of it, and for elements that are not adjacent, which it copies.
 
-How a product is asked for follows from how its matrices lie, so it is worked out once for all that lie so.
+The arguments of the call follow from the memory layout of the matrices, so they are computed once per layout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["BlasProducts", "Gemm", "Parts", "find_products", "inner_parts", "pro
 
 _Lying: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]  # dtype, shape, strides
 
-_MOST: Final = 2**31 - 1  # elements along a side, and between two rows
+_MOST: Final = 2**31 - 1  # elements along a side, or between two rows
 _TYPES: Final[Mapping[np.dtype[Any], tuple[str, int]]] = {
     np.dtype(np.float32): ("cblas_sgemm", SINGLE),
     np.dtype(np.float64): ("cblas_dgemm", DOUBLE),
@@ -36,14 +36,14 @@ _TYPES: Final[Mapping[np.dtype[Any], tuple[str, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A function that multiplies matrices, of any library.
+    """A function of any library that multiplies matrices.
 
     Attributes:
         function: Its address.
-        kind: How it is called, as `compiled.crew` has it.
-        as_it_is, transposed: What it takes for a matrix whose rows are in one piece each, and one whose columns are:
-            by default CblasNoTrans and CblasTrans.
-        get_threads, set_threads: The addresses of functions for its threads; 0 where it has none.
+        kind: Its calling convention, one of the kinds in `compiled.crew`.
+        as_it_is: Its argument for a matrix whose rows are contiguous, by default CblasNoTrans.
+        transposed: Its argument for a matrix whose columns are contiguous, by default CblasTrans.
+        get_threads, set_threads: The addresses of the functions that control its threads; 0 if it has none.
     """
 
     function: int
@@ -60,7 +60,7 @@ class BlasProducts:
 
     Attributes:
         integer: Its type of sizes, in C.
-        functions: For each dtype.
+        functions: The function for each dtype.
     """
 
     integer: str
@@ -68,7 +68,7 @@ class BlasProducts:
 
 
 def find_products() -> BlasProducts | None:
-    """Those of the BLAS that NumPy has loaded, where it is OpenBLAS."""
+    """Return the functions of NumPy's BLAS, or None unless that is OpenBLAS."""
     for blas in loaded_blas()[:1]:
         library = ctypes.CDLL(blas.library)
         found = {dtype: symbol(library, name) for dtype, (name, _) in _TYPES.items()}
@@ -80,11 +80,11 @@ def find_products() -> BlasProducts | None:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of one piece of work, for any arrays that lie in one way.
+    """The parts of one piece of work, for any arrays of one memory layout.
 
     Attributes:
-        fields: As `compiled.crew.FIELDS`, of one part after another.
-        count: How many there are.
+        fields: The values of `compiled.crew.FIELDS` for one part after another.
+        count: The number of parts.
         where: The address of the fields.
     """
 
@@ -94,32 +94,43 @@ class Parts:
 
     @classmethod
     def of(cls, fields: Sequence[int], count: int) -> Parts:
-        """Of these fields."""
+        """Return parts with these fields."""
         held = (c_int64 * len(fields))(*fields)
         return cls(held, count, addressof(held))
 
     def one(self, number: int) -> Parts:
-        """One of them."""
+        """Return one part."""
         return Parts(self.fields, 1, self.where + number * sizeof(self.fields) // self.count)
 
 
 def product_parts(gemm: Gemm, a: Array, b: Array, out: Array, bounds: tuple[int, ...], by_rows: bool) -> Parts | None:
-    """The product of two matrices in parts, or None where NumPy may ask for something else, or says what is wrong.
+    """Return the product of two matrices in parts, or None.
+
+    It is None if NumPy may compute it in another way, or would raise an error.
 
     Args:
-        gemm: For the dtype of `a`.
-        bounds: Of the parts, along the rows or the columns of `out`.
+        gemm: The function for the dtype of `a`.
+        a: The left matrix.
+        b: The right matrix.
+        out: The result.
+        bounds: The bounds of the parts, along the rows or the columns of `out`.
+        by_rows: Whether the parts divide the rows.
     """
     return _parts(gemm, _lying(a), _lying(b), _lying(out), bounds, by_rows) if _are_plain(a, b, out) else None
 
 
 def inner_parts(gemm: Gemm, a: Array, b: Array, sums: Array, bounds: tuple[int, ...], pieces: int) -> Parts | None:
-    """The same in parts along the inner elements, whose products are the product once they are added.
+    """Return the product in parts along the inner dimension; the sum of their products is the product.
+
+    It is None in the cases of `product_parts`.
 
     Args:
+        gemm: The function for the dtype of `a`.
+        a: The left matrix.
+        b: The right matrix.
         sums: The products [parts, rows, columns].
-        bounds: Of the parts.
-        pieces: In how many pieces each of them is summed up.
+        bounds: The bounds of the parts.
+        pieces: The number of pieces in which each part is summed up.
     """
     if not _are_plain(a, b, sums):
         return None
@@ -155,7 +166,7 @@ def _inner_parts(
     gemm: Gemm, a: _Lying, b: _Lying, out: _Lying, beside: int, bounds: tuple[int, ...], pieces: int
 ) -> Parts | None:
     laid = _all_laid(gemm, a, b, out)
-    if laid is None or laid[1][0] != gemm.as_it_is:  # the pieces are whole lines
+    if laid is None or laid[1][0] != gemm.as_it_is:  # the pieces are whole rows of `b`
         return None
     (rows, _), columns, (left, right, result) = a[1], b[1][1], laid
     across, down = a[2][1], b[2][0]  # bytes to the next inner element
@@ -168,7 +179,7 @@ def _inner_parts(
 
 
 def _all_laid(gemm: Gemm, a: _Lying, b: _Lying, out: _Lying) -> tuple[tuple[int, int], ...] | None:
-    """As `_laid`, of the operands and the result; None where NumPy may ask for something else."""
+    """Return `_laid` of the operands and the result, or None if NumPy may compute the product in another way."""
     (rows, inner), columns = a[1], b[1][1]
     if inner != b[1][0] or out[1] != (rows, columns) or not a[0] == b[0] == out[0] or min(rows, inner, columns) < 2:
         return None
@@ -181,7 +192,7 @@ def _all_laid(gemm: Gemm, a: _Lying, b: _Lying, out: _Lying) -> tuple[tuple[int,
 
 
 def _laid(gemm: Gemm, matrix: _Lying) -> tuple[int, int] | None:
-    """How the library is told that a matrix lies, and its leading dimension; None where NumPy copies it."""
+    """Return the library's argument for a matrix layout, and the leading dimension; None if NumPy would copy it."""
     dtype, (rows, columns), (down, right) = matrix
     size = dtype.itemsize
     if right == size and down >= columns * size and down % size == 0:

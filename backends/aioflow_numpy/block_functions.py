@@ -1,5 +1,7 @@
-"""What is called for a block of a chain, written out as a function: NumPy's kernels, in as few buffers as they need,
-and between them pieces in machine code (`compiled.pieces`), where there are some.
+"""The function of a chain's block, generated as Python source.
+
+It calls NumPy's kernels, in as few buffers as they need, and pieces of machine code (`compiled.pieces`) if there are
+any.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ _FILENAME: Final = "<aioflow block>"
 
 @dataclass(frozen=True, slots=True)
 class BlockFunction:
-    """Computes a block.
+    """The function that computes a block.
 
     Attributes:
-        call: Its parameters are the values known beforehand, the lines, the scratch arrays, and where the result goes.
+        call: Its parameters are the values known beforehand, the lines, the scratch arrays, and the result array.
         lined: (member, operand) of the scalars that are read as a line of equal elements.
         scratch: The dtypes of the scratch arrays.
-        alone: The piece in machine code that is all of it, if one is.
+        alone: The piece of machine code that computes the whole block, or None.
     """
 
     call: Callable[..., None]
@@ -47,7 +49,9 @@ class CompiledPiece:
     """A piece with its function.
 
     Attributes:
-        row: Which of what it reads is a row, if one is.
+        piece: The piece.
+        function: Its machine code.
+        row: The position among its inputs of one that is a row, or None.
     """
 
     piece: Piece
@@ -55,9 +59,9 @@ class CompiledPiece:
     row: int | None
 
     def call(self, *values: Array, out: Sequence[Array]) -> None:
-        """Compute it. The arrays are of the piece's dtypes, aligned and in one piece, of the sizes that fit.
+        """Compute the piece. The arrays have the piece's dtypes and matching sizes, and are aligned and contiguous.
 
-        They are held by the caller, and here, until the function has returned.
+        The caller and this method hold the arrays until the function has returned.
         """
         size = out[0].size
         width = size if self.row is None else values[self.row].size
@@ -69,12 +73,12 @@ class _Step:
     """One call of a block.
 
     Attributes:
-        name: Of the callable, in the function that is written.
-        call: What is called.
-        reads: The values that it is given, in order.
-        makes: The values that come of it.
-        takes_out: Whether it writes them where it is told. Otherwise it returns the only one.
-        lines: Which of what it reads are lines.
+        name: The name of the callable in the generated function.
+        call: The callable.
+        reads: The values that are its arguments, in order.
+        makes: The values that it produces.
+        takes_out: Whether it writes them to given arrays. Otherwise it returns the only one.
+        lines: The positions of the arguments that are lines.
     """
 
     name: str
@@ -85,7 +89,7 @@ class _Step:
     lines: tuple[int, ...] = ()
 
     def text(self, arguments: Sequence[str], targets: Sequence[str]) -> str:
-        """The call as a line of Python."""
+        """Return the call as a line of Python."""
         given = ", ".join(arguments)
         if not self.takes_out:
             return f"{targets[0]} = {self.name}({given})"
@@ -102,15 +106,16 @@ def block_function(
     place: int | None,
     shape: Shape | None = None,
 ) -> BlockFunction:
-    """The members on one block as a function.
+    """Return a function that computes the members on one block.
 
     Args:
-        order: The members by their positions, and pieces of several.
-        early: Those that are computed beforehand.
+        chain: The chain.
+        order: The members by their positions, and pieces of several members.
+        early: The members that are computed beforehand.
         lined: As `BlockFunction.lined`.
         line: Elements of a line.
-        place: The result goes into the block of this input, or of none.
-        shape: Of a block, if it has always the same; then lines have it, too.
+        place: The input whose block receives the result, or None.
+        shape: The shape of a block if it is always the same; then lines have it, too.
     """
     steps = [_step(chain, each, lined, line, shape, i) for i, each in enumerate(order)]
     inside = {at for each in order if isinstance(each, CompiledPiece) for at in each.piece.members}
@@ -142,7 +147,7 @@ def block_function(
 
 @lru_cache(maxsize=256)
 def _code(text: str) -> CodeType:
-    """Compiled once for all chains of the same form."""
+    """Compile the source once for all chains of the same form."""
     return compile(text, _FILENAME, "exec")
 
 
@@ -162,7 +167,7 @@ def _step(
     return _Step(f"k{each}", call, member.operands, (chain.inputs + each,), member.kernel.takes_out, lines)
 
 
-# -- what NumPy does better in another way -----------------------------------------------------------------------------
+# -- cases in which NumPy is faster in another way ---------------------------------------------------------------------
 
 _AGAINST_SCALAR: Final[Mapping[str, np.ufunc]] = {"Maximum": np.maximum, "Minimum": np.minimum}
 _LIMITS: Final[Mapping[str, tuple[int, ...]]] = {"Relu": (0,), "Relu6": (0, 6)}
@@ -171,8 +176,9 @@ _LIMITS: Final[Mapping[str, tuple[int, ...]]] = {"Relu": (0,), "Relu6": (0, 6)}
 def lined(
     chain: Chain, early: Collection[int], known: Sequence[Shape], cut: Collection[int]
 ) -> Iterator[tuple[int, int]]:
-    """The scalars that floats are compared with: NumPy vectorises the maximum of two arrays, not that of an array and
-    a number, which takes five times as long.
+    """Yield the scalars that floats are compared with, which should be lines.
+
+    NumPy vectorizes the maximum of two arrays, but not that of an array and a number, which takes five times as long.
     """
     for at, member in enumerate(chain.members):
         if at in early or member.op not in _AGAINST_SCALAR or not member.dtype.is_floating:
@@ -183,14 +189,15 @@ def lined(
 
 
 def line_of(number: Array, length: int) -> Array:
-    """A line of this number."""
+    """Return a line of this number."""
     return _line(number.tobytes(), number.dtype, length)
 
 
 def equal(number: Array, shape: Shape) -> Array:
-    """An array of this number."""
+    """Return an array of this number."""
     size = math.prod(shape)
-    return line_of(number, 1 << (size - 1).bit_length())[:size].reshape(shape)  # few lines serve all shapes
+    # Rounded up to a power of two, so that few cached lines serve all shapes.
+    return line_of(number, 1 << (size - 1).bit_length())[:size].reshape(shape)
 
 
 @lru_cache(maxsize=64)
@@ -199,10 +206,11 @@ def _line(number: bytes, dtype: np.dtype[Any], length: int) -> Array:
 
 
 def _block_call(member: Member, lined: Sequence[int], line: int) -> Callable[..., Any]:
-    """What a block calls for a member whose operands `lined` are lines."""
+    """Return the callable in a block for a member whose operands `lined` are lines."""
     if lined:
         return _by_lines(_AGAINST_SCALAR[member.op], lined[0], line)
-    if member.op == "BiasAdd":  # `_bias_shape` has looked at the shapes, which those of a block are not
+    # Not the member's own call: it checks the whole shapes (`_bias_shape`), which a block does not have.
+    if member.op == "BiasAdd":
         return np.add
     limits = _LIMITS.get(member.op)
     if limits is not None and member.dtype.is_floating:
@@ -211,7 +219,7 @@ def _block_call(member: Member, lined: Sequence[int], line: int) -> Callable[...
 
 
 def _whole_call(member: Member, lined: Sequence[int], shape: Shape) -> Callable[..., Any]:
-    """What is called for a member on blocks of one shape."""
+    """Return the callable for a member on blocks of one shape."""
     if lined:
         return _AGAINST_SCALAR[member.op]
     limits = _LIMITS.get(member.op)
@@ -228,7 +236,10 @@ def _whole_call(member: Member, lined: Sequence[int], shape: Shape) -> Callable[
 
 
 def _by_lines(compare: np.ufunc, which: int, length: int) -> Callable[..., None]:
-    """`compare` where operand `which` is a line of equal elements; the order decides between 0 and -0."""
+    """Return `compare` for an operand `which` that is a line of equal elements.
+
+    The order of the operands decides between 0 and -0.
+    """
 
     def call(x: Array, y: Array, out: Array) -> None:
         line, values = (x, y) if which == 0 else (y, x)
@@ -242,7 +253,10 @@ def _by_lines(compare: np.ufunc, which: int, length: int) -> Callable[..., None]
 
 
 def _limited(low: Array, high: Array | None = None) -> Callable[..., None]:
-    """At least `low`, and then at most `high`: as Relu and Relu6, for which the order decides between 0 and -0."""
+    """Return a function that limits values to at least `low`, then to at most `high`, for Relu and Relu6.
+
+    The order of the operands decides between 0 and -0.
+    """
 
     def call(x: Array, out: Array) -> None:
         for source, target, width in _in_lines(x, out, low.size):
@@ -254,7 +268,7 @@ def _limited(low: Array, high: Array | None = None) -> Callable[..., None]:
 
 
 def _in_lines(source: Array, target: Array, length: int) -> Iterator[tuple[Array, Array, int]]:
-    """Two blocks in C order as matrices of whole lines, and what is left; each with the width of its lines."""
+    """Yield two blocks in C order as matrices of whole lines, then the remainder, each with the width of its lines."""
     source, target = source.reshape(-1), target.reshape(-1)
     whole = source.size - source.size % length
     if whole:
@@ -264,7 +278,7 @@ def _in_lines(source: Array, target: Array, length: int) -> Iterator[tuple[Array
 
 
 class _Room:
-    """Where a block's values lie: the block of the result and scratch arrays, each free or held by a value."""
+    """The places of a block's values: the block of the result and scratch arrays, each free or held by a value."""
 
     def __init__(self, out: np.dtype[Any], held_by: int | None) -> None:
         self._dtypes: dict[str, np.dtype[Any]] = {"out": out}
@@ -273,16 +287,16 @@ class _Room:
 
     @property
     def scratch(self) -> tuple[np.dtype[Any], ...]:
-        """The dtypes of the scratch arrays: s0, s1, …"""
+        """The dtypes of the scratch arrays s0, s1 and so on."""
         return tuple(self._dtypes.values())[1:]
 
     def release(self, value: int) -> None:
-        """The value is not read any more."""
+        """Free the place of a value that is not read any more."""
         if value in self._held:
             self._free.append(self._held.pop(value))
 
     def hold(self, value: int, dtype: np.dtype[Any]) -> str:
-        """A place for the value: the one that was released last, which may be its operand's."""
+        """Return a place for the value: the one released last, which may be its operand's."""
         found = next((name for name in reversed(self._free) if self._dtypes[name] == dtype), None)
         if found is None:
             found = f"s{len(self._dtypes) - 1}"

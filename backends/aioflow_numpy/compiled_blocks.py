@@ -1,9 +1,9 @@
-"""The block function of a chain in machine code: when it is worth having one, and whether it may be used.
+"""The block function of a chain in machine code: the decisions to compile it and to use it.
 
-A chain runs by NumPy until it, and all others of its form, have cost about as much as compiling it would; then it is
-compiled in the background, once for all of them: however many chains there are, the compiler takes about as long as
-they have taken, and no longer. Its code is used only if it gives NumPy's results on numbers of every kind, to the last
-bit but for which of the many NaN one is: what a compiler, a processor or another NumPy does differently is found there.
+A chain runs with NumPy until all chains of its form have cost about as much as compiling would. Then it is compiled in
+the background, once for all of them. So the compiler takes about as long as the chains have taken, and no longer. The
+code is used only if it reproduces NumPy's results on numbers of every kind, to the last bit except for which NaN it is.
+The comparison detects differences of compilers, processors and NumPy versions.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from aioflow_numpy.conv_shapes import Array
 __all__ = ["CompiledBlock"]
 
 _log = logging.getLogger("aioflow.compiled")
-# Bytes that all members together have written: NumPy takes 0.1 to 0.2 s for them, which is what compiling takes.
+# Bytes written by all members together. NumPy takes 0.1 to 0.2 s for them, which is the cost of compiling.
 _WORTH: Final = 1 << 30
-_CALL: Final = 1 << 13  # what a call of a member costs besides, in bytes
-_FORMS: Final = 1024  # that are remembered
-_TRIALS: Final = 8  # with other scalars
-_ROWS, _WIDTH = 3, 1031  # of a trial; no multiple of the length of a vector
+_CALL: Final = 1 << 13  # the additional cost of a member's call, in bytes
+_FORMS: Final = 1024  # forms that are remembered
+_TRIALS: Final = 8  # with different scalars
+_ROWS, _WIDTH = 3, 1031  # of a trial; not a multiple of a vector's length
 
 
 @dataclass(slots=True)
 class _Form:
-    """Of all chains that differ by their constants and sizes alone, which have one program: what they have cost, and
-    what has become of it.
+    """The cost and verdicts of all chains that differ only in constants and sizes, and so share one program.
 
     Attributes:
-        spent: How many bytes it has cost to run them by NumPy.
+        spent: The bytes that NumPy has written for them.
         verdicts: For each program that was made, whether it may be used.
     """
 
@@ -52,24 +51,24 @@ class _Form:
 
 @lru_cache(maxsize=_FORMS)
 def _form(*key: Hashable) -> _Form:
-    """The form with this key, the same for all who ask."""
+    """Return the form with this key, the same object for every caller."""
     return _Form()
 
 
 class CompiledBlock:
-    """A block function in machine code, once it is there.
+    """A block function in machine code, once it is ready.
 
     Args:
         chain: The chain.
         early: The members that are computed beforehand.
-        extents: Of the values that every block reads.
+        extents: The extents of the values that every block reads.
         line: Elements of a line.
-        place: The input in whose memory the result is, if it is in one's.
-        plain: The same by NumPy.
+        place: The input whose memory holds the result, or None.
+        plain: The block function with NumPy.
 
     Attributes:
         plain: As the argument.
-        function: None until it is there.
+        function: The block function in machine code, or None until it is ready.
     """
 
     def __init__(
@@ -89,11 +88,11 @@ class CompiledBlock:
         self._wanted = Wanted(self._form.spent)
 
     def worked(self, size: int) -> None:
-        """The chain was run by NumPy, with a result of so many bytes."""
+        """Record a run of the chain with NumPy, with a result of `size` bytes."""
         self._wanted.worked((size + _CALL) * len(self._chain.members), _WORTH, self.prepare, self._text)
 
     def prepare(self) -> None:
-        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        """Compile it in this thread. If that fails, nothing changes, and the log has the reason."""
         order = pieces_of(self._chain, self._early)
         pieces = [each for each in order if isinstance(each, Piece)]
         if not pieces:
@@ -142,7 +141,7 @@ class CompiledBlock:
         return True
 
     def _trial(self, rng: np.random.Generator) -> Iterator[tuple[int, Array]]:
-        """A value for each parameter of the block function that is known beforehand."""
+        """Yield a value for each parameter of the block function that is known beforehand."""
         chain = self._chain
         tail = (_WIDTH,) if Extent.ROW in self._extents.values() else ()
         rows = _ROWS if tail else _ROWS * _WIDTH

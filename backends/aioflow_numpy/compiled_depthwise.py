@@ -1,7 +1,7 @@
-"""Depthwise convolutions in machine code: when it is worth having it, and whether it may be used.
+"""Depthwise convolutions in machine code, with the checks that decide when to compile and use it.
 
-As with chains (`compiled_blocks`), NumPy convolves until it has taken about as long as compiling takes, and the code is
-used where it gives NumPy's results on numbers of every kind, which is tried for all windows that come.
+As with chains (`compiled_blocks`), NumPy convolves until it has spent about as long as compiling takes. The compiled
+code is used only if it matches NumPy's results on numbers of every kind; each geometry of windows is tried separately.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ _log = logging.getLogger("aioflow.compiled")
 
 Plain: TypeAlias = Callable[[Array, Array, Windows], Array]
 
-# Multiplications of all depthwise convolutions of a dtype: NumPy takes 0.1 to 0.2 s for them.
+# Multiplications over all depthwise convolutions of a dtype: NumPy takes 0.1 to 0.2 s for that many.
 _WORTH: Final = 1 << 28
-_CHANNELS: Final = 16  # at least: with fewer, NumPy's inner loop over a line is the longer one
+_CHANNELS: Final = 16  # minimum: with fewer, NumPy's inner loop, which runs over a whole line, is longer
 _REMEMBERED: Final = 256
-_TRIALS: Final = 8  # every other one with usual numbers alone
-_TRIED: Final = (4, 5)  # lines and columns of windows that are tried: the first and last ones, which differ
-_STRIPS: Final = 128  # channels: a multiple of what the code takes at once
+_TRIALS: Final = 8  # every second one uses ordinary numbers only
+_TRIED: Final = (4, 5)  # lines and columns of windows in a trial; the borders make the first and last differ
+_STRIPS: Final = 128  # channels: a multiple of the number that the code processes at once
 
 
 class CompiledDepthwise:
-    """The convolution of certain windows in machine code, once it is there.
+    """The convolution of one geometry of windows in machine code, once it is compiled.
 
     Args:
-        plain: The same by NumPy.
+        g: Geometry of the windows.
+        dtype: Dtype of the images and filters.
+        plain: The same convolution by NumPy.
     """
 
     def __init__(self, g: Windows, dtype: np.dtype[Any], plain: Plain) -> None:
@@ -54,24 +56,25 @@ class CompiledDepthwise:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is there."""
+        """True if the machine code is compiled and accepted."""
         return self._function is not None
 
     def convolve(self, x: Array, w: Array, out: Array, lines: slice) -> None:
-        """Write those lines of the results of all images, once it is there.
+        """Write the results of the given output lines, counted over all images, if the code is ready.
 
-        All arrays are in one piece and of the dtype; they are held here until the function has returned.
+        All arrays must be C-contiguous and of the dtype. This method keeps references to them until the function has
+        returned.
         """
         if self._function is not None:
             given = (self._geometry, x, w, self._zeros, out)
             self._function(lines.start, lines.stop, *map(address, given))
 
     def worked(self) -> None:
-        """NumPy has convolved once."""
+        """Record that NumPy has convolved once."""
         self._wanted.worked(self._work, _WORTH, self.prepare, self._text)
 
     def prepare(self) -> None:
-        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         try:
             (function,) = programs().functions(self._text(), [5])
         except OpError as error:
@@ -105,14 +108,14 @@ class CompiledDepthwise:
 
 
 def _part(g: Windows) -> Windows:
-    """Fewer windows over a smaller image, which meet its borders as those of `g` do."""
+    """Return a smaller geometry whose windows cross the borders of the image as those of `g` do."""
     oh, h = _fewer(g.oh, g.h, g.sh, _TRIED[0])
     ow, w = _fewer(g.ow, g.w, g.sw, _TRIED[1])
     return replace(g, n=min(g.n, 2), h=h, w=w, c=min(g.c, _STRIPS + g.c % _STRIPS), oh=oh, ow=ow)
 
 
 def _fewer(outputs: int, size: int, stride: int, most: int) -> tuple[int, int]:
-    """Of windows and elements along an axis; as much of the last window is outside."""
+    """Return fewer (windows, elements) of an axis; the last window exceeds the border by as much as before."""
     less = min(max(0, outputs - most), (size - 1) // stride)
     return outputs - less, size - less * stride
 
@@ -122,7 +125,10 @@ _spent: defaultdict[np.dtype[Any], Spent] = defaultdict(Spent)
 
 @lru_cache(maxsize=_REMEMBERED)
 def compiled_depthwise(g: Windows, dtype: np.dtype[Any], plain: Plain) -> CompiledDepthwise | None:
-    """For windows over images of that dtype, with one filter for each channel; None where NumPy is as good."""
+    """Return the convolution for these windows and this dtype, with one filter per channel.
+
+    Return None where NumPy is as fast.
+    """
     if dtype not in TYPES or g.c < _CHANNELS or g.kh * g.kw > MOST_TAPS:
         return None
     return CompiledDepthwise(g, dtype, plain)

@@ -1,7 +1,7 @@
-"""Patches of images in machine code: when it is worth having it, and whether it may be used.
+"""Patch extraction (im2col) in machine code, with the checks that decide when to compile and use it.
 
-As with chains (`compiled_blocks`), NumPy copies patches until that has taken about as long as compiling takes. It does
-so by way of an image with its padding, and each of the calls for it costs as much as the patches of a small image.
+As with chains (`compiled_blocks`), NumPy copies patches until it has spent about as long as compiling takes. NumPy
+first copies the image with its padding, and each of the calls for that costs as much as the patches of a small image.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["PATCHES", "CompiledPatches"]
 
 _log = logging.getLogger("aioflow.compiled")
 
-_WORTH: Final = 1 << 28  # bytes of all patches: NumPy takes 0.1 s for them
-_CALL: Final = 1 << 15  # what NumPy's calls cost besides, in bytes
-_PART: Final = 1 << 18  # bytes, for which another thread that is awake pays
+_WORTH: Final = 1 << 28  # bytes of all patches so far: NumPy takes 0.1 s for that many
+_CALL: Final = 1 << 15  # fixed cost of NumPy's calls, expressed in bytes
+_PART: Final = 1 << 18  # bytes from which on another thread that is already awake pays off
 _TRIED: Final[tuple[Any, ...]] = (  # image, kernel, strides, padding, dilations
     ((2, 7, 6, 5), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
     ((1, 9, 8, 3), (2, 3), (2, 3), ((0, 1), (2, 0)), (1, 1)),
@@ -43,7 +43,7 @@ _TRIED: Final[tuple[Any, ...]] = (  # image, kernel, strides, padding, dilations
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """`piece0` and `piece1`, and where the latter is."""
+    """The functions `piece0` and `piece1`, and the address of the latter."""
 
     copy: Function
     loop: Function
@@ -51,16 +51,17 @@ class _Code:
 
 
 class CompiledPatches:
-    """The code of this process, once it is there."""
+    """The patch extraction code of this process, once it is compiled."""
 
     def __init__(self) -> None:
         self._code: _Code | None = None
         self._wanted = Wanted()
 
     def copy(self, x: Array, g: Windows, first: int, last: int, out: Array) -> bool:
-        """Write the patches of these lines of windows, of all images together; False where NumPy has to do it.
+        """Write the patches of lines `first` to `last` of windows; return False if NumPy must do it.
 
-        Both are held by the caller until this returns. `out` is in one piece.
+        Lines are counted over all images. `out` is C-contiguous. The caller must keep `x` and `out` alive until this
+        returns.
         """
         code = self._code
         if code is None:
@@ -68,6 +69,7 @@ class CompiledPatches:
             return False
         if not x.flags.c_contiguous or x.dtype.hasobject or x.shape != (g.n, g.h, g.w, g.c):
             return False
+        # Local names keep `geometry` and the arrays alive while the code uses their addresses.
         geometry = _geometry(g, x.itemsize)
         places = address(geometry), address(x), address(out)
         count = min(out.nbytes // _PART, last - first, MOST_PARTS)
@@ -79,7 +81,7 @@ class CompiledPatches:
         return True
 
     def prepare(self) -> None:
-        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         try:
             copy, loop = programs().functions(PATCHES_PROGRAM, [3, 1])
         except OpError as error:
@@ -113,7 +115,7 @@ def _agrees(code: _Code) -> bool:
 
 
 def _by_taps(x: Array, g: Windows) -> Array:
-    """The patches, tap by tap."""
+    """Return the patches, gathered one kernel position at a time."""
     bottom, right = (
         max(0, span - before - size) for span, before, size in ((g.span_h, g.top, g.h), (g.span_w, g.left, g.w))
     )

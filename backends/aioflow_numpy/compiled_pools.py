@@ -1,8 +1,8 @@
-"""Pools in machine code: when it is worth having it, and whether it may be used.
+"""Pooling in machine code, with the checks that decide when to compile and use it.
 
-As with chains (`compiled_blocks`), NumPy folds windows until that has taken about as long as compiling takes, and the
-code is used where it gives NumPy's results on numbers of every kind. A pool of a small image is some ten calls of
-NumPy, each of which costs as much as all of it in code.
+As with chains (`compiled_blocks`), NumPy reduces windows until it has spent about as long as compiling takes. The
+compiled code is used only if it matches NumPy's results on numbers of every kind. A pool of a small image needs about
+ten calls of NumPy, each of which costs as much as the whole pool in machine code.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["CompiledPool", "Order", "Plain", "compiled_pool"]
 
 _log = logging.getLogger("aioflow.compiled")
 
-# For each axis, the lines or columns that each window folds, in order; the first may be -1, for the identity.
+# For each axis, the lines or columns that each window combines, in order; the first may be -1, for the identity.
 Order: TypeAlias = tuple[list[list[int]], list[list[int]]]
 Plain: TypeAlias = Callable[[np.ufunc, Array, Windows, Array, Any], None]
 
-_WORTH: Final = 1 << 29  # bytes that are read: NumPy takes 0.1 to 0.2 s for them
-_CALL: Final = 1 << 16  # what NumPy's calls cost besides, in bytes
-_PART: Final = 1 << 20  # bytes that are read, for which a thread is worth waking
+_WORTH: Final = 1 << 29  # bytes read: NumPy takes 0.1 to 0.2 s for that many
+_CALL: Final = 1 << 16  # fixed cost of NumPy's calls, expressed in bytes
+_PART: Final = 1 << 20  # bytes read from which on waking a thread pays off
 _TRIALS: Final = 4
 _TRIED: Final[tuple[Any, ...]] = (  # image, kernel, strides, padding
     ((2, 7, 6, 19), (3, 3), (1, 1), ((1, 1), (1, 1))),
@@ -45,13 +45,13 @@ _TRIED: Final[tuple[Any, ...]] = (  # image, kernel, strides, padding
 
 
 class CompiledPool:
-    """The folds of windows by one function, of one dtype, in machine code once it is there.
+    """The reduction of windows by one ufunc, for one dtype, in machine code once it is compiled.
 
     Args:
-        fold: The function.
-        dtype: Of the images.
-        plain: The same by NumPy.
-        order: In what order it folds.
+        fold: The binary ufunc.
+        dtype: Dtype of the images.
+        plain: The same reduction by NumPy.
+        order: Returns the order in which `plain` combines the elements of the windows.
     """
 
     def __init__(self, fold: np.ufunc, dtype: np.dtype[Any], plain: Plain, order: Callable[[Windows], Order]) -> None:
@@ -61,7 +61,7 @@ class CompiledPool:
         self._wanted = Wanted()
 
     def run(self, images: Array, g: Windows, out: Array, identity: Any) -> bool:
-        """Write the folds of all windows; False where NumPy has to do it. `out` is in one piece."""
+        """Write the reductions of all windows to the C-contiguous `out`; return False if NumPy must do it."""
         function = self._function
         if function is None:
             self._wanted.worked(images.nbytes + _CALL, _WORTH, self.prepare, self._text)
@@ -72,7 +72,8 @@ class CompiledPool:
         return True
 
     def _call(self, function: Function, images: Array, g: Windows, out: Array, identity: Any) -> None:
-        """All arrays are held here until the code has returned."""
+        """Run `function` over all lines of outputs, in several threads if the images are large."""
+        # `given` keeps the arrays alive until the code, which has only their addresses, has returned.
         given = (*self._lists(g), images, np.array(identity, self._dtype))
         places, lines = [address(array) for array in given], g.n * g.oh
 
@@ -84,7 +85,7 @@ class CompiledPool:
         for_each(work, [slice(lines * k // count, lines * (k + 1) // count) for k in range(count)])
 
     def prepare(self) -> None:
-        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         try:
             (function,) = programs().functions(self._text(), [7])
         except OpError as error:
@@ -114,7 +115,7 @@ class CompiledPool:
 
 
 def _lists(g: Windows, order: Order) -> tuple[Array, Array, Array]:
-    """The windows as numbers, and the lists of both axes."""
+    """Return the geometry as numbers, and the tables of the lines and of the columns that each window combines."""
     rows, columns = (_table(lists) for lists in order)
     numbers = np.array([g.h, g.w, g.c, g.oh, g.ow, rows.shape[1], columns.shape[1]], np.intp)
     return numbers, rows, columns
@@ -129,5 +130,5 @@ def _table(lists: list[list[int]]) -> Array:
 def compiled_pool(
     fold: np.ufunc, dtype: np.dtype[Any], plain: Plain, order: Callable[[Windows], Order]
 ) -> CompiledPool | None:
-    """For images of that dtype; None where C has no such numbers."""
+    """Return the pool for images of that dtype; None where C has no such type."""
     return CompiledPool(fold, dtype, plain, order) if dtype in TYPES else None

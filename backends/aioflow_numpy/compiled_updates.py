@@ -1,8 +1,8 @@
-"""Updates of variables in machine code: when it is worth having it, and whether it may be used.
+"""Updates of variables in machine code, with the checks that decide when to compile and use it.
 
-As with chains (`compiled_blocks`), NumPy does the passes of a rule until they have taken about as long as compiling
-takes, and the code is used where it gives NumPy's results on numbers of every kind. It reads and writes an element once
-in all, where NumPy does so in each pass; and helpers that wait awake (`crew`) take a part of large variables.
+As with chains (`compiled_blocks`), NumPy runs the passes of a rule until it has spent about as long as compiling
+takes. The compiled code is used only if it matches NumPy's results on numbers of every kind. It reads and writes each
+element once, where NumPy does so in every pass. Helper threads that spin (`crew`) share the work on large variables.
 """
 
 from __future__ import annotations
@@ -35,31 +35,33 @@ from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 __all__ = ["CompiledUpdate"]
 
 _log = logging.getLogger("aioflow.compiled")
-# Bytes that all passes together have written: NumPy takes 0.1 to 0.2 s for them, which is what compiling takes.
+# Bytes written by all passes together: NumPy takes 0.1 to 0.2 s for that many, which is what compiling takes.
 _WORTH: Final = 1 << 30
-_CALL: Final = 1 << 13  # what a pass costs besides, in bytes
-_LEAST: Final = 1 << 15  # elements times passes, from which on a call of the code is the faster one
-_PART: Final = 1 << 20  # bytes read and written, for which another thread that is awake pays
-_WAKES: Final = 1 << 24  # and one that has to be woken
-_LINE: Final = 64  # elements: parts begin with a line of the cache where the array does
+_CALL: Final = 1 << 13  # fixed cost of a pass, expressed in bytes
+_LEAST: Final = 1 << 15  # elements times passes from which on a call of the code is faster
+_PART: Final = 1 << 20  # bytes read and written from which on another thread that is awake pays off
+_WAKES: Final = 1 << 24  # the same for a thread that must be woken
+_LINE: Final = 64  # elements: parts begin at a cache line if the array does
 _TRIALS: Final = 8
-_TRIED: Final = 3 * 1031  # elements; no multiple of the length of a vector
+_TRIED: Final = 3 * 1031  # elements; not a multiple of the vector length
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
+    """A compiled update and its address."""
+
     function: Function
-    where: int  # its address
+    where: int  # address of `function`
 
 
 class CompiledUpdate:
-    """The update by one rule, with one choice of its options, in machine code once it is there.
+    """The update by one rule, with one choice of its options, in machine code once it is compiled.
 
     Args:
         rule: The rule.
-        variables: How many it has.
-        h: Its prepared scalars, of any call.
-        dtype: Of the variables.
+        variables: Number of variables that the rule updates.
+        h: Prepared scalars of any call; their names and boolean values select the code.
+        dtype: Dtype of the variables.
     """
 
     def __init__(self, rule: Rule, variables: int, h: Mapping[str, Any], dtype: np.dtype[Any]) -> None:
@@ -70,7 +72,11 @@ class CompiledUpdate:
         self._wanted = Wanted()
 
     def run(self, h: Mapping[str, Any], gradient: Array, values: Sequence[Array], news: Sequence[Array]) -> bool:
-        """Update by the code; False where there is none, or NumPy is as good, or the arrays do not lie well."""
+        """Update the variables by machine code; return False where NumPy must do it.
+
+        That is the case if the code is not compiled yet, the arrays are too small for it to pay, or an array has
+        another dtype, is not C-contiguous and aligned, or cannot be written.
+        """
         size, passes = gradient.size, self._written.passes
         if size * passes < _LEAST:
             return False
@@ -87,7 +93,7 @@ class CompiledUpdate:
         return True
 
     def _call(self, code: _Code, h: Mapping[str, Any], size: int, arrays: Sequence[Array]) -> None:
-        """The arrays are held by the caller, and the table of their addresses here, until the code has returned."""
+        """Run the code, in several threads if the arrays are large. The caller must keep the arrays alive."""
         scalars = np.array([h[name] for name in self._written.scalars], self._dtype)
         table = (c_void_p * (len(arrays) + 1))(*map(address, arrays), address(scalars))
         moved = size * self._dtype.itemsize * len(arrays)
@@ -98,12 +104,13 @@ class CompiledUpdate:
                 return
             if moved >= _WAKES:
                 parts = list(pairwise(bounds))
-                doing(None, for_each, lambda part: code.function(*part, addressof(table)), parts)  # all of it, or none
+                # A cancellation must not leave some parts updated and others not.
+                doing(None, for_each, lambda part: code.function(*part, addressof(table)), parts)
                 return
         code.function(0, size, addressof(table))
 
     def prepare(self) -> None:
-        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         try:
             (function,) = programs().functions(self._written.text, [1])
         except OpError as error:
@@ -124,7 +131,7 @@ class CompiledUpdate:
                 gradient, *values = (numbers(rng, self._dtype, (_TRIED,)) for _ in range(self._variables + 1))
                 wanted, found = ([value.copy() for value in values] for _ in range(2))
                 in_passes(np, self._rule, h, gradient, values, wanted)
-                present = found if k % 2 else values  # in place, or not
+                present = found if k % 2 else values  # every second trial updates in place
                 self._call(code, h, _TRIED, (*present, *found, gradient))
                 if not all(same(*each) for each in zip(wanted, found, strict=True)):
                     return False
@@ -135,7 +142,7 @@ _compiled = lru_cache(maxsize=256)(lambda rule, variables, h, dtype: CompiledUpd
 
 
 class _Passes:
-    """What does the passes of one node."""
+    """The function that runs the passes of one node."""
 
     def __init__(self, binding: Binding) -> None:
         self._compiled: CompiledUpdate | None = None

@@ -1,9 +1,9 @@
 """Convolution of one group of NHWC channels as matrix products, in its three directions.
 
-The BLAS does the arithmetic; what is left to decide is how the operands reach it. A pointwise filter needs no copy.
-Else patches are copied out, those of a small image at once and others a cache-sized block at a time. The gradient of
-the input at stride 1 is a convolution itself; at another stride, patches of the gradient are multiplied out and added
-where they came from.
+The BLAS does the arithmetic; this module decides how the operands reach it. A pointwise filter needs no copy.
+Otherwise patches are copied: those of a small image at once, others one cache-sized block at a time. At stride 1 the
+gradient of the input is itself a convolution. At other strides, the gradient is multiplied back into patches, which
+are added to the elements that they were read from.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from aioflow_numpy.threads import for_each, thread_count
 
 # Sizes found by benchmarks/convolution.py on 1 MB of L2 per core.
 _BLOCK_BYTES = 1 << 20
-_WHOLE_BYTES = 1 << 22  # of all patches: of so many, threads that wait awake share the copying, and then the product
-_UNCOPIED = sys.maxsize  # where nothing is copied a block may be as large as a thread's share
+_WHOLE_BYTES = 1 << 22  # of all patches: up to this size, spinning helpers share first the copying, then the product
+_UNCOPIED = sys.maxsize  # without a copy, a block may be as large as a thread's share
 _MIN_PRODUCT = 1 << 23  # multiply-adds of a block: a smaller one costs less than handing it to a thread
-_FEW_ELEMENTS = 16  # in kw * c: copying runs shorter than this is slower than copying by taps
-_LINES_PAY = 2  # times kw * c over co: from there on, kh sums of co cost less than copying kh times kw * c
+_FEW_ELEMENTS = 16  # in kw * c: copying shorter runs is slower than copying by kernel position
+_LINES_PAY = 2  # ratio of kw * c to co: above it, adding kh products of co columns costs less than copying kh * kw * c
 
 
 def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
-    """Convolves x [n, h, w, c] with w [kh, kw, c, co] into `out` [n*oh*ow, co], whose rows may be a slice's."""
+    """Convolve x [n, h, w, c] with w [kh, kw, c, co] into `out` [n*oh*ow, co], whose rows may be strided."""
     matrix = w.reshape(-1, w.shape[3])
     if g.pointwise and _is_one_matrix(x, g):
         matmul(x.reshape(-1, g.c), matrix, out)
@@ -50,7 +50,7 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
     if _few(g) and not g.pointwise:
         for_each(by_taps, _plan(g, matrix, 2 * _BLOCK_BYTES))
     elif g.rows * len(matrix) * matrix.itemsize <= _WHOLE_BYTES:
-        # Threads that copied their own windows would each read the whole filter, which is larger where windows are few.
+        # If each thread copied its own windows, each would read the whole filter, which is the larger operand here.
         matmul(window_rows(x, g, whole(g)), matrix, out)
     elif g.pointwise:
         for_each(by_pixels, _plan(g, matrix, _UNCOPIED))
@@ -61,7 +61,7 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
 
 
 def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
-    """The gradient [kh, kw, c, co] of the filter, from x [n, h, w, c] and dy [n*oh*ow, co]."""
+    """Return the gradient [kh, kw, c, co] of the filter, from x [n, h, w, c] and dy [n*oh*ow, co]."""
     co = dy.shape[1]
     slides = _slides(g)
     shape = (g.kh, g.kw * g.c, co) if slides else (1, g.kh * g.kw * g.c, co)
@@ -75,10 +75,10 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
                 else:
                     sum_of_part += matmul_here(part, rows, scratch("product", sum_of_part.shape, rows.dtype))
 
-    # A block's product is as large as the filter: its rows must outweigh adding it.
+    # A block's product is as large as the filter, so a block needs enough rows to outweigh adding that product.
     matrix = np.broadcast_to(dy[:1, :1], (g.kh * g.kw * g.c, co))
     blocks = _plan(g, matrix, _UNCOPIED if g.pointwise else 2 * _BLOCK_BYTES * (g.kh if slides else 1))
-    # Shares are fixed beforehand, so that the same sum comes out however the threads run.
+    # Shares are fixed in advance, so that the result does not depend on the order in which threads run.
     count = min(thread_count(), len(blocks))
     shares = [(blocks[k::count], np.empty(shape, dy.dtype)) for k in range(count)]
     for_each(lambda share: add(*share), shares)
@@ -89,7 +89,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
 
 
 def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
-    """Writes the gradient of x to `out` [n*h*w, c], from w [kh, kw, c, co] and dy [n*oh*ow, co].
+    """Write the gradient of x to `out` [n*h*w, c], from w [kh, kw, c, co] and dy [n*oh*ow, co].
 
     The rows of `out` and dy may be those of a slice of channels.
     """
@@ -104,7 +104,7 @@ def backprop_input(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
 
 def _is_one_matrix(x: Array, g: Windows) -> bool:
-    """Whether the pixels of x are the rows of a matrix that needs no copy, and each of them is a window."""
+    """Return True if the pixels of x are the rows of a matrix without a copy, and each pixel is a window."""
     lines = x.strides[0] == g.h * x.strides[1] or g.n == 1
     return (g.oh, g.ow) == (g.h, g.w) and lines and x.strides[1] == g.w * x.strides[2]
 
@@ -114,18 +114,19 @@ def _few(g: Windows) -> bool:
 
 
 def _slides(g: Windows) -> bool:
-    """Whether one copy can serve all lines of taps."""
+    """Return True if one copy can serve all lines of kernel positions."""
     return g.sh == 1 and g.kh > 1 and not _few(g)
 
 
 def _shifted(lines: Array, g: Windows) -> list[Array]:
-    """For each line of taps the transposed matrix [kw*c, windows] that `lines` holds of it."""
+    """Return, for each line of kernel positions, the transposed view [kw*c, windows] of its elements in `lines`."""
     count = len(lines) - (g.kh - 1) * g.dh
     return [lines[i * g.dh : i * g.dh + count].reshape(-1, lines.shape[3]).T for i in range(g.kh)]
 
 
 def _lines_first(rows: Array, samples: int, g: Windows) -> Array:
-    """Rows of (sample, line, column) in the order (line, sample, column) of `line_rows`."""
+    """Reorder rows from (sample, line, column) to (line, sample, column), the order of `line_rows`."""
+    # With one sample both orders are the same.
     if samples == 1:
         return rows
     source = rows.reshape(samples, -1, g.ow, rows.shape[1]).swapaxes(0, 1)
@@ -135,7 +136,7 @@ def _lines_first(rows: Array, samples: int, g: Windows) -> Array:
 
 
 def _add_lines(lines: Array, matrices: Array, g: Windows, out: Array) -> None:
-    """Writes to `out` the sum over lines of taps of their windows times their part [kw*c, co] of the filter."""
+    """Multiply each line of kernel positions by its part [kw*c, co] of the filter, and write the sum to `out`."""
     samples = lines.shape[1]
     total = out if samples == 1 else scratch("total", out.shape, out.dtype)
     for i, (shifted, matrix) in enumerate(zip(_shifted(lines, g), matrices, strict=True)):
@@ -149,7 +150,11 @@ def _add_lines(lines: Array, matrices: Array, g: Windows, out: Array) -> None:
 
 
 def _filter_operands(x: Array, dy: Array, g: Windows, block: Block) -> tuple[list[Array], Array]:
-    """The block's transposed patches, by lines of taps where they slide, and the rows of dy to multiply each with."""
+    """Return the transposed patches of the block and the rows of dy to multiply each of them with.
+
+    The patches are one matrix per line of kernel positions where one copy serves all lines (`_slides`), else one
+    matrix.
+    """
     rows = dy[block.rows]
     if g.pointwise:
         return [_read(x, g, block).reshape(-1, g.c).T], rows
@@ -167,7 +172,7 @@ def _plan(g: Windows, matrix: Array, block_bytes: int) -> list[Block]:
 
 
 def _read(image: Array, g: Windows, block: Block) -> Array:
-    """The view [samples, lines, ow, c] of the elements that the pointwise windows of the block read."""
+    """Return the view [samples, lines, ow, c] of the elements that the pointwise windows of the block read."""
     top, bottom = block.lines.start * g.sh, (block.lines.stop - 1) * g.sh + 1
     return image[block.samples, top : bottom : g.sh, : g.span_w : g.sw]
 
@@ -192,7 +197,7 @@ def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
 
 def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:
-    """Multiplies dy back into patches, block by block, and adds each tap of them onto the input it was read from."""
+    """Multiply dy back into patches, block by block, and add them to the elements of `out` that they were read from."""
     matrix = np.ascontiguousarray(w).reshape(-1, w.shape[3])
 
     def scatter(blocks: list[Block]) -> None:
@@ -200,7 +205,7 @@ def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:
         for block in batches(blocks, 1):
             _add_taps(_patches(matrix, dy[block.rows], g), g, block, out[block.samples])
 
-    # Lines of one image overlap in what they add to, so that all blocks of an image go to one thread.
+    # Lines of one image add to the same elements, so all blocks of an image go to one thread.
     by_samples: dict[int, list[Block]] = {}
     for block in _plan(g, matrix, _BLOCK_BYTES):
         by_samples.setdefault(block.samples.start, []).append(block)
@@ -208,7 +213,7 @@ def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:
 
 
 def _patches(matrix: Array, rows: Array, g: Windows) -> Array:
-    """The gradient of patches [windows, kh, kw, c], in memory as is better to read it: by windows or by taps."""
+    """Return the gradient of the patches [windows, kh, kw, c], stored by windows or by kernel positions."""
     if _few(g):
         patches = scratch("patches", (len(matrix), len(rows)), rows.dtype)
         matmul_here(matrix, rows.T, patches)

@@ -1,8 +1,8 @@
-"""Depthwise convolution of NHWC images: no sum over channels, so no matrix product, but one multiply-add per tap.
+"""Depthwise convolution of NHWC images: no sum over channels, hence one multiply-add per kernel position.
 
-`einsum` does that in one pass over memory where ufuncs take two, and machine code (`compiled_depthwise`), once it is
-there, keeps the sums in registers. At stride 1 a line of an image is one long run of
-w * c elements, for which the filter's tap is repeated along it: NumPy's inner loop is long even where channels are few.
+`einsum` does that in one pass over memory where ufuncs need two. Machine code (`compiled_depthwise`), once compiled,
+keeps the sums in registers. At stride 1 a line of an image is one run of w * c elements, and the filter is repeated
+along it. This keeps NumPy's inner loop long even with few channels.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from aioflow_numpy.threads import for_each, thread_count
 # Larger than a core's L2, for the reason given in `pooling`.
 _MAX_BLOCK_BYTES = 2 << 20
 _MIN_BLOCK_BYTES = 512 << 10
-_COMPILED_BLOCK = 1 << 23  # multiplications of a block in machine code: some 0.3 ms
+_COMPILED_BLOCK = 1 << 23  # multiplications of a block in machine code: about 0.3 ms
 
 
 def forward(x: Array, w: Array, g: Windows) -> Array:
-    """Convolves x [n, h, w, c] with w [kh, kw, c, m] into [n, oh, ow, c*m]."""
+    """Convolve x [n, h, w, c] with w [kh, kw, c, m] into [n, oh, ow, c*m]."""
     compiled = compiled_depthwise(g, x.dtype, _by_numpy) if w.shape[3] == 1 else None
     if compiled is None:
         return _by_numpy(x, w, g)
@@ -59,7 +59,7 @@ def _by_numpy(x: Array, w: Array, g: Windows) -> Array:
 
 
 def backprop_input(w: Array, dy: Array, g: Windows) -> Array:
-    """The gradient [n, h, w, c] of the input, from w [kh, kw, c, m] and dy [n, oh, ow, c*m]."""
+    """Return the gradient [n, h, w, c] of the input, from w [kh, kw, c, m] and dy [n, oh, ow, c*m]."""
     transposed = transposed_windows(g, g.c)
     if transposed is not None and w.shape[3] == 1:
         return forward(dy, w[::-1, ::-1], transposed)
@@ -67,11 +67,11 @@ def backprop_input(w: Array, dy: Array, g: Windows) -> Array:
 
 
 def backprop_filter(x: Array, dy: Array, g: Windows, multiplier: int) -> Array:
-    """The gradient [kh, kw, c, m] of the filter, from x [n, h, w, c] and dy [n, oh, ow, c*m]."""
+    """Return the gradient [kh, kw, c, m] of the filter, from x [n, h, w, c] and dy [n, oh, ow, c*m]."""
     blocks = _plan(g, x)
     gradient = dy.reshape(g.n, g.oh, g.ow, g.c, multiplier)
     run = g.ow * g.c if g.sw == 1 else g.c
-    # Shares are fixed beforehand, so that the same sum comes out however the threads run.
+    # Shares are fixed in advance, so that the result does not depend on the order in which threads run.
     parts = min(thread_count(), len(blocks))
     totals = np.zeros((parts, multiplier, g.kh, g.kw, run), x.dtype)
 
@@ -89,7 +89,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows, multiplier: int) -> Array:
 
 
 def _scatter(w: Array, dy: Array, g: Windows) -> Array:
-    """The gradient of the input by adding dy times each tap onto what the tap read."""
+    """Return the gradient of the input: add dy times each filter element to the inputs of that element."""
     out = np.empty((g.n, g.h, g.w, g.c), dy.dtype)
     runs = _runs(w, g)
     inner_h, source_h = overlap(g.h, g.span_h, 1, -g.top)
@@ -110,13 +110,13 @@ def _scatter(w: Array, dy: Array, g: Windows) -> Array:
         out[samples] = 0
         out[samples, source_h, source_w] = padded[:, inner_h, inner_w]
 
-    # An image's lines add to the same elements, so a block is of whole images here.
+    # Lines of one image add to the same elements, so a block consists of whole images here.
     for_each(spread, [block.samples for block in _plan(g, dy) if block.lines.start == 0])
     return out
 
 
 def _in_parts(g: Windows) -> list[slice]:
-    """The lines of windows of all images, in parts for machine code."""
+    """Split the lines of windows of all images into parts for machine code."""
     lines = g.n * g.oh
     least = max(1, _COMPILED_BLOCK // (g.ow * g.c * g.kh * g.kw))
     count = max(1, lines // least)
@@ -129,14 +129,16 @@ def _plan(g: Windows, like: Array) -> list[Block]:
 
 
 def _runs(w: Array, g: Windows) -> Array:
-    """The taps [m, kh, kw, run], repeated along a line where a run is a line. In one piece: `einsum` adds in an order
-    that depends on where its operands lie.
-    """
+    """Return the filter as [m, kh, kw, run], repeated along a line where a run is a line."""
+    # C-contiguous, because the order in which `einsum` adds depends on the memory layout of its operands.
     return np.ascontiguousarray(np.tile(w.transpose(3, 0, 1, 2), (1, 1, 1, g.ow if g.sw == 1 else 1)))
 
 
 def _taps(image: Array, g: Windows, lines: int, writeable: bool = False) -> Array:
-    """What the windows read of a padded block, a view [n, lines, runs, kh, kw, run]: a run is a line, or a pixel."""
+    """Return the elements that the windows read of a padded block, as a view [n, lines, runs, kh, kw, run].
+
+    A run is a line at stride 1, else a pixel.
+    """
     samples, line, pixel, size = image.strides
     runs, run = (1, g.ow * g.c) if g.sw == 1 else (g.ow, g.c)
     return strided(

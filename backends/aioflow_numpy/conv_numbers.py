@@ -1,4 +1,4 @@
-"""Which dtype a convolution or pool computes in, and the way there and back."""
+"""The dtype in which a convolution or pool computes, and the conversions to and from it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ _EXACT_IN_FLOAT64 = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Computing in `compute` what is given and returned in `result`."""
+    """The dtype `compute` of a computation whose arguments and results have the dtype `result`."""
 
     compute: np.dtype[Any]
     result: np.dtype[Any]
 
     def widen(self, array: Array) -> Array:
-        """`array` in the dtype of the computation; itself where it has that dtype."""
+        """Return `array` in the dtype of the computation, without a copy if it has that dtype."""
         return array.astype(self.compute, copy=False)
 
     def narrow(self, array: Array) -> Array:
-        """`array` in the dtype of the result; integers wrap."""
+        """Return `array` in the dtype of the result; integers wrap."""
         if self.result.kind in "iu" and array.dtype.kind == "f":
-            array = array.astype(np.int64)  # exact here, and a float out of int32's range has no defined int32
+            array = array.astype(np.int64)  # exact; converting a float out of int32's range directly is undefined
         return array.astype(self.result, copy=False)
 
 
 def product_numbers(a: Array, b: Array, terms: int) -> Numbers:
-    """For sums of `terms` products of an element of `a` with one of `b`, returned in a's dtype.
+    """Return the dtypes for sums of `terms` products of an element of `a` and one of `b`, returned in a's dtype.
 
-    The BLAS has no integer product: integers go through float64 where every sum is exact there, else NumPy's own loop.
+    The BLAS has no integer product. Integers are computed in float64 where every sum is exact, else by NumPy's own
+    loop.
     """
     result = a.dtype
     if result.kind not in "iu":
@@ -44,7 +45,7 @@ def product_numbers(a: Array, b: Array, terms: int) -> Numbers:
 
 
 def float_numbers(result: np.dtype[Any]) -> Numbers:
-    """For sums and comparisons of elements: types narrower than float32 compute in float32, others as they are."""
+    """Return the dtypes for sums and comparisons: floats narrower than float32 compute in float32, others unchanged."""
     return Numbers(np.dtype(np.float32) if result.itemsize < 4 and result.kind not in "iu" else result, result)
 
 

@@ -1,8 +1,10 @@
-"""Patches: the windows of an image batch copied out as matrices, a block at a time, for a matrix product to read.
+"""Patches: the windows of an image batch, copied as matrices for a matrix product, one block at a time.
 
-A block is small enough to stay in a core's cache between the copy and the product. Three layouts: one window per row,
-copied in runs of kw * c elements; one line of a window per row, so that one copy serves all kh lines of taps, each a
-shifted view; and, where the run would be a handful of elements, one tap per row, copied in runs of ow.
+A block is small enough to stay in a core's cache between the copy and the product. There are three layouts:
+
+- One window per row, copied in runs of kw * c elements.
+- One line of a window per row. One copy serves all kh lines of kernel positions, each of which is a shifted view.
+- One kernel position per row, copied in runs of ow elements, where a run of kw * c would be very short.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from aioflow_numpy.threads import thread_count
 
 
 class Block(NamedTuple):
-    """Whole images, or lines of windows of one image; `rows` is where they lie among all windows."""
+    """Whole images, or lines of windows of one image; `rows` is their range among all windows."""
 
     samples: slice
     lines: slice
@@ -26,9 +28,10 @@ class Block(NamedTuple):
 
 
 def plan(g: Windows, max_rows: int, min_rows: int) -> list[Block]:
-    """Cuts the windows into blocks of at most `max_rows`, of fewer where that gives each thread work, but `min_rows`.
+    """Split the windows into blocks of at most `max_rows` rows.
 
-    A line of windows is never cut, so a block may be larger than asked.
+    Blocks are smaller, but not below `min_rows`, where that gives work to each thread. A line of windows is never
+    split, so a block may be larger than `max_rows`.
     """
     each = max(min_rows, min(max_rows, -(-g.rows // thread_count())))
     images = _even(g.n, max(1, each // (g.oh * g.ow)))
@@ -44,12 +47,12 @@ def plan(g: Windows, max_rows: int, min_rows: int) -> list[Block]:
 
 
 def whole(g: Windows) -> Block:
-    """All windows as one block."""
+    """Return all windows as one block."""
     return Block(slice(0, g.n), slice(0, g.oh), slice(0, g.rows))
 
 
 def window_rows(x: Array, g: Windows, block: Block) -> Array:
-    """The patches [windows, kh*kw*c] of the block: scratch memory."""
+    """Return the patches [windows, kh*kw*c] of the block, in scratch memory."""
     windows = block.rows.stop - block.rows.start
     patches = scratch("patches", (windows, g.kh * g.kw * g.c), x.dtype)
     first = block.samples.start * g.oh + block.lines.start
@@ -70,10 +73,10 @@ def _copy_windows(x: Array, g: Windows, block: Block, patches: Array) -> None:
 
 
 def line_rows(x: Array, g: Windows, block: Block) -> Array:
-    """The lines of the block's windows, [lines, samples, ow, kw*c]: scratch memory.
+    """Return the lines of the block's windows, [lines, samples, ow, kw*c], in scratch memory.
 
-    For windows at stride 1 along the height, line i of all windows is `[i*dh : i*dh + count]`, a matrix without a copy:
-    lines come first, before samples, for that.
+    For windows at stride 1 along the height, line i of all windows is `[i*dh : i*dh + count]`. Lines come before
+    samples so that this slice is a matrix without a copy.
     """
     image = padded_block(x, g, block)
     samples, line, pixel, size = image.strides
@@ -89,7 +92,7 @@ def line_rows(x: Array, g: Windows, block: Block) -> Array:
 
 
 def tap_rows(x: Array, g: Windows, block: Block) -> Array:
-    """The patches transposed, [kh*kw*c, windows], of the block: scratch memory."""
+    """Return the transposed patches [kh*kw*c, windows] of the block, in scratch memory."""
     image = padded_block(x, g, block, planes=True)
     samples, line, pixel, plane = image.strides
     taken = strided(
@@ -103,9 +106,10 @@ def tap_rows(x: Array, g: Windows, block: Block) -> Array:
 
 
 def padded_block(x: Array, g: Windows, block: Block, planes: bool = False) -> Array:
-    """What the block's windows read of x, with its padding: [samples, lines, span_w, c], read only.
+    """Return the input of the block's windows with its padding, [samples, lines, span_w, c]. Do not write to it.
 
-    In memory a pixel's channels lie together, or, for `planes`, a channel's pixels do. It is x itself where it can be.
+    In memory the channels of a pixel are adjacent, or, with `planes`, the pixels of a channel. The result is a view of
+    x where the layout allows that.
     """
     first = block.lines.start * g.sh
     height = (block.lines.stop - 1) * g.sh + (g.kh - 1) * g.dh + 1 - first
@@ -132,6 +136,6 @@ def _block(g: Windows, samples: slice, lines: slice) -> Block:
 
 
 def _even(total: int, most: int) -> int:
-    """The size of parts of `total`, each at most `most`, that come out nearly equal."""
+    """Return the size of nearly equal parts of `total`, each at most `most`."""
     parts = -(-total // most)
     return -(-total // parts)

@@ -1,6 +1,6 @@
-"""The geometry that convolutions and pools share: how windows lie over an image.
+"""The geometry that convolutions and pools share: the position of windows over an image.
 
-Everything after this module sees NHWC and one `Windows` value; layout and padding schemes end here.
+Layouts and padding schemes are resolved here; later modules see only NHWC and one `Windows` value.
 """
 
 from __future__ import annotations
@@ -17,14 +17,23 @@ Padding = tuple[Pair, Pair]
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, lo: int, hi: int) -> int:
-    """How many windows fit in `size` elements padded by `lo` before and `hi` after; 0 where none does."""
+    """Return the number of windows that fit in `size` elements padded by `lo` before and `hi` after, at least 0."""
     span = (kernel - 1) * dilation + 1
     return max(0, (size + lo + hi - span) // stride + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of kh x kw taps over n images of h x w x c: each field as TensorFlow's attribute of that meaning."""
+    """Windows of kh x kw elements over n images of h x w x c.
+
+    Attributes:
+        n, h, w, c: Shape of the images.
+        kh, kw: Size of the kernel.
+        sh, sw: Strides.
+        dh, dw: Dilations.
+        top, left: Padding before the first row and column.
+        oh, ow: Number of windows along each axis.
+    """
 
     n: int
     h: int
@@ -43,31 +52,34 @@ class Windows:
 
     @property
     def rows(self) -> int:
-        """The number of windows: n * oh * ow."""
+        """Number of windows: n * oh * ow."""
         return self.n * self.oh * self.ow
 
     @property
     def span_h(self) -> int:
-        """The height that the windows read, padding included; input under it is never read."""
+        """Height that the windows read, including padding; input below it is never read."""
         return (self.oh - 1) * self.sh + (self.kh - 1) * self.dh + 1
 
     @property
     def span_w(self) -> int:
-        """The width that the windows read, padding included."""
+        """Width that the windows read, including padding."""
         return (self.ow - 1) * self.sw + (self.kw - 1) * self.dw + 1
 
     @property
     def inside(self) -> bool:
-        """Whether no window reads padding."""
+        """True if no window reads padding."""
         return self.top == self.left == 0 and self.span_h <= self.h and self.span_w <= self.w
 
     @property
     def pointwise(self) -> bool:
-        """Whether each window is one element of the input."""
+        """True if each window is one element of the input."""
         return self.kh == self.kw == 1 and self.inside
 
     def lying(self) -> Windows:
-        """Return the windows over lines that are the same numbers in memory, if the images are columns; else these."""
+        """Return equivalent windows over lines if the images are single columns, else these windows.
+
+        A column and a line of the same length are the same numbers in memory.
+        """
         if self.w != 1 or self.kw != 1 or self.ow != 1 or self.left:
             return self
         line = replace(self, h=1, kh=1, sh=1, dh=1, top=0, oh=1)
@@ -75,7 +87,7 @@ class Windows:
 
 
 def windows(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Padding, dilations: Pair = (1, 1)) -> Windows:
-    """The windows over an NHWC `shape`.
+    """Return the windows over an NHWC `shape`.
 
     Raises:
         ValueError: `shape` is not of rank 4, a stride, dilation or kernel size is under 1, or a padding under 0.
@@ -96,9 +108,10 @@ def windows(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Paddin
 
 
 def transposed_windows(g: Windows, co: int) -> Windows | None:
-    """The windows over outputs of `co` channels whose convolution with the flipped filter is the input's gradient.
+    """Return the windows over outputs of `co` channels that compute the input's gradient with the flipped filter.
 
-    None where it is not a plain convolution: a stride spreads the outputs, wide padding makes outputs of padding alone.
+    Return None where the gradient is not a plain convolution: a stride spreads the outputs, and wide padding makes
+    outputs of padding alone.
     """
     top, left = (g.kh - 1) * g.dh - g.top, (g.kw - 1) * g.dw - g.left
     bottom, right = g.h + g.top - g.oh, g.w + g.left - g.ow
@@ -108,9 +121,10 @@ def transposed_windows(g: Windows, co: int) -> Windows | None:
 
 
 def overlap(size: int, outputs: int, stride: int, offset: int) -> tuple[slice, slice]:
-    """Where tap `offset` of windows `stride` apart meets an input of `size`: (slice of outputs, slice of input).
+    """Return (slice of outputs, slice of input) in which the kernel position at `offset` lies inside the input.
 
-    `offset` is the tap's position in the first window, negative inside the padding. Output o reads o * stride + offset.
+    The input has `size` elements, and windows are `stride` apart. `offset` is the kernel position's index in the first
+    window, negative inside the padding. Output o reads o * stride + offset.
     """
     first = max(0, -(offset // stride))
     last = min(outputs - 1, (size - 1 - offset) // stride)
@@ -120,15 +134,14 @@ def overlap(size: int, outputs: int, stride: int, offset: int) -> tuple[slice, s
 
 
 def strided(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool = False) -> Array:
-    """A view of that shape with these strides. Those of a single element are of no account and may be too large for
-    an address, as where windows that are far apart are one.
-    """
+    """Return a view of that shape with these strides, which may be arbitrary along axes of one element."""
+    # The stride of an axis of one element may be too large for an address, e.g. of one window with a huge stride.
     steps = [step if size > 1 else 0 for size, step in zip(shape, strides, strict=True)]
     return as_strided(array, shape, steps, writeable=writeable)
 
 
 def to_nhwc(array: Array, data_format: str) -> Array:
-    """A view of `array` as NHWC.
+    """Return a view of `array` as NHWC.
 
     Raises:
         ValueError: `data_format` is neither NHWC nor NCHW, or `array` is not of rank 4.
@@ -143,10 +156,10 @@ def to_nhwc(array: Array, data_format: str) -> Array:
 
 
 def shape_to_nhwc(shape: tuple[int, ...], data_format: str) -> tuple[int, int, int, int]:
-    """`shape` (as an op's attribute or input gives it) in NHWC order.
+    """Return `shape`, an op's attribute or input, in NHWC order.
 
     Raises:
-        ValueError: as `to_nhwc`.
+        ValueError: `data_format` is neither NHWC nor NCHW, or `shape` is not of rank 4.
     """
     if len(shape) != 4 or data_format not in ("NHWC", "NCHW"):
         raise ValueError(f"expected a shape of rank 4 in NHWC or NCHW, got {tuple(shape)} in {data_format!r}")
@@ -155,5 +168,5 @@ def shape_to_nhwc(shape: tuple[int, ...], data_format: str) -> tuple[int, int, i
 
 
 def from_nhwc(array: Array, data_format: str) -> Array:
-    """`array` (NHWC) as a contiguous array in `data_format`."""
+    """Return `array` (NHWC) as a contiguous array in `data_format`."""
     return np.ascontiguousarray(array if data_format == "NHWC" else array.transpose(0, 3, 1, 2))

@@ -1,9 +1,10 @@
 """Convolution in pure NumPy: dense, grouped and depthwise, each with its two gradients.
 
-Here arguments are checked, layouts and dtypes made plain (NHWC, a dtype that the BLAS takes) and groups taken apart;
-`conv_core` and `conv_depthwise` compute. In every function `padding` is ((top, bottom), (left, right)), strides and
-dilations are (height, width), `data_format` is NHWC or NCHW, of the images given and returned; shapes are written here
-as for NHWC. float16 and bfloat16 are summed in float32, and integers wrap. Nothing here writes to an argument.
+This module checks arguments, normalizes layouts and dtypes (to NHWC and a dtype that the BLAS supports) and splits
+groups; `conv_core` and `conv_depthwise` compute. In every function `padding` is ((top, bottom), (left, right)), and
+strides and dilations are (height, width). `data_format`, NHWC or NCHW, applies to the images passed and returned;
+docstrings show shapes as for NHWC. float16 and bfloat16 are summed in float32, and integers wrap. No function writes
+to an argument.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from aioflow_numpy.conv_shapes import output_size as output_size
 
 Shape = tuple[int, ...]
 
-_REMEMBERED = 256  # shapes of a net's layers: working out the windows takes as long as a small product
+_REMEMBERED = 256  # shapes of a network's layers: computing the windows takes as long as a small product
 
 
 def conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str) -> Array:
-    """The convolution [n, oh, ow, co] of x [n, h, w, c] with w [kh, kw, c / groups, co], in x's dtype.
+    """Return the convolution [n, oh, ow, co] of x [n, h, w, c] with w [kh, kw, c / groups, co], in x's dtype.
 
-    Input channels are split into as many groups as w has too few for them, and group g makes output group g.
+    The number of groups is x's channel count divided by w's; input group g makes output group g.
 
     Raises:
-        ValueError: a rank, a channel count, a stride, dilation or padding, or `data_format` that cannot be.
+        ValueError: a rank, channel count, stride, dilation, padding or `data_format` is invalid.
     """
     image = to_nhwc(x, data_format)
     g = _dense_windows(image.shape, w.shape, strides, padding, dilations)
@@ -48,10 +49,12 @@ def conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair,
 def conv2d_backprop_input(
     input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `conv2d` with respect to its input of `input_shape`, from dy [n, oh, ow, co], in dy's dtype.
+    """Return the gradient of `conv2d` with respect to its input of `input_shape`, from dy [n, oh, ow, co].
+
+    The gradient has dy's dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
+        ValueError: an argument is invalid as in `conv2d`, or dy does not have the shape of the convolution.
     """
     g = _dense_windows(shape_to_nhwc(input_shape, data_format), w.shape, strides, padding, dilations)
     if _is_depthwise(g, w.shape):
@@ -71,11 +74,12 @@ def conv2d_backprop_input(
 def conv2d_backprop_filter(
     x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `conv2d` with respect to its filter of `filter_shape`, from x and dy [n, oh, ow, co], in dy's
-    dtype.
+    """Return the gradient of `conv2d` with respect to its filter of `filter_shape`, from x and dy [n, oh, ow, co].
+
+    The gradient has dy's dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
+        ValueError: an argument is invalid as in `conv2d`, or dy does not have the shape of the convolution.
     """
     image = to_nhwc(x, data_format)
     g = _dense_windows(image.shape, filter_shape, strides, padding, dilations)
@@ -96,10 +100,10 @@ def conv2d_backprop_filter(
 
 
 def depthwise_conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str) -> Array:
-    """The convolution of each channel of x [n, h, w, c] with its own m filters of w [kh, kw, c, m]: [n, oh, ow, c*m].
+    """Convolve each channel of x [n, h, w, c] with its own m filters of w [kh, kw, c, m] into [n, oh, ow, c*m].
 
     Raises:
-        ValueError: as `conv2d`.
+        ValueError: an argument is invalid as in `conv2d`.
     """
     image = to_nhwc(x, data_format)
     g = _depthwise_windows(image.shape, w.shape, strides, padding, dilations)
@@ -113,11 +117,12 @@ def depthwise_conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilati
 def depthwise_conv2d_backprop_input(
     input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `depthwise_conv2d` with respect to its input of `input_shape`, from dy [n, oh, ow, c*m], in dy's
-    dtype.
+    """Return the gradient of `depthwise_conv2d` with respect to its input, from dy [n, oh, ow, c*m].
+
+    The gradient has the shape `input_shape` and dy's dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
+        ValueError: an argument is invalid as in `conv2d`, or dy does not have the shape of the convolution.
     """
     g = _depthwise_windows(shape_to_nhwc(input_shape, data_format), w.shape, strides, padding, dilations)
     gradient = _checked_gradient(dy, g, g.c * w.shape[3], data_format)
@@ -131,10 +136,12 @@ def depthwise_conv2d_backprop_input(
 def depthwise_conv2d_backprop_filter(
     x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
 ) -> Array:
-    """The gradient of `depthwise_conv2d` with respect to its filter of `filter_shape`, from x and dy, in dy's dtype.
+    """Return the gradient of `depthwise_conv2d` with respect to its filter of `filter_shape`, from x and dy.
+
+    The gradient has dy's dtype.
 
     Raises:
-        ValueError: as `conv2d`, or dy does not have the shape of the convolution.
+        ValueError: an argument is invalid as in `conv2d`, or dy does not have the shape of the convolution.
     """
     image = to_nhwc(x, data_format)
     g = _depthwise_windows(image.shape, filter_shape, strides, padding, dilations)
@@ -183,7 +190,7 @@ def _checked_gradient(dy: Array, g: Windows, channels: int, data_format: str) ->
 
 
 def _is_depthwise(g: Windows, filter_shape: Shape) -> bool:
-    """Whether each group is one channel of several: then a product of matrices would be one of vectors."""
+    """Return True if each group is one of several channels, where matrix products would be products of vectors."""
     return filter_shape[2] == 1 and g.c > 1
 
 
@@ -193,7 +200,7 @@ def _as_depthwise(w: Array, g: Windows) -> Array:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _groups(g: Windows, filter_shape: Shape) -> list[tuple[Windows, slice, slice]]:
-    """For each group its windows, its slice of input channels, and that of output channels."""
+    """Return, for each group, its windows, its slice of input channels and its slice of output channels."""
     inputs = filter_shape[2]
     count = g.c // inputs
     outputs = filter_shape[3] // count

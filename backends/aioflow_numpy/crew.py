@@ -1,8 +1,8 @@
-"""The helpers that stay awake for a moment, to take parts of the products that come next (`compiled/crew.py` has how).
+"""Helper threads that spin for a moment, to compute parts of the products that come next (see `compiled/crew.py`).
 
-A part is what the BLAS is asked for in any case, so results do not show who has computed it. As with chains
-(`compiled_blocks`), the code is made in the background, once products have taken about as long as compiling takes, and
-is used where it gives NumPy's results.
+A part is a product that the BLAS is called for in any case, so results do not depend on which thread has computed it.
+As with chains (`compiled_blocks`), the code is compiled in the background, once products have taken about as long as
+compiling takes, and is used only if it matches NumPy's results.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = ["CREW", "Crew", "Sums"]
 
 _log = logging.getLogger("aioflow.compiled")
 
-_PATIENCE: Final = 1_500_000  # nanoseconds that a helper waits awake: some times what it takes to wake it
-_WORTH: Final = 1 << 32  # multiplications of all products: the BLAS takes 0.1 s for them
+_PATIENCE: Final = 1_500_000  # nanoseconds that a helper spins: several times the cost of waking it
+_WORTH: Final = 1 << 32  # multiplications of all products: the BLAS takes 0.1 s for that many
 _NANO: Final = 1e-9
 _Took: Final = c_int64 * 4
-_STUCK: Final = 1_000_000  # nanoseconds that one waits for a helper who does not run
+_STUCK: Final = 1_000_000  # nanoseconds of waiting that indicate a helper without a processor
 _NOBODY: Final = np.zeros((0, BOARD // 4), np.int32)
 _TRIED: Final = (  # rows, inner elements, columns
     *((24, 40, 56), (5, 300, 6), (129, 64, 33), (9, 130, 517), (64, 192, 256)),
@@ -50,10 +50,10 @@ _TRIED: Final = (  # rows, inner elements, columns
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What is there once it is compiled.
+    """The compiled code and the BLAS functions that it calls.
 
     Attributes:
-        stay, share: `piece0` and `piece1`.
+        stay, share: The functions `piece0` and `piece1`.
         products: The BLAS's function for each dtype.
     """
 
@@ -63,10 +63,10 @@ class _Code:
 
 
 class Crew:
-    """The helpers of this process and their boards.
+    """The helpers of this process and their boards: one cache line per helper, with its state.
 
     Args:
-        clock: Gives seconds.
+        clock: Returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -82,11 +82,11 @@ class Crew:
         self.gather(0)
 
     def after_fork(self) -> None:
-        """As `Forks`: the child has no helpers yet."""
+        """Discard all helpers, which do not exist in the child."""
         self._begin()
 
     def gather(self, helpers: int) -> None:
-        """There are so many helpers from now on."""
+        """Allocate boards for this number of helpers."""
         boards = aligned(helpers * BOARD).view(np.int32).reshape(helpers, BOARD // 4)
         boards.fill(0)
         self._boards, self._states, self._called = boards, boards[:, 0], boards[:, 1]
@@ -94,28 +94,30 @@ class Crew:
         self._away_from: int | None = None
 
     def stay(self, helper: int, is_wanted: Callable[[], bool]) -> None:
-        """Wait awake for parts, in a helper's thread, until none has come for a moment or somebody calls.
+        """Spin in a helper's thread until no part has come for a moment or `call` is called.
 
         Args:
-            is_wanted: Whether there is something else for helpers to do.
+            helper: Number of the helper.
+            is_wanted: Returns True if helpers have other work.
         """
         self._wakes = False
         code, boards = self._code, self._boards
         if code is None or not self._account.is_open(self._clock()):
             return
         boards[helper, 1] = 0
-        if is_wanted():  # who wants something later calls
+        if is_wanted():  # work that is queued after this line is announced by `call`
             return
         self._ids[helper], self._away_from = threading.get_native_id(), None
         done, begun = c_int64(), self._clock()
         code.stay(_PATIENCE, 0, address(boards) + helper * BOARD, addressof(done))
-        if not done.value:  # however often it is called: there may be no products at all
+        # Time without any part is lost even if `call` ended it: there may be no products at all.
+        if not done.value:
             self._account.enter(begun - self._clock())
         elif not boards[helper, 1]:
             self._account.enter(-_PATIENCE * _NANO)
 
     def call(self) -> None:
-        """Have the helpers stop waiting."""
+        """Make the helpers stop spinning."""
         self._called.fill(1)
 
     def multiply(
@@ -129,15 +131,20 @@ class Crew:
         wake: Callable[[int], bool],
         gemm: Gemm | None = None,
     ) -> bool:
-        """Compute a product part by part, in this thread and those who wait awake; False where too few do, or the
-        library says that it has failed.
+        """Compute a product part by part, in this thread and spinning helpers.
 
         Args:
-            a, b, out: Matrices of one dtype.
-            bounds: Of the parts, along the rows or the columns of `out`.
-            fewest: Helpers who must be awake.
-            wake: Wakes so many, who are there for the next product then; False where that cannot be.
-            gemm: By which function, for this dtype; None for the BLAS's.
+            a: Left matrix.
+            b: Right matrix, of the same dtype.
+            out: Result, of the same dtype.
+            bounds: Bounds of the parts, along the rows or the columns of `out`.
+            by_rows: Whether the parts are along the rows of `out`.
+            fewest: Number of helpers that must be awake.
+            wake: Wakes this number of helpers, for the next product; returns False where that is not possible.
+            gemm: Function that multiplies, for this dtype; None for the BLAS's.
+
+        Returns:
+            False if too few helpers are awake or the library reports a failure.
         """
         code, function = self._function(a, b, gemm)
         if code is None or function is None or not self._is_there(len(bounds) - 1, fewest, wake):
@@ -148,20 +155,23 @@ class Crew:
     def sums(
         self, a: Array, b: Array, out: Array, bounds: tuple[int, ...], pieces: int, gemm: Gemm | None = None
     ) -> Sums | None:
-        """A product in parts along the inner elements; None where there is no code for it.
+        """Return a product in parts along the inner elements; None if there is no code for it.
 
         Args:
+            a: As for `multiply`.
+            b: As for `multiply`.
             out: The products [parts, rows, columns].
-            bounds: Of the parts.
-            pieces: In how many pieces each is summed up; those of `b` are in the cache when they are multiplied.
-            a, b, gemm: As of `multiply`.
+            bounds: Bounds of the parts.
+            pieces: Number of pieces in which each part is summed; a piece of `b` is in the cache when it is
+                multiplied.
+            gemm: As for `multiply`.
         """
         code, function = self._function(a, b, gemm)
         parts = None if function is None else inner_parts(function, a, b, out, bounds, pieces)
         return None if code is None or parts is None else Sums(self, code, parts, (a, b, out))
 
     def _function(self, a: Array, b: Array, gemm: Gemm | None) -> tuple[_Code | None, Gemm | None]:
-        """The code, and by what function these are multiplied."""
+        """Return the code and the function that multiplies `a` and `b`; (None, None) until the code is compiled."""
         code = self._code
         if code is None:
             self._wanted.worked(a.size * b.shape[1], _WORTH, self.prepare, _program)
@@ -169,13 +179,13 @@ class Crew:
         return code, gemm or code.products.get(a.dtype)
 
     def loop(self, function: int, operands: int, bounds: tuple[int, ...], wake: Callable[[int], bool]) -> bool:
-        """Compute elements part by part, with whoever waits awake; False where nobody does.
+        """Compute elements part by part with spinning helpers; return False if none is awake.
 
         Args:
-            function: The address of a function as of the parts whose kind is `LOOP`.
-            operands: The address that it is given. What is there is held by the caller.
-            bounds: Of the parts.
-            wake: As of `multiply`.
+            function: Address of a function for parts of the kind `LOOP`.
+            operands: Address that is passed to the function. The caller must keep the memory alive.
+            bounds: Bounds of the parts.
+            wake: As for `multiply`.
         """
         code = self._code
         if code is None or not self._is_there(len(bounds) - 1, 1, wake):
@@ -183,7 +193,7 @@ class Crew:
         return self._share(code, _loop_parts(function, bounds), operands, 0, 0)
 
     def _is_there(self, count: int, fewest: int, wake: Callable[[int], bool]) -> bool:
-        """Whether so many helpers are awake for work of `count` parts."""
+        """Return True if `fewest` helpers are awake for work of `count` parts, else wake some for the next time."""
         if count > MOST_PARTS or not self._account.is_open(self._clock()) or is_loops_thread():
             return False
         awake = self._states.tolist().count(AWAKE)
@@ -195,18 +205,18 @@ class Crew:
 
     def _share(self, code: _Code, parts: Parts, *places: int) -> bool:
         here = processor_number()
-        if here != self._away_from:  # two threads that never sleep share a processor until the scheduler's next tick
+        if here != self._away_from:  # two spinning threads would share a processor until the scheduler's next tick
             self._away_from = here
             wake_elsewhere(list(self._ids.values()))
         taken, own, waited, status = _shared(code, parts, self._boards, *places)
-        if waited > _STUCK:  # another program is where the helpers were sent to
+        if waited > _STUCK:  # another program runs on the processors that the helpers were moved to
             let_roam(list(self._ids.values()))
         if taken:
             self._account.enter((own - waited) * _NANO)
         return status == 0
 
     def _wake(self, wake: Callable[[int], bool], count: int) -> None:
-        self._wakes, woken = True, False  # before: a helper that is quick says that it is awake
+        self._wakes, woken = True, False  # set before waking: a helper may reset it in `stay` right away
         try:
             woken = wake(count)
         finally:
@@ -214,7 +224,7 @@ class Crew:
                 self._wakes = False
 
     def prepare(self) -> None:
-        """Have it compiled, now and here. Where that fails it stays as it is, and the log says why."""
+        """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         found = find_products()
         if found is None:
             return
@@ -243,25 +253,32 @@ class Sums:
         self._held, self._places = arrays, tuple(map(address, arrays))
 
     def share(self, wake: Callable[[int], bool]) -> bool:
-        """Compute them all, with whoever waits awake; False where nobody does, or the library says that it has failed.
+        """Compute all parts with spinning helpers; return False if none is awake or the library reports a failure.
 
         Args:
-            wake: As of `Crew.multiply`.
+            wake: As for `Crew.multiply`.
         """
         crew, parts = self._crew, self._parts
         return crew._is_there(parts.count, 1, wake) and crew._share(self._code, parts, *self._places)
 
     def compute(self, number: int) -> bool:
-        """Compute one of them in this thread; False where the library says that it has failed."""
+        """Compute one part in this thread; return False if the library reports a failure."""
         return _shared(self._code, self._parts.one(number), _NOBODY, *self._places)[-1] == 0
 
 
 def _shared(code: _Code, parts: Parts, boards: Array, *places: int) -> list[int]:
-    """Compute parts, and say how many the helpers have done, how many nanoseconds the own one took, how many this
-    thread waited for theirs, and a status that is 0 if all are done.
+    """Compute parts in this thread and in the helpers of `boards`.
 
     Args:
-        places: The addresses of the matrices, which the caller holds.
+        code: The compiled code.
+        parts: The parts.
+        boards: Boards of the helpers.
+        places: Addresses of the matrices, which the caller keeps alive.
+
+    Returns:
+        The number of parts that helpers have computed, the nanoseconds that this thread computed, the nanoseconds that
+        it
+        waited for helpers, and a status that is 0 if all parts are done.
     """
     took = _Took()
     alone(code.share, parts.count, len(boards), address(boards), parts.where, *places, addressof(took))
@@ -278,7 +295,7 @@ def _loop_parts(function: int, bounds: tuple[int, ...]) -> Parts:
 
 
 def _agrees(code: _Code) -> bool:
-    """Whether parts are to the last bit what NumPy has the BLAS make of them, also summed up in pieces."""
+    """Return True if parts match NumPy's products to the last bit, also if summed in pieces."""
     rng = np.random.default_rng(0)
     for (dtype, gemm), (rows, inner, columns), orders in product(
         code.products.items(), _TRIED, product("CF", repeat=2)
@@ -307,7 +324,7 @@ def _agrees(code: _Code) -> bool:
 
 
 def _gives(code: _Code, parts: Parts | None, a: Array, b: Array, found: Array, wanted: Array) -> bool:
-    """Whether the parts of a product make what is wanted."""
+    """Return True if computing the parts of a product results in `wanted`."""
     if parts is None:
         return False
     found.fill(np.nan)

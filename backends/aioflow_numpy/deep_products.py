@@ -1,11 +1,13 @@
-"""Products of few rows and many inner elements, as the deep layers of a net are for one picture: the right matrix is
-megabytes, each of which is read once, and often from memory.
+"""Products of few rows and many inner elements, as in the deep layers of a network for one picture.
 
-OpenBLAS copies the right matrix first, in narrow columns, an order in which the processor does not fetch ahead. So such
-a product is cut along its inner elements. A part is lines of the right matrix, one after another, and is summed up in
-pieces that the code has read in order before it multiplies them; where there is no code, NumPy does the same sums.
-Measured with what is in no cache, half of 4608 x 512 in each of two threads: 850 and 475 µs with 9 rows. With 144, half
-of 2304 x 256: 1190 and 1030. The products of the parts are added in the end, which must be little beside that.
+The right matrix has megabytes, each of which is read once, and often from memory. OpenBLAS first copies the right
+matrix in narrow columns, an order in which the processor does not prefetch. Such a product is therefore split along
+its inner elements. A part is a run of lines of the right matrix, and is summed in pieces that the code has read in
+order before it multiplies them; without compiled code, NumPy computes the same sums.
+
+Measured with nothing in a cache, half of 4608 x 512 in each of two threads: 850 and 475 µs with 9 rows. With 144 rows,
+half of 2304 x 256: 1190 and 1030 µs. The products of the parts are added in the end, which must cost little in
+comparison.
 """
 
 from __future__ import annotations
@@ -30,24 +32,25 @@ Multiply: TypeAlias = Callable[[Array, Array, Array], object]  # writes the prod
 
 _FEW_ROWS: Final = 40
 _SOME_ROWS: Final = 256
-_DEEP: Final = 8  # inner elements for each of these rows
-_LARGE: Final = 2**19  # bytes of the right matrix; a smaller one is in a cache as a rule
-_PIECE: Final = 2**16  # bytes of the right matrix, for few rows
-_LARGER_PIECE: Final = 2**17  # and for some
-_SHARE: Final = 2**17  # and of a part, at least
-_LEAST: Final = 16  # inner elements of a piece
-# And at most, as libraries sum up so many at once: of more they add the first to what is there, and then the others,
-# and that has other bits than to add the sum of all. OpenBLAS takes from 128 on, depending on processor and dtype.
+_DEEP: Final = 8  # minimum ratio of inner elements to rows, above `_FEW_ROWS`
+_LARGE: Final = 2**19  # bytes of the right matrix; a smaller one is usually in a cache
+_PIECE: Final = 2**16  # bytes of the right matrix in a piece, with at most `_FEW_ROWS`
+_LARGER_PIECE: Final = 2**17  # the same with more rows
+_SHARE: Final = 2**17  # minimum bytes of the right matrix in a part
+_LEAST: Final = 16  # minimum inner elements of a piece
+# Maximum inner elements of a piece, since libraries sum only so many at once. With more, they add the sum of the first
+# ones to the result and then that of the others, which rounds differently from adding the sum of all. OpenBLAS sums
+# 128 or more at once, depending on processor and dtype.
 _LONGEST: Final = 96
-_NARROW: Final = 64  # columns: with fewer, so short pieces take longer than the whole
-_LARGEST: Final = 2**18  # bytes of so many lines, at most: half of a small second-level cache
-_MOST: Final = 4  # parts, since their products are added by one thread
-_WAKES: Final = 2**22  # bytes, from which on a thread is woken for a part
-_LONG: Final = 2**24  # multiplications, from which on it is, too
+_NARROW: Final = 64  # columns: with fewer, such short pieces take longer than the whole
+_LARGEST: Final = 2**18  # maximum bytes of `_LEAST` lines: half of a small L2 cache
+_MOST: Final = 4  # maximum parts, since one thread adds their products
+_WAKES: Final = 2**22  # bytes of the right matrix from which on a thread is woken for a part
+_LONG: Final = 2**24  # multiplications from which on a thread is woken, too
 
 
 def is_deep(a: Array, b: Array, out: Array | None) -> bool:
-    """Whether a product is better cut along its inner elements. What does not fit is not."""
+    """Return True if the product is supported here and is faster when split along its inner elements."""
     (rows, inner), columns, (down, across), size = a.shape, b.shape[1], b.strides, b.itemsize
     if not 0 < rows <= _SOME_ROWS or (rows > _FEW_ROWS and (inner < _DEEP * rows or thread_count() > _MOST)):
         return False
@@ -59,10 +62,10 @@ def is_deep(a: Array, b: Array, out: Array | None) -> bool:
 
 
 def summed_up(a: Array, b: Array, out: Array | None, multiply: Multiply, gemm: Gemm | None) -> Array:
-    """The product, in parts that do not depend on who computes them; see `products.in_parts`."""
+    """Return the product, computed in parts that do not depend on the threads; see `products.in_parts`."""
     (rows, inner), columns, size = a.shape, b.shape[1], b.nbytes
     product = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
-    if rows == 1:  # for vectors there are other functions, which take as long for a part as for the whole
+    if rows == 1:  # the BLAS's functions for vectors take as long for a part as for the whole
         product[:] = summed_up(np.concatenate((a, a)), b, None, multiply, gemm)[:1]
         return product
     count = max(1, min(thread_count(), _MOST, size // _SHARE, inner // _LEAST))
@@ -95,12 +98,12 @@ def summed_up(a: Array, b: Array, out: Array | None, multiply: Multiply, gemm: G
 
 @lru_cache(maxsize=1024)
 def bounds_of(size: int, count: int) -> tuple[int, ...]:
-    """Where so many nearly equal parts begin and end."""
+    """Return the bounds of `count` nearly equal parts."""
     return tuple(size * number // count for number in range(count + 1))
 
 
 def _sum(a: Array, b: Array, pieces: int, multiply: Multiply, out: Array) -> None:
-    """As the code sums up: the product of each piece, added to those before."""
+    """Add the products of the pieces in the same order as the compiled code."""
     for first, last in pairwise(bounds_of(len(b), pieces)):
         if first == 0:
             multiply(a[:, :last], b[:last], out)

@@ -1,4 +1,4 @@
-"""The host's CPU as a device: NumPy's namespace, random generators, and threads. Its arrays never leave host memory."""
+"""The host's CPU as a device: NumPy's namespace, random generators and threads. Its arrays never leave host memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _NAMESPACE: Final = Namespace()
 
 
 class NumpyDevice:
-    """As `backend_api.BackendDevice`.
+    """The CPU device, a `backend_api.BackendDevice`.
 
     Args:
-        threads: Of its executor, and of each kernel; 0 means one per processor. All devices of the same number and
-            threads share them.
+        index: Number of the device.
+        threads: Number of threads of its executor and of each kernel; 0 means one per processor. All devices with the
+            same
+            number and threads share an executor.
     """
 
     device_type = HOST
@@ -37,39 +39,39 @@ class NumpyDevice:
         return _NAMESPACE
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
-        """The kernel as it is."""
+        """Return the kernel unchanged, and its body for the node."""
         return kernel, kernel.bind(binding)
 
     def generator(self, seed: int, seed2: int) -> np.random.Generator:
-        """A counter-based generator for the pair of seeds; (0, 0) takes one from the operating system."""
+        """Return a counter-based generator for the pair of seeds; (0, 0) takes a seed from the operating system."""
         entropy = None if seed == 0 and seed2 == 0 else [seed & (2**64 - 1), seed2 & (2**64 - 1)]
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
     async def to_device(self, value: Any) -> Any:
-        """A copy. (In a step nothing is copied: the host's subgraphs get the host's values.)"""
+        """Return a copy. Steps do not call this, since the host's subgraphs use the host's values."""
         return np.array(value)[()] if isinstance(value, np.ndarray | np.generic) else value
 
     async def to_host(self, value: Any) -> Any:
-        """A copy."""
+        """Return a copy."""
         return np.array(value)
 
     def on_host(self, value: Any) -> Any:
-        """The value, which is there."""
+        """Return the value, which is on the host already."""
         return value
 
     def copy_from(self, array: Any, other: NumpyDevice) -> Any:
-        """The array: it is in the same memory, and never changes."""
+        """Return the array itself: it is in the same memory and is never modified."""
         return array
 
     def share(self, array: Any) -> Any:
-        """A copy, which has `__dlpack__` itself: what the caller does with it is its own business."""
+        """Return a copy, which has `__dlpack__` and which the caller may modify."""
         return np.array(array)
 
     def captured(self, function: Callable[..., tuple[Any, ...]], nodes: Sequence[BoundNode]) -> None:
-        """None: the generated function is called as it is."""
+        """Return None: the generated function is called directly."""
 
     def memory(self) -> None:
-        """None: arrays are in the process's memory, like everything else."""
+        """Return None: arrays are in the process's ordinary memory."""
 
     def close(self) -> None:
-        """Its threads are the process's, and stay."""
+        """Do nothing: the threads belong to the process and stay."""

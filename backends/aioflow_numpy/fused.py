@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 @binder("_ElementwiseChain", device="CPU", fresh=True, takes_out=True)
 def elementwise_chain(binding: Binding) -> Callable[..., Any]:
-    """Small arrays go through the members one after another, as they would in a strand."""
+    """Bind a chain: run small arrays through the members one after another, as in a strand, and others in blocks."""
     blocks = BlockChain(chain_of(binding), binding.constants)
     chain = blocks.chain
     small = blocks.least // max(t.size for t in binding.input_dtypes)
@@ -44,7 +44,7 @@ def elementwise_chain(binding: Binding) -> Callable[..., Any]:
 @binder("_FusedConv2D", device="CPU", fresh=True)
 @binder("_FusedDepthwiseConv2dNative", device="CPU", fresh=True)
 def fused_product(binding: Binding) -> Callable[..., Any]:
-    """The product, and then in its own buffer what follows."""
+    """Bind a product with an epilogue, which runs in the product's own buffer."""
     alone = product_binding(binding, PRODUCTS[binding.op_type])
     product = naming(binding, KERNELS.get(alone.op_type, binding.backend.device_type, alone.attrs).bind(alone))
     epilogue = epilogue_of(binding)

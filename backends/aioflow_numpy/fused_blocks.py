@@ -1,13 +1,13 @@
-"""Runs a chain of elementwise kernels block by block, so that what is between them stays in a core's cache.
+"""Chains of elementwise kernels, run block by block so that intermediate values stay in a core's cache.
 
-Arrays are cut along their first axes; a scalar, or an array over the last axes alone, is read by every block as it is.
-Where that does not go (other broadcasting, arrays not in C order) and where arrays are small, the whole arrays go
-through one kernel after another.
+Arrays are split along their first axes. Scalars, and arrays over the last axes alone, are read whole by every block.
+Whole arrays go through one kernel after another where blocks are not possible (other broadcasting, arrays not in C
+order) and where arrays are small.
 
-Sizes measured with 1 MB of L2 per core and 32 MB of L3, ten operations on 10 MB: blocks of 16 KiB take twice as long as
-whole arrays, since a call of a ufunc costs up to 0.4 µs besides its work; from 512 KiB to 2 MiB they take 0.55 to 0.6.
-Between two threads a block should be larger than for one: each call gives the interpreter's lock back and asks for it
-again, and with blocks of 128 KiB two threads were slower than one.
+Sizes measured with 1 MB of L2 per core and 32 MB of L3, ten operations on 10 MB: blocks of 16 KiB take twice as long
+as whole arrays, since a call of a ufunc costs up to 0.4 µs besides its work. From 512 KiB to 2 MiB they take 0.55 to
+0.6 of the time. With two threads a block should be larger than with one: each call releases and reacquires the
+interpreter's lock, and with blocks of 128 KiB two threads were slower than one.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from aioflow_numpy.threads import for_each, thread_count
 
 __all__ = ["BlockChain"]
 
-# Bytes of an array, from which on blocks pay; and from which on one block pays, if there is machine code to come.
+# Bytes of an array from which on blocks pay off; and from which on one block does, if machine code will follow.
 _PAYS: Final = 128 * 1024
 _PAYS_IN_CODE: Final = 16 * 1024
 _BLOCK: Final = 768 * 1024  # bytes of a block for one thread
-_SHARED_BLOCK: Final = 1 << 20  # and where threads share the blocks
-_WORTH_THREADS: Final = 2 << 20  # bytes of the result, from which on waking another thread pays
+_SHARED_BLOCK: Final = 1 << 20  # the same where threads share the blocks
+_WORTH_THREADS: Final = 2 << 20  # bytes of the result from which on waking another thread pays off
 # Elements of a line, the inner loop where an operand is the same for all rows: NumPy's own buffer size. Shorter inner
 # loops cost 1.4 (at 512 elements) to twice as much per element (at 64), so rows are joined to one line where that pays.
 _LINE: Final = 8192
-_SHORT: Final = 1024  # elements of a row that are few enough to join rows
-_FEW: Final = 1 << 16  # elements of an array that are few enough to have an array of equal numbers beside it
-_MANY: Final = 16  # lines of an array that are enough to make one of what is repeated
+_SHORT: Final = 1024  # maximum elements of a row for joining rows
+_FEW: Final = 1 << 16  # maximum elements of an array for expanding scalars to arrays of its size
+_MANY: Final = 16  # minimum lines of an array for building a line of repeated rows
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a chain runs over inputs of certain shapes.
+    """The plan of a chain over inputs of certain shapes.
 
     Attributes:
-        shape: Of the result.
-        rows: Into how many rows the first axes are flattened.
-        tail: The shape of a row; () where all axes are flattened.
+        shape: Shape of the result.
+        rows: Number of rows into which the first axes are flattened.
+        tail: Shape of a row; () where all axes are flattened.
         repeat: How many times an operand over the last axis alone is repeated.
-        early: The members that are computed beforehand, on whole arrays: they are smaller than the result.
-        cut: Values that are cut into blocks; the others are read by every block.
-        dtypes: Of the inputs, and of the members that are computed beforehand.
+        early: Members that are computed first, on whole arrays, because they are smaller than the result.
+        cut: Values that are split into blocks; every block reads the others whole.
+        dtypes: Dtypes of the inputs and of the `early` members.
         step, shared_step: Rows of a block, for one thread and where threads share the blocks.
-        plain: Computes a block.
-        compiled: The same in machine code, if it may be compiled.
-        at_once: What runs it without further ado, where all is one block.
+        plain: Computes a block by NumPy.
+        compiled: The same in machine code, where that is allowed.
+        at_once: Fast path where the arrays are a single block.
     """
 
     shape: Shape
@@ -84,15 +84,17 @@ class _Plan:
 
 
 class BlockChain:
-    """A chain with the blocks that it is run in; the chain itself runs whole arrays.
+    """A chain and the blocks in which it is run; `chain` itself runs on whole arrays.
 
     Args:
         chain: The chain.
-        constants: For each input the value, if it is the same in every call, otherwise None; () where none is.
+        constants: For each input its value, if it is the same in every call, otherwise None; () if no input is
+            constant.
 
     Attributes:
         chain: The chain.
-        least: Bytes of an array from which on `run` pays.
+        least: Bytes of an array from which on `run` pays off.
+        dtype: Dtype of the result.
     """
 
     def __init__(self, chain: Chain, constants: Sequence[Any] = ()) -> None:
@@ -107,7 +109,9 @@ class BlockChain:
         self._block = lru_cache(maxsize=16)(self._compiled_block)
 
     def run(self, inputs: Sequence[Any], out: Array | None = None, threads: bool = True) -> Any:
-        """The result, in `out` where it can be: one of the inputs, or new memory, of the result's shape and dtype.
+        """Return the result, written to `out` where possible.
+
+        `out` is one of the inputs, or new memory of the result's shape and dtype.
 
         Raises:
             OpError: a member failed; the error has its node and line.
@@ -144,7 +148,7 @@ class BlockChain:
         def work(start: int) -> None:
             stop = min(start + step, plan.rows)
             views = [value[start:stop] if is_cut else value for is_cut, value in values]
-            with np.errstate(all="ignore"):  # of this thread, which may be a helper
+            with np.errstate(all="ignore"):  # the error state is per thread, and this may be a helper
                 function.call(*views, *_room(plan, function, stop - start), target[start:stop])
 
         shared = threads and out.nbytes >= _WORTH_THREADS and thread_count() > 1
@@ -158,12 +162,14 @@ class BlockChain:
         return out
 
     def _ready(self, plan: _Plan, inputs: Sequence[Any], out: Array) -> tuple[BlockFunction, list[tuple[bool, Array]]]:
-        """What computes a block, and what it reads, each with whether it is cut."""
+        """Return the function that computes a block, and its operands, each with whether it is split into blocks."""
         compiled = plan.compiled
         function = None if compiled is None else compiled.function
         if function is not None and out.dtype == self.dtype and out.flags.behaved:
             values = self._operands(plan, inputs, function)
-            if all(_is_plain(v, dtype) for (_, v), dtype in zip(values, plan.dtypes, strict=False)):  # lines come last
+            if all(
+                _is_plain(v, dtype) for (_, v), dtype in zip(values, plan.dtypes, strict=False)
+            ):  # `values` ends with lines, which always fit
                 return function, values
         elif compiled is not None:
             compiled.worked(out.nbytes)
@@ -188,8 +194,11 @@ class BlockChain:
         return found
 
     def _work_out(self, asked: tuple[Shape, ...], place: int | None) -> _Plan | None:
-        """The plan for inputs that have these shapes, if they are no constants, where the result goes into input number
-        `place`.
+        """Return the plan for these shapes of the inputs that are not constant; None where whole arrays are needed.
+
+        Args:
+            asked: Shapes of the inputs that are not constant.
+            place: Number of the input whose memory receives the result, or None.
         """
         chain = self.chain
         by_input = {i: constant.shape for i, constant in self._constants.items()}
@@ -200,9 +209,9 @@ class BlockChain:
             try:
                 known.append(broadcast_shape(*operands))
             except InvalidArgumentError:
-                return None  # whole arrays will say which member it was
+                return None  # the run over whole arrays reports which member failed
             if OPS.get(member.op).is_of_one_shape and not _one_shape(operands):
-                return None  # nor are these broadcast
+                return None  # these ops do not broadcast
             if not _STRICT.get(member.op, _any_shapes)(operands):
                 return None
         shape = known[-1]
@@ -210,9 +219,10 @@ class BlockChain:
         early = tuple(at for at in range(len(chain.members)) if known[count + at] != shape)
         there = {*range(count), *(count + at for at in early)}
         if not all(there.issuperset(chain.members[at].operands) for at in early):
-            return None  # one that nobody reads is larger than the result
+            return None  # an early member reads a value that is not computed early
         cut = frozenset(i for i, s in enumerate(known) if s == shape)
         used = [known[i] for at, m in enumerate(chain.members) if at not in early for i in m.operands if i not in cut]
+        # The number of last axes that operands other than the split ones extend over: a row has these axes.
         covered = max((len(_stripped(s)) for s in used), default=0)
         if covered >= len(shape) or math.prod(shape) == 0 or (place is not None and place not in cut):
             return None
@@ -226,7 +236,7 @@ class BlockChain:
         extents = ((i, Extent.ONE if math.prod(s) == 1 else Extent.ROW) for i, s in enumerate(known) if i not in cut)
         by_line = tuple(lined(chain, early, known, cut))
         block = self._block(early, tuple(extents), by_line, _LINE, place)
-        whole = shape[len(shape) - covered :]  # machine code reads numbers and whole rows, and would read past others
+        whole = shape[len(shape) - covered :]  # machine code reads scalars and whole rows, and would read past others
         compiled = block if all(math.prod(s) == 1 or _stripped(s) == _stripped(whole) for s in used) else None
         dtypes = tuple(t.np_dtype for t in (*chain.dtypes, *(chain.members[at].dtype for at in early)))
         at_once = None
@@ -253,14 +263,14 @@ class BlockChain:
         line: int,
         place: int | None,
     ) -> CompiledBlock:
-        """One for all sizes of the arrays."""
+        """Return the block function, one for all sizes of the arrays."""
         order = [at for at in range(len(self.chain.members)) if at not in early]
         plain = block_function(self.chain, order, early, by_line, line, place)
         return CompiledBlock(self.chain, early, dict(extents), line, place, plain)
 
 
 def _lying_well(chain: Chain, constants: Sequence[Any]) -> Iterator[tuple[int, Array]]:
-    """The inputs that are constants, and lie in memory as machine code takes them."""
+    """Yield the constant inputs whose memory layout machine code supports."""
     for i, constant in enumerate(constants):
         if constant is not None:
             value = np.asarray(constant)
@@ -269,29 +279,29 @@ def _lying_well(chain: Chain, constants: Sequence[Any]) -> Iterator[tuple[int, A
 
 
 def _room(plan: _Plan, function: BlockFunction, rows: int) -> list[Array]:
-    """The scratch arrays of this thread for a block of so many rows."""
+    """Return this thread's scratch arrays for a block of `rows` rows."""
     return [scratch(f"chain{i}", (rows, *plan.tail), dtype) for i, dtype in enumerate(function.scratch)]
 
 
 def _is_plain(value: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether it lies in memory as machine code takes it."""
+    """Return True if machine code supports the array's dtype and memory layout."""
     flags = value.flags
     return value.dtype == dtype and flags.c_contiguous and flags.aligned
 
 
 def _even(total: int, most: int) -> int:
-    """The size of parts of `total`, each at most `most`, that come out nearly equal."""
+    """Return the size of nearly equal parts of `total`, each at most `most`."""
     return -(-total // -(-total // most))
 
 
 def _stripped(shape: Shape) -> Shape:
-    """Without the leading ones, which say nothing."""
+    """Return the shape without leading ones, which do not affect broadcasting."""
     first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
     return shape[first:]
 
 
 def _spread(value: Array, repeat: int) -> Array:
-    """What every block reads, in the shape of a row."""
+    """Return an operand that every block reads, in the shape of a row."""
     shape = _stripped(value.shape)
     row = np.ascontiguousarray(value).reshape(shape)
     if repeat == 1 or not shape:
@@ -314,5 +324,5 @@ def _bias_shape(operands: Sequence[Shape]) -> bool:
     return len(value) > 1 and bias == value[-1:]
 
 
-# Ops that want more of their operands than that they broadcast.
+# Ops that require more of their operands than that they broadcast.
 _STRICT: Final[Mapping[str, Callable[[Sequence[Shape]], bool]]] = {"Select": _one_shape, "BiasAdd": _bias_shape}

@@ -1,7 +1,7 @@
-"""Kernels of the CPU device that NumPy alone would not give: convolutions, pools, and faster elementwise ones.
+"""Kernels of the CPU device that need more than NumPy: convolutions, pools, and faster elementwise ones.
 
-Shapes are checked by the rules that the ops' shape functions use, so what is unknown when a graph is built is refused
-at run time in the same words.
+Shapes are checked by the rules of the ops' shape functions. A shape that is unknown while the graph is built is
+therefore rejected at run time with the same message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 def _arguments(binding: Binding) -> Callable[..., tuple[Any, ...]]:
-    """What the functions of `convolution` take of windows, after their arrays."""
+    """Return a function that maps the geometry to the arguments of `convolution`'s functions after their arrays."""
     return lambda size, kernel, strides, dilations, pads, count: (
         strides,
         pads,
@@ -40,7 +40,7 @@ def _arguments(binding: Binding) -> Callable[..., tuple[Any, ...]]:
 
 
 def _pool_arguments(binding: Binding) -> Callable[..., tuple[Any, ...]]:
-    """What the functions of `pooling` take of windows, after their arrays."""
+    """Return a function that maps the geometry to the arguments of `pooling`'s functions after their arrays."""
     data_format = binding.attrs["data_format"]
     return lambda size, kernel, strides, dilations, pads, count: (kernel, strides, pads, data_format)
 
@@ -74,7 +74,8 @@ def conv(binding: Binding) -> Callable[[Array, Array], Array]:
     if constant is None or constant.flags.c_contiguous:
         return body
 
-    @cache  # with the first step, which may take its time: binding may not
+    # The filter is copied in the first step rather than here, because binding must not take long.
+    @cache
     def ordered() -> Array:
         return np.ascontiguousarray(constant)
 
@@ -150,7 +151,7 @@ def avg_pool_grad(binding: Binding) -> Callable[..., Array]:
 
 @binder("MaxPoolGradGrad", device="CPU", fresh=True)
 def max_pool_grad_grad(binding: Binding) -> Callable[..., Array]:
-    """Each window takes from `grad` what lies where its maximum is: the adjoint of MaxPoolGrad."""
+    """Bind the adjoint of MaxPoolGrad: each window returns the element of `grad` at the position of its maximum."""
     shared = Pool(binding, _pool_arguments(binding))
 
     def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
@@ -193,7 +194,7 @@ _BLOCKS = {np.dtype(t): _ZEROS.astype(t) for t in (np.float32, np.float64)}
     exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0",
 )
 def relu(binding: Binding) -> Callable[..., Any]:
-    """NumPy 2.4 vectorises the maximum of two arrays, not that of an array and a number: compare with zeros."""
+    """Bind ReLU as a maximum with an array of zeros: NumPy 2.4 vectorizes that, but not a maximum with a scalar."""
     dtype = binding.output_dtypes[0].np_dtype
     zeros, zero = _BLOCKS[dtype], dtype.type(0)
     width, maximum = zeros.size, np.maximum
@@ -219,7 +220,7 @@ _MANY, _FEW_CHANNELS, _LINE = 1 << 18, 64, 2048
 
 @binder("BiasAdd", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True, exact_c="{0} + {1}")
 def bias_add(binding: Binding) -> Callable[..., Any]:
-    """With few channels NumPy's inner loop is as short as they are: repeat the bias along a line of many pixels."""
+    """Bind BiasAdd; with few channels, repeat the bias along a line of many pixels to lengthen NumPy's inner loop."""
     plain = nn.bias_add(binding)
     count = num_elements(binding.input_dims[0])
     if binding.attrs["data_format"] == "NCHW" or (count is not None and count < _MANY):

@@ -1,4 +1,4 @@
-"""The array namespace that kernels get on the CPU: NumPy's, but what calls the BLAS is that of `products`."""
+"""The array namespace of kernels on the CPU: NumPy's, with the functions that call the BLAS replaced (`products`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioflow_numpy import products
 
 __all__ = ["OTHERS", "Namespace"]
 
-# What calls the BLAS besides: found by calling everything in NumPy 2.0 and 2.4 with large operands. No kernel needs it.
+# Other functions that call the BLAS, found by calling all of NumPy 2.0 and 2.4 with large operands. Kernels use none.
 OTHERS: Final = (
     *("convolve", "corrcoef", "correlate", "cov", "inner", "poly", "polyfit", "roots", "tensordot", "vdot", "vecdot"),
     *("matvec", "vecmat"),  # since NumPy 2.2
@@ -19,7 +19,7 @@ OTHERS: Final = (
 
 
 class Namespace:
-    """`numpy` as an object. Its names are attributes of the object: a lookup costs what it costs in a module."""
+    """`numpy` as an object, whose names are instance attributes, so that a lookup costs as much as in a module."""
 
     def __init__(self) -> None:
         names = vars(self)
@@ -29,7 +29,7 @@ class Namespace:
         names["linalg"] = SimpleNamespace(**{name: _guarded(getattr(np.linalg, name)) for name in np.linalg.__all__})
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)  # a module that NumPy imports when it is first asked for, such as `fft`
+        return getattr(np, name)  # modules that NumPy imports on first access, such as `fft`
 
 
 def _guarded(found: Any) -> Any:

@@ -1,8 +1,8 @@
 """Max and average pooling in pure NumPy, with their gradients.
 
-A maximum and a sum over a window fold its lines first and then its columns, kh + kw passes over long runs of memory.
-Blocks of images keep the passes in the cache. A tap outside the image takes no part: nothing is padded. NCHW is NHWC of
-one channel with the channels counted as images. Nothing here writes to an argument.
+The maximum or sum of a window combines its lines first and then its columns: kh + kw passes over long runs of memory.
+Blocks of images keep the passes in the cache. Kernel positions outside the image are skipped, so nothing is padded.
+NCHW is treated as NHWC of one channel, with the channels counted as images. No function writes to an argument.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from aioflow_numpy.conv_shapes import Array, Padding, Pair, Windows, overlap, sh
 from aioflow_numpy.threads import for_each, thread_count
 
 Shape = tuple[int, ...]
-Tap = tuple[slice, slice]  # (the windows that have this tap inside the image, what it reads there)
+Tap = tuple[slice, slice]  # (windows with this kernel position inside the image, the elements that it reads)
 
-# Of input. Larger than a core's L2: threads hand the interpreter's lock on at each array operation, and with shorter
-# ones two threads are slower than one.
+# Bytes of input. Larger than a core's L2: threads pass on the interpreter's lock at each array operation, and with
+# shorter operations two threads are slower than one.
 _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 512 << 10, 2 << 20
 
 
 def max_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
-    """The maximum of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout; NaN where one is in it.
+    """Return the maximum of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout.
 
-    `padding` is ((top, bottom), (left, right)); a window wholly in it gives the dtype's lowest value.
+    The maximum of a window with a NaN is NaN. `padding` is ((top, bottom), (left, right)); a window of padding alone
+    results in the dtype's lowest value.
 
     Raises:
-        ValueError: a rank, window, stride, padding or `data_format` that cannot be.
+        ValueError: a rank, window, stride, padding or `data_format` is invalid.
     """
     g, shape = _pool_windows(x.shape, ksize, strides, padding, data_format)
     numbers = float_numbers(x.dtype)
@@ -46,14 +47,13 @@ def max_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format
 def max_pool_grad(
     x: Array, y: Array, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
 ) -> Array:
-    """The gradient of `max_pool` with respect to x, from its result y and dy of y's shape, in dy's dtype and x's
-    layout.
+    """Return the gradient of `max_pool` with respect to x, from its result y and dy of y's shape.
 
-    Each window gives its whole gradient to its first maximum in row-major order, as TensorFlow's CPU kernel does. A
-    window whose y is NaN gives it to nobody.
+    The gradient has dy's dtype and x's layout. Each window passes its whole gradient to its first maximum in row-major
+    order, as TensorFlow's CPU kernel does. A window whose y is NaN passes no gradient.
 
     Raises:
-        ValueError: as `max_pool`, or y or dy does not have the shape of the pool.
+        ValueError: an argument is invalid as in `max_pool`, or y or dy does not have the shape of the pool.
     """
     g, shape = _pool_windows(x.shape, ksize, strides, padding, data_format)
     _check_shape("y", y, shape)
@@ -71,12 +71,13 @@ def max_pool_grad(
 
 
 def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
-    """The mean of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout; integers round towards zero.
+    """Return the mean of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout.
 
-    Padding is not counted: a window's sum is divided by its elements inside the image. One wholly outside gives 0.
+    Integers round towards zero. Padding is not counted: a window's sum is divided by the number of its elements inside
+    the image. A window wholly outside results in 0.
 
     Raises:
-        ValueError: as `max_pool`.
+        ValueError: an argument is invalid as in `max_pool`.
     """
     g, shape = _pool_windows(x.shape, ksize, strides, padding, data_format)
     numbers = _mean_numbers(x.dtype)
@@ -90,11 +91,12 @@ def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format
 def avg_pool_grad(
     input_shape: Shape, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
 ) -> Array:
-    """The gradient of `avg_pool` with respect to its input of `input_shape`, from dy, in dy's dtype; shares add where
-    windows meet.
+    """Return the gradient of `avg_pool` with respect to its input of `input_shape`, from dy, in dy's dtype.
+
+    Gradients add up where windows overlap.
 
     Raises:
-        ValueError: as `max_pool`, or dy does not have the shape of the pool.
+        ValueError: an argument is invalid as in `max_pool`, or dy does not have the shape of the pool.
     """
     g, shape = _pool_windows(input_shape, ksize, strides, padding, data_format)
     _check_shape("dy", dy, shape)
@@ -131,7 +133,7 @@ def _fold_by_numpy(ufunc: np.ufunc, images: Array, g: Windows, out: Array, ident
 
 
 def _order(g: Windows) -> Order:
-    """In what order `_fold_axis` folds."""
+    """Return the order in which `_fold_axis` combines elements."""
     rows, columns = _taps(g)
     return _order_along(rows, g.oh), _order_along(columns, g.ow)
 
@@ -146,13 +148,13 @@ def _order_along(taps: list[Tap], outputs: int) -> list[list[int]]:
 
 
 def _whole_first(taps: list[Tap], outputs: int) -> tuple[list[Tap], list[Tap]]:
-    """The taps that are inside the image for all windows, and the others."""
+    """Return the kernel positions that are inside the image for all windows, and the others."""
     whole = [tap for tap in taps if tap[0].stop - tap[0].start == outputs]
     return whole, [tap for tap in taps if tap[0].stop - tap[0].start != outputs]
 
 
 def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, identity: Any) -> None:
-    """Folds axis 1 of `source` [a, size, run] into `out` [a, windows, run]."""
+    """Reduce windows along axis 1 of `source` [a, size, run] into `out` [a, windows, run]."""
     whole, rest = _whole_first(taps, out.shape[1])
     if len(whole) >= 2:
         ufunc(source[:, whole[0][1]], source[:, whole[1][1]], out=out)
@@ -167,7 +169,7 @@ def _fold_axis(ufunc: np.ufunc, source: Array, taps: list[Tap], out: Array, iden
 
 
 def _route(x: Array, y: Array, dy: Array, g: Windows, out: Array) -> None:
-    """Adds each window's dy to `out` where x first equals the window's y."""
+    """Add each window's dy to `out` where x first equals the window's y."""
     bits = np.dtype(f"i{x.dtype.itemsize}")
     rows, columns = _taps(g)
     apart = _apart(g)
@@ -182,7 +184,7 @@ def _route(x: Array, y: Array, dy: Array, g: Windows, out: Array) -> None:
             np.equal(x[taken], y[given], out=hit[given])
             hit[given] &= free[given]
             free[given] ^= hit[given]
-            # 0 or 1 times the bits of dy: unlike a product of floats this keeps infinities and NaN out of the losers.
+            # 0 or 1 times the bits of dy: a product of floats would turn infinity and NaN times 0 into NaN.
             target = out.view(bits)[taken] if apart else gain[given]
             np.multiply(hit[given], dy.view(bits)[given], out=target, dtype=bits)
             if not apart:
@@ -200,7 +202,7 @@ def _spread(dy: Array, counts: Array, g: Windows, out: Array) -> None:
 
 
 def _spread_axis(source: Array, taps: list[Tap], out: Array, apart: bool) -> None:
-    """Adds `source` [a, windows, run] to what each window reads of axis 1 of `out` [a, size, run]."""
+    """Add `source` [a, windows, run] to the elements of axis 1 of `out` [a, size, run] that each window reads."""
     if not (apart and _covers(taps, out.shape[1])):
         out.fill(0)
     for given, taken in batches(taps, 1):
@@ -213,7 +215,7 @@ def _spread_axis(source: Array, taps: list[Tap], out: Array, apart: bool) -> Non
 def _pool_windows(
     shape: Shape, ksize: Pair, strides: Pair, padding: Padding, data_format: str
 ) -> tuple[Windows, Shape]:
-    """The windows over NHWC images, and the pool's shape in `data_format`."""
+    """Return the windows over NHWC images, and the pool's shape in `data_format`."""
     n, h, w, c = shape_to_nhwc(shape, data_format)
     if data_format == "NHWC":
         g = windows((n, h, w, c), ksize, strides, padding)
@@ -229,26 +231,27 @@ def _taps(g: Windows) -> tuple[list[Tap], list[Tap]]:
 
 
 def _taps_along(size: int, outputs: int, stride: int, kernel: int, before: int) -> list[Tap]:
-    """Those that meet the image: of a window that is much larger, nearly all are in the padding."""
-    reach = before - (outputs - 1) * stride  # what the last window has at the first element
+    """Return the kernel positions that meet the image; nearly all are in the padding if a window is much larger."""
+    reach = before - (outputs - 1) * stride  # the last window's kernel position at the first element
     return [overlap(size, outputs, stride, tap - before) for tap in range(max(0, reach), min(kernel, before + size))]
 
 
 def _apart(g: Windows) -> bool:
-    """Whether no two windows share an element."""
+    """Return True if no two windows share an element."""
     return g.sh >= g.kh and g.sw >= g.kw
 
 
 def _covers(taps: list[Tap], size: int) -> bool:
-    """Whether taps that are apart read every element of an axis."""
+    """Return True if these kernel positions, of windows that do not overlap, read every element of an axis."""
     covered: int = sum(given.stop - given.start for given, _ in taps)
     return covered == size
 
 
 @lru_cache(maxsize=256)
 def _counts(g: Windows, dtype: np.dtype[Any]) -> Array:
-    """How many elements of each window lie inside the image, at least 1: [oh, ow, 1], or one number where all agree.
-    Not to be written to.
+    """Return the number of elements of each window inside the image, at least 1.
+
+    The shape is [oh, ow, 1], or [1] where all numbers are equal. Do not write to the result, which is cached.
     """
     rows, columns = _taps(g)
     counts = np.outer(_axis_counts(rows, g.oh), _axis_counts(columns, g.ow)).astype(dtype)

@@ -1,17 +1,22 @@
-"""The one door to the BLAS: every product of the CPU's kernels, and all of linear algebra.
+"""The single entry point to the BLAS: all products of the CPU's kernels, and all of linear algebra.
 
-Kernels find these in their array namespace, in the place of NumPy's own (`namespace.py`). A small product is NumPy's
-affair; a larger one runs with a BLAS of one thread (`blas_threads`), and a large one in blocks that threads of ours
-share. OpenBLAS's threads wait for one another several times within a product. Where something else wants a core, each
-time may cost a slice of the scheduler's: measured on two cores with a load of three, a training step of a small network
-took 33 to 68 ms, and 7 ms with a BLAS of one thread. Blocks need nothing of each other, and a thread that is free takes
-the next one, so what a busy core costs is that core. A product that one thread does in less than half a millisecond is
-not worth waking another thread; one that waits awake (`crew`) takes its part of smaller ones, too. Into how many parts
-a product is cut depends on its shape and the number of threads alone, so nobody sees in the bits who has computed it.
+Kernels find these functions in their array namespace, in place of NumPy's own (`namespace.py`). NumPy computes small
+products. A larger one runs with a BLAS of one thread (`blas_threads`), and a large one in blocks that aioflow's
+threads share.
 
-What is small: OpenBLAS (0.3.27 to 0.3.31, which NumPy 2 comes with) by itself stays in one thread up to 2**18
-multiplications of two matrices and 58,000 of complex ones, and like its older versions up to 9,215 of a matrix and a
-vector (complex: 4,095). In linear algebra the first to be shared are complex matrices of 18 rows.
+OpenBLAS's own threads wait for one another several times within a product. Where another program uses a core, each
+wait may cost a time slice. Measured on two cores with a load of three, a training step of a small network took 33 to
+68 ms, and 7 ms with a BLAS of one thread. Blocks are independent, and a free thread takes the next one, so a busy core
+slows only its own block.
+
+Waking a thread does not pay off for a product that one thread computes in less than half a millisecond. A spinning
+thread (`crew`) takes its part of smaller ones, too. The number of parts depends on the shape of a product and the
+number of threads alone, so results do not depend on the threads that compute them.
+
+Limits of "small": OpenBLAS (0.3.27 to 0.3.31, which NumPy 2 ships with) stays in one thread up to 2**18
+multiplications of two matrices and 58,000 of complex ones. Like its older versions it does so up to 9,215 of a matrix
+and a vector (complex: 4,095). In linear algebra, complex matrices of 18 rows are the smallest for which it starts
+threads.
 """
 
 from __future__ import annotations
@@ -34,21 +39,24 @@ from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 
 __all__ = ["dot", "einsum", "in_one_thread", "in_parts", "matmul", "matmul_here"]
 
-# Multiplications: of two matrices, and where one of the two is a vector; of any dtype, and of what is not complex.
+# Multiplications of two matrices, and of a matrix and a vector; for any dtype, and for dtypes that are not complex.
 _SMALL: Final = 2**15
 _SMALL_REAL: Final = 2**18
 _SMALL_BY_VECTOR: Final = 2**11
 _SMALL_REAL_BY_VECTOR: Final = 2**13
 _SMALL_SYSTEM: Final = 128  # elements of each operand in linear algebra
-_BLOCK: Final = 2**23  # multiplications of a block, at least, where a thread has to be woken for it
-_PART: Final = 2**20  # and of a part for a thread that is awake
-_FEW: Final = 4  # such parts: with more, a thread that has to do them all alone takes longer than for the whole
-_LONG: Final = 2**28  # multiplications that take some milliseconds, after which the step may be asked to stop
-_EVEN: Final = 4  # parts of a stack for each block: so many that the blocks are nearly equal
+_BLOCK: Final = 2**23  # minimum multiplications of a block for which a thread must be woken
+_PART: Final = 2**20  # the same for a part for a thread that is awake
+_FEW: Final = 4  # maximum number of such parts: with more, one thread takes longer for all of them than for the whole
+_LONG: Final = 2**28  # multiplications that take a few milliseconds, between two checks for cancellation
+_EVEN: Final = 4  # minimum stack entries per block, so that blocks are nearly equal
 
 
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
-    """As `numpy.matmul`, for operands of one dtype; a large product is done by several threads. `out` is a matrix's."""
+    """Like `numpy.matmul`, for operands of one dtype; several threads share a large product.
+
+    `out` is supported for two matrices only.
+    """
     if a.ndim != 2 or b.ndim != 2:
         return _stacked(a, b)
     (rows, inner), columns = a.shape, b.shape[1]
@@ -59,7 +67,7 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 def matmul_here(a: Array, b: Array, out: Array) -> Array:
-    """The product of two matrices, by this thread alone: for the blocks of a kernel."""
+    """Return the product of two matrices, computed in this thread alone: for the blocks of a kernel."""
     (rows, inner), columns = a.shape, b.shape[1]
     multiply = np.matmul if _is_small(rows, inner, columns, a) else partial(alone, np.matmul)
     product: Array = multiply(a, b, out)
@@ -67,7 +75,7 @@ def matmul_here(a: Array, b: Array, out: Array) -> Array:
 
 
 def dot(a: Array, b: Array) -> Any:
-    """As `numpy.dot`, for vectors and matrices of one dtype."""
+    """Like `numpy.dot`, for vectors and matrices of one dtype."""
     if a.ndim == 1:
         work = b.size
     elif b.ndim == 1:
@@ -80,7 +88,7 @@ def dot(a: Array, b: Array) -> Any:
 
 
 def einsum(*operands: Any, optimize: Any = False, **options: Any) -> Array:
-    """As `numpy.einsum`, which calls the BLAS only where it is free to choose the order."""
+    """Like `numpy.einsum`, with the BLAS in one thread; NumPy calls it only if `optimize` lets it choose the order."""
     if optimize is False:
         summed: Array = np.einsum(*operands, **options)
         return summed
@@ -89,7 +97,7 @@ def einsum(*operands: Any, optimize: Any = False, **options: Any) -> Array:
 
 
 def in_one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, called with a BLAS of one thread unless its operands are small."""
+    """Wrap a function so that the BLAS uses one thread, unless all operands are small."""
 
     def call(*args: Any, **options: Any) -> Any:
         for arg in args:
@@ -101,7 +109,7 @@ def in_one_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_small(rows: int, inner: int, columns: int, operand: Array) -> bool:
-    """Whether the BLAS does a product in one thread by itself."""
+    """Return True if the BLAS computes the product in one thread by itself."""
     work = rows * inner * columns
     if rows > 1 and columns > 1:
         return work <= _SMALL or (work <= _SMALL_REAL and operand.dtype.kind != "c")
@@ -109,7 +117,7 @@ def _is_small(rows: int, inner: int, columns: int, operand: Array) -> bool:
 
 
 def _stacked(a: Array, b: Array) -> Array:
-    """The products of stacks of matrices, or of vectors."""
+    """Return the products of stacks of matrices, or of vectors."""
     if a.ndim < 2 or b.ndim < 2:
         return dot(a, b) if max(a.ndim, b.ndim) < 3 else alone(np.matmul, a, b)
     (rows, inner), columns = a.shape[-2:], b.shape[-1]
@@ -124,18 +132,21 @@ def _stacked(a: Array, b: Array) -> Array:
 
 
 def in_parts(a: Array, b: Array, out: Array | None, multiply: Multiply, gemm: Gemm | None = None) -> Array:
-    """The product of two matrices, in parts that do not depend on who computes them.
+    """Return the product of two matrices, computed in parts that do not depend on the threads.
 
     Args:
-        multiply: By this thread alone.
-        gemm: The same for the crew, to the last bit; None for the BLAS's.
+        a: Left matrix.
+        b: Right matrix.
+        out: Result, or None to allocate it.
+        multiply: Multiplies in this thread alone.
+        gemm: A function for the crew with the same results to the last bit; None for the BLAS's.
     """
     (rows, inner), columns = a.shape, b.shape[1]
     if is_deep(a, b, out):
         return summed_up(a, b, out, multiply, gemm)
     work, size = rows * inner * columns, max(rows, columns)
     count = max(work // _BLOCK, min(work // _PART, _FEW))
-    count = min(count, size // 2)  # a single row would be a vector, of which the BLAS has another product
+    count = min(count, size // 2)  # the BLAS multiplies a single row by another routine, with other rounding
     if count > 1:
         count = min(count, thread_count())
     product = np.empty((rows, columns), np.result_type(a, b)) if out is None else out
@@ -187,7 +198,10 @@ def _large(a: Array, b: Array, stack: tuple[int, ...], work: int) -> Array:
 
 
 def _axis_to_cut(shape: tuple[int, ...], blocks: int) -> int:
-    """The axis of a product, counted from its end: the longest of the stack's, or the longer side of the matrices."""
+    """Return the axis along which to split a product, counted from its end.
+
+    That is the longest axis of the stack, or the longer side of the matrices if the stack is too short.
+    """
     longest = max(range(-len(shape), -2), key=lambda axis: shape[axis], default=0)
     if longest and shape[longest] >= _EVEN * blocks:
         return longest
@@ -195,7 +209,7 @@ def _axis_to_cut(shape: tuple[int, ...], blocks: int) -> int:
 
 
 def _part(x: Array, axis: int, part: slice) -> Array:
-    """A part along an axis counted from the end; all of an operand that is broadcast along it."""
+    """Return a part along an axis counted from the end; the whole operand if it is broadcast along that axis."""
     if x.ndim < -axis or x.shape[axis] == 1:
         return x
     where: Any = (..., part, *(slice(None),) * (-axis - 1))

@@ -1,11 +1,11 @@
-"""Runs the blocks of a kernel in several threads.
+"""The threads that run the blocks of a kernel.
 
-A block with a product in it copies its operands and multiplies them in one thread (`products.matmul_here`). What one
-core copied and the BLAS then shares between cores has to cross from cache to cache: measured on two cores, a copy and a
-product by two BLAS threads take 25 ms where two threads with a copy and a product of their own take 12.
+A block with a product copies its operands and multiplies them in one thread (`products.matmul_here`). If the BLAS
+shared the product between cores, data that one core copied would have to cross between caches. Measured on two cores,
+a copy and a product by two BLAS threads take 25 ms; two threads that each copy and multiply take 12 ms.
 
-There are as many threads as the user lets OpenBLAS have. With another BLAS, whose threads we do not know how to keep
-out of the way, blocks run in turn.
+There are as many threads as the user allows OpenBLAS to have. With another BLAS, whose threads cannot be controlled
+here, blocks run in turn.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ T = TypeVar("T")
 
 
 def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
-    """Calls `work` with each item, in this thread and helpers, `thread_count` together.
+    """Call `work` with each item, in this thread and helpers, `thread_count()` in total, and wait for all of it.
 
-    The helpers are shared: where they are busy with another kernel, this thread does what they do not come to. All work
-    has ended when this returns. The first exception of `work` is raised, and items not begun are
-    left, as they are where the step is to stop.
+    The helpers are shared: while they are busy with another kernel, this thread computes the items itself. The first
+    exception of `work` is raised. After an exception or a request to stop the step, the remaining items are skipped.
     """
     if len(items) < 2:
         for item in items:
@@ -59,10 +58,10 @@ def for_each(work: Callable[[T], None], items: Sequence[T]) -> None:
 
 
 def wake_helpers(count: int) -> bool:
-    """Have so many helpers that sleep wait awake for products (`crew`); False where there can be none now."""
+    """Make sleeping helpers spin for products (`crew`); return False if no helper can be started now."""
     try:
         jobs = _helpers()
-    except RuntimeError:  # there may be no more threads, or the process is ending: one goes without
+    except RuntimeError:  # the thread limit is reached or the process is ending: go on without helpers
         return False
     processors = wake_elsewhere(thread.native_id for thread in _threads if thread.native_id is not None)
     for _ in range(min(count, len(_threads))):
@@ -71,11 +70,11 @@ def wake_helpers(count: int) -> bool:
 
 
 def _idle(item: object) -> None:
-    """What there is to do for nothing."""
+    """Do nothing."""
 
 
 def thread_count() -> int:
-    """How many threads `for_each` would use now."""
+    """Return the number of threads that `for_each` would use now."""
     threads, limit = blas_threads(), kernel_threads()
     return threads if limit is None else min(threads, limit)
 
@@ -95,7 +94,7 @@ def _drain(work: Callable[[T], None], pending: deque[T]) -> None:
 
 
 class _Share:
-    """A helper's part in one `for_each`. Bare locks: a future costs a tenth of a small block."""
+    """The task of one helper in one `for_each`. It uses bare locks: a future would cost a tenth of a small block."""
 
     __slots__ = ("_begun", "_ended", "_error", "_part_of", "_pending", "_processors", "_work")
 
@@ -105,23 +104,27 @@ class _Share:
         self._pending = pending
         self._processors = processors
         self._error: BaseException | None = None
+        # Acquired either by the helper in `run` or by `wait`: the later one sees that the other came first.
         self._begun = threading.Lock()
         self._ended = threading.Lock()
         self._ended.acquire()
 
     def run(self) -> None:
-        """Do what is left, unless nobody waits for it any more."""
+        """Compute remaining items, unless `for_each` has already returned."""
         roam(self._processors)
         if self._begun.acquire(blocking=False):
             try:
                 doing(self._part_of, _drain, self._work, self._pending)
-            except BaseException as error:  # it is the caller of `for_each` who gets it
+            except BaseException as error:  # raised by `for_each` in the caller's thread
                 self._error = error
             finally:
                 self._ended.release()
 
     def wait(self) -> BaseException | None:
-        """Wait for the end, and return the error. One that never began need not be waited for: nothing is left."""
+        """Wait for the end and return the error.
+
+        If the helper has not begun, prevent it from beginning instead: no items are left.
+        """
         if not self._begun.acquire(blocking=False):
             self._ended.acquire()
         return self._error
@@ -132,8 +135,8 @@ _STARTING: Final = Locked()
 
 
 def _helpers() -> SimpleQueue[_Share]:
-    """The queue that the helpers take from. They are daemons: nothing that has not been waited for is left in them."""
-    with _STARTING.lock:  # two threads that want the first ones at once must not begin two sets of them
+    """Return the task queue of the helpers. Their threads are daemons, since `for_each` waits for all work in them."""
+    with _STARTING.lock:  # two threads that need the first helpers at once must not start two sets
         return _started()
 
 
@@ -155,7 +158,7 @@ def _started() -> SimpleQueue[_Share]:
         thread = threading.Thread(target=help_out, args=(i,), name=f"aioflow-blocks-{i}", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # there may be no more threads
+        except RuntimeError:  # the thread limit is reached
             if not _threads:
                 raise
             break

@@ -1,4 +1,4 @@
-"""Kernels of the CPU device for convolutions and pools over volumes, and for pools that tell where the maximum is."""
+"""Kernels of the CPU device for convolutions and pools over volumes, and for max pools that return positions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Shape = tuple[int, ...]
 
 
 def _inside(layout: Layout, array: Array) -> Array:
-    """The array as NDHWC, which everything inside is."""
+    """Return the array as NDHWC, the layout of `volumes`."""
     return np.ascontiguousarray(layout.last(array))
 
 
 def _outside(layout: Layout, array: Array) -> Array:
-    """An NDHWC array in the node's layout."""
+    """Return an NDHWC array in the node's layout."""
     return np.ascontiguousarray(layout.back(array))
 
 
@@ -125,7 +125,7 @@ def max_pool_grad(binding: Binding) -> Callable[..., Array]:
     return body
 
 
-# -- pools of images that tell where the maximum is ---------------------------------------------------
+# -- pools of images that return the position of the maximum --------------------------------------------------
 
 
 @binder("MaxPoolWithArgmax", device="CPU", fresh=True)

@@ -1,8 +1,8 @@
 """Convolutions and pools over volumes in pure NumPy, with their gradients.
 
-A window's depth is folded tap by tap: what is left of a convolution is one over images for each tap, and of a pool one
-pool over images. Volumes here are NDHWC; `before` is the padding before (depth, rows, columns). float16 and bfloat16
-are summed in float32. Nothing here writes to an argument.
+The depth of a window is processed one kernel position at a time. A convolution becomes one convolution over images for
+each position along the depth, and a pool becomes one pool over images. Volumes here are NDHWC. float16 and bfloat16
+are summed in float32. No function writes to an argument.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Geometry(Fit):
-    """Where the windows lie."""
+    """The geometry of windows over a volume."""
 
     @property
     def flat(self) -> tuple[Any, Padding, Any]:
@@ -51,18 +51,21 @@ class Geometry(Fit):
         return self.kernel[-2:], self.strides[-2:], (self.pads[-2], self.pads[-1])
 
     def taps(self, axis: int, size: int) -> range:
-        """The taps along an axis that meet the volume: of a much larger window, nearly all are in the padding."""
+        """Return the kernel positions along an axis that meet the volume.
+
+        Others may be many, where a window is much larger than the volume.
+        """
         before, dilation = self.pads[axis][0], self.dilations[axis]
         first = -(((self.count[axis] - 1) * self.strides[axis] - before) // dilation)
         return range(max(0, first), min(self.kernel[axis], -(-(size + before) // dilation)))
 
     def at(self, axis: int, size: int, tap: int) -> tuple[slice, slice]:
-        """(The windows that have the tap inside the volume, what it reads)."""
+        """Return (windows with the kernel position inside the volume, elements that it reads)."""
         offset = tap * self.dilations[axis] - self.pads[axis][0]
         return overlap(size, self.count[axis], self.strides[axis], offset)
 
     def depth_taps(self, size: int) -> Iterator[tuple[int, slice, slice]]:
-        """For each tap of the depth that meets the volume: (the tap, the windows that it is in, what it reads)."""
+        """Yield (kernel position, windows with it inside the volume, their elements there) along the depth."""
         for tap in batches(self.taps(0, size), 1):
             given, taken = self.at(0, size, tap)
             if given.stop > given.start:
@@ -70,12 +73,15 @@ class Geometry(Fit):
 
 
 def _frames(volume: Array) -> Array:
-    """The frames of a volume as images."""
+    """Return the frames of a volume as images."""
     return volume.reshape(-1, *volume.shape[2:])
 
 
 def conv(x: Array, w: Array, g: Geometry) -> Array:
-    """The convolution [n, od, oh, ow, co] of x [n, d, h, w, c] with w [kd, kh, kw, c / groups, co], in x's dtype."""
+    """Return the convolution [n, od, oh, ow, co] of x [n, d, h, w, c] with w [kd, kh, kw, c / groups, co].
+
+    The result has x's dtype.
+    """
     numbers = float_numbers(x.dtype)
     x, w = numbers.widen(x), numbers.widen(w)
     total = np.zeros((len(x), *g.count, w.shape[-1]), numbers.compute)
@@ -86,7 +92,7 @@ def conv(x: Array, w: Array, g: Geometry) -> Array:
 
 
 def conv_by_input(shape: Shape, w: Array, dy: Array, g: Geometry) -> Array:
-    """The gradient of `conv` with respect to its input of `shape`, in dy's dtype."""
+    """Return the gradient of `conv` with respect to its input of `shape`, in dy's dtype."""
     numbers = float_numbers(dy.dtype)
     w, dy = numbers.widen(w), numbers.widen(dy)
     total = np.zeros(shape, numbers.compute)
@@ -98,7 +104,7 @@ def conv_by_input(shape: Shape, w: Array, dy: Array, g: Geometry) -> Array:
 
 
 def conv_by_filter(x: Array, shape: Shape, dy: Array, g: Geometry) -> Array:
-    """The gradient of `conv` with respect to its filter of `shape`, in dy's dtype."""
+    """Return the gradient of `conv` with respect to its filter of `shape`, in dy's dtype."""
     numbers = float_numbers(dy.dtype)
     x, dy = numbers.widen(x), numbers.widen(dy)
     total = np.zeros(shape, numbers.compute)
@@ -109,7 +115,7 @@ def conv_by_filter(x: Array, shape: Shape, dy: Array, g: Geometry) -> Array:
 
 
 def max_pool(x: Array, g: Geometry) -> Array:
-    """The maximum of each window, in x's dtype."""
+    """Return the maximum of each window, in x's dtype."""
     numbers = float_numbers(x.dtype)
     x = numbers.widen(x)
     folded = np.full((len(x), g.count[0], *x.shape[2:]), -np.inf, numbers.compute)
@@ -120,7 +126,7 @@ def max_pool(x: Array, g: Geometry) -> Array:
 
 
 def avg_pool(x: Array, g: Geometry) -> Array:
-    """The mean of each window, padding not counted, in x's dtype."""
+    """Return the mean of each window, padding not counted, in x's dtype."""
     numbers = float_numbers(x.dtype)
     x = numbers.widen(x)
     folded = np.zeros((len(x), g.count[0], *x.shape[2:]), numbers.compute)
@@ -132,7 +138,7 @@ def avg_pool(x: Array, g: Geometry) -> Array:
 
 
 def avg_pool_grad(shape: Shape, dy: Array, g: Geometry) -> Array:
-    """The gradient of `avg_pool` with respect to its input of `shape`, in dy's dtype."""
+    """Return the gradient of `avg_pool` with respect to its input of `shape`, in dy's dtype."""
     numbers = float_numbers(dy.dtype)
     dy = numbers.widen(dy) / _depth_counts(g, shape[1], numbers.compute)
     frames = (shape[0] * g.count[0], *shape[2:])
@@ -151,16 +157,18 @@ def _depth_counts(g: Geometry, size: int, dtype: np.dtype[Any]) -> Array:
     return np.maximum(counts, 1)[:, np.newaxis, np.newaxis, np.newaxis]
 
 
-# -- where the maximum is: of images and of volumes ---------------------------------------------------
+# -- position of the maximum in images and volumes -----------------------------------------------------
 
 
 def tap_hits(x: Array, y: Array, g: Geometry) -> Iterator[tuple[Any, Any, Array]]:
-    """For each tap, in row-major order: (the windows that it is in, what it reads, which windows have their first
-    maximum there). For a window with a NaN that is its first NaN.
+    """Yield (windows, elements that they read, mask of the windows with their first maximum there) per kernel position.
+
+    Kernel positions come in row-major order. For a window with a NaN, its first NaN counts as the maximum.
 
     Args:
-        x: [n, sizes …, c] with as many sizes as the geometry has.
+        x: Values [n, sizes …, c] with as many sizes as the geometry has.
         y: The maxima.
+        g: The geometry.
     """
     free = np.ones(y.shape, np.bool_)
     sizes = x.shape[1:-1]
@@ -176,7 +184,7 @@ def tap_hits(x: Array, y: Array, g: Geometry) -> Iterator[tuple[Any, Any, Array]
 
 
 def routed(x: Array, y: Array, dy: Array, g: Geometry) -> Array:
-    """The gradient of a max pool: each window gives its whole dy to its first maximum."""
+    """Return the gradient of a max pool: each window passes its whole dy to its first maximum."""
     numbers = float_numbers(dy.dtype)
     gradient = numbers.widen(dy)
     out = np.zeros(x.shape, numbers.compute)
@@ -186,7 +194,7 @@ def routed(x: Array, y: Array, dy: Array, g: Geometry) -> Array:
 
 
 def picked(x: Array, y: Array, grad: Array, g: Geometry) -> Array:
-    """What lies in `grad`, of x's shape, where each window has its first maximum: the adjoint of `routed`."""
+    """Return the elements of `grad`, of x's shape, at the first maximum of each window: the adjoint of `routed`."""
     out = np.zeros(y.shape, grad.dtype)
     for given, taken, hit in tap_hits(x, y, g):
         np.copyto(out[given], grad[taken], where=hit)

@@ -1,6 +1,6 @@
-"""Products of batches of matrices of float32 by oneDNN.
+"""Products of batches of float32 matrices by oneDNN.
 
-Each of our threads multiplies a part of the batch, where NumPy's BLAS shares every matrix between its threads.
+Each thread multiplies a part of the batch, where NumPy's BLAS shares every matrix between its threads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from aioflow_onednn.primitives import Array, Layout, Primitive, address, describ
 
 __all__ = ["batch_matmul"]
 
-_BLOCK: Final = 2**24  # multiplications of a block, at least
-_LONG: Final = 2**28  # and at most, about: the step may be asked to stop after each
+_BLOCK: Final = 2**24  # minimum multiplications of a block
+_LONG: Final = 2**28  # approximate maximum; cancellation is checked after each block
 _KEPT: Final = 1024  # prepared products
 
 
 def batch_matmul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array | None:
-    """The products of two batches [..., rows, columns] of one shape, each as it is or transposed, which are contiguous
-    and not empty. None where NumPy is as quick: there are less than one matrix or one block for each thread.
+    """Return the products of two batches [..., rows, columns] of one batch shape, each optionally transposed.
+
+    Both batches are contiguous and not empty. Return None where NumPy is as fast: with less than one matrix or one
+    block per thread.
     """
     count, threads = math.prod(x.shape[:-2]), thread_count()
     inner, rows = x.shape[-2:] if transpose_x else x.shape[-1:-3:-1]
@@ -57,6 +59,6 @@ def _prepared(x: tuple[int, int, int], y: tuple[int, int, int], transpose_x: boo
 
 
 def _layout(dims: tuple[int, int, int], transposed: bool) -> Layout:
-    """Of matrices [batch, rows, columns] that lie so in memory, or with their columns in one piece each."""
+    """Return the layout of matrices [batch, rows, columns] that are stored by rows, or by columns if `transposed`."""
     _, rows, columns = dims
     return Layout(dims, (rows * columns, 1, rows) if transposed else (rows * columns, columns, 1))

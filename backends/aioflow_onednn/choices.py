@@ -1,12 +1,12 @@
-"""The choice between two kernels for a shape, oneDNN's and the one below it: measured once, and kept on disk.
+"""The choice between oneDNN's kernel and the one below it for a shape: measured once, and cached on disk.
 
-Which is the quicker one depends on the shape, the number of threads, the processor and the libraries, and no rule of
-ours gets it right: oneDNN takes a third to three quarters of the time of most convolutions, and twice the time of a
-few. The first call of a shape runs both, and returns the result of the one that computes the shape from then on.
+Which kernel is faster depends on the shape, the number of threads, the processor and the libraries, and no simple rule
+predicts it. oneDNN takes a third to three quarters of the time for most convolutions, and twice the time for a few.
+The first call of a shape runs both kernels, and returns the result of the one that computes the shape from then on.
 
-A choice is a line of a file in the user's cache folder: the machine, the shape, and the winner. Lines are only added,
-so that processes do not disturb one another; of two lines for a shape the last one counts. Where the file cannot be
-read or written, each process measures for itself.
+A choice is a line of a file in the user's cache folder: the machine, the shape, and the winner. Lines are only
+appended, so that processes do not disturb one another; the last line for a shape counts. Where the file cannot be read
+or written, each process measures for itself.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ T = TypeVar("T")
 
 _log = logging.getLogger("aioflow.onednn")
 
-_FIRST: Final = 6  # calls of both kernels that do not count: they make what later ones use, and try several threads
-_ROUNDS: Final = 3  # calls of both kernels, at most, of which the quickest counts
-_FAR: Final = 1.5  # times the time of oneDNN, above which one call is enough
-_CLEARLY: Final = 0.7  # of the time of oneDNN, below which the kernel below is taken, if it saves
-_HOP: Final = 2e-5  # seconds, which oneDNN saves where it computes several nodes by one call
-_LONG: Final = 0.1  # seconds, after which all calls count, and two are enough where oneDNN is ahead
-_LARGEST: Final = 2**20  # bytes of the file; a larger one is begun anew
+_FIRST: Final = 6  # calls of both kernels that do not count: they fill caches and try several threads
+_ROUNDS: Final = 3  # maximum timed calls of both kernels, of which the fastest counts
+_FAR: Final = 1.5  # ratio to oneDNN's time above which one call is enough
+_CLEARLY: Final = 0.7  # ratio to oneDNN's time below which the kernel below wins, if it also saves `_HOP`
+_HOP: Final = 2e-5  # seconds that oneDNN saves where it computes several nodes in one call
+_LONG: Final = 0.1  # seconds after which all calls count, and two suffice if oneDNN is ahead
+_LARGEST: Final = 2**20  # bytes of the file; a larger one is truncated
 _NAMES: Final = {True: "oneDNN", False: "NumPy"}
 
 
 class Choices:
-    """The choices of this process, and of those before it on this machine. Threads may share them.
+    """The choices of this process and of earlier ones on this machine. Threads may share them.
 
     Args:
         path: The file; by default one in the user's cache folder.
-        machine: Names the processor and the libraries.
-        clock: Gives seconds.
+        machine: Returns a name for the processor and the libraries.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -65,21 +65,28 @@ class Choices:
         renew_in_child(self)
 
     def after_fork(self) -> None:
-        """As `Forks`."""
+        """Replace the lock, which another thread may have held during the fork."""
         self._measuring = threading.Lock()
 
     def find(self, shape: str) -> bool | None:
-        """Return whether oneDNN is to compute a shape; None where that is not known. The first call reads the file."""
+        """Return True if oneDNN computes a shape, and None if that is unknown. The first call reads the file."""
         return self._all().get(shape)
 
     def measure(self, shape: str, ours: Callable[[], T], below: Callable[[], T]) -> tuple[bool, T]:
-        """Run oneDNN's kernel and the one below. One thread measures at a time: two would disturb one another.
+        """Run and compare oneDNN's kernel and the one below.
+
+        One thread measures at a time, since two would disturb one another.
+
+        Args:
+            shape: Key of the shape.
+            ours: Runs oneDNN's kernel.
+            below: Runs the kernel below.
 
         Returns:
-            Whether oneDNN is to compute the shape from now on, and the result of the kernel that is to.
+            Whether oneDNN computes the shape from now on, and the result of the chosen kernel.
 
         Raises:
-            Whatever the kernels raise.
+            Exception: a kernel has raised it.
         """
         with self._measuring:
             known = self.find(shape)
@@ -91,7 +98,7 @@ class Choices:
         return is_quicker, value
 
     def counts(self) -> dict[str, int]:
-        """Return how many of the known shapes each of the two computes, by its name."""
+        """Return how many of the known shapes each of the two kernels computes, by its name."""
         values = list(self._all().values())
         return {name: values.count(is_quicker) for is_quicker, name in _NAMES.items()}
 

@@ -8,7 +8,7 @@ __all__ = ["Algorithm", "Argument", "CpuRuntime", "DataType", "Normalization", "
 
 
 class Status(IntEnum):
-    """What every function returns."""
+    """The status that every function returns."""
 
     SUCCESS = 0
     OUT_OF_MEMORY = 1
@@ -20,14 +20,14 @@ class Status(IntEnum):
 
 
 class DataType(IntEnum):
-    """Of the elements of a memory."""
+    """Dtype of the elements of a memory object."""
 
     BF16 = 2
     F32 = 3
 
 
 class PropKind(IntEnum):
-    """What a primitive is part of."""
+    """The purpose of a primitive: training, inference or a gradient."""
 
     FORWARD_TRAINING = 64
     FORWARD_INFERENCE = 96
@@ -35,7 +35,7 @@ class PropKind(IntEnum):
 
 
 class Normalization(IntFlag):
-    """What a batch normalization is given, beside its input."""
+    """Flags for the operands of a batch normalization besides its input."""
 
     STATISTICS = 1
     SCALE = 2
@@ -43,7 +43,7 @@ class Normalization(IntFlag):
 
 
 class Algorithm(IntEnum):
-    """How a convolution is computed, or what follows it."""
+    """Algorithms of primitives and of operations on their results."""
 
     CONVOLUTION_DIRECT = 1
     ELTWISE_RELU = 0x20
@@ -58,7 +58,7 @@ class Algorithm(IntEnum):
 
 
 class Argument(IntEnum):
-    """What a memory is to the primitive that is given it."""
+    """The role of a memory object among the arguments of a primitive."""
 
     SRC = 1
     DST = 17
@@ -75,11 +75,11 @@ class Argument(IntEnum):
     DIFF_WEIGHTS = 161
     DIFF_SCALE = 255
     DIFF_SHIFT = 256
-    ADDED = 0x8000 | 2  # the second operand of what is done first with a result
+    ADDED = 0x8000 | 2  # the second operand of the first operation on a result (post-op)
 
 
 class Query(Enum):
-    """What a primitive descriptor is asked for: the kind of an argument, and which of that kind."""
+    """Queries of a primitive descriptor for memory descriptors: the kind of an argument, and its index in that kind."""
 
     SRC = (129, 0)
     DIFF_SRC = (130, 0)
@@ -90,7 +90,7 @@ class Query(Enum):
     DIFF_DST = (134, 0)
     WORKSPACE = (135, 0)
     SCRATCHPAD = (136, 0)
-    # By the argument's own number:
+    # With the argument's own number as index:
     MEAN = (255, 49)
     VARIANCE = (255, 50)
     SCALE = (255, 51)
@@ -101,7 +101,7 @@ class Query(Enum):
 
 
 class CpuRuntime(IntEnum):
-    """By which threads a build of the library computes."""
+    """The threading runtime of a build of the library."""
 
     NONE = 0
     SEQUENTIAL = 1

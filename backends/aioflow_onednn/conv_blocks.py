@@ -1,6 +1,7 @@
-"""Into which blocks a convolution is cut, each of which runs in one of our threads: samples, where there are enough of
-them, or else lines of the result, or its channels where the filter is larger than the image: what every thread reads
-whole is then the smaller of the two.
+"""The partition of a convolution into blocks, each of which runs in one thread.
+
+A block is a range of samples if there are enough of them. Otherwise it is a range of lines of the result, or of its
+channels where the filter is larger than the image. Every thread then reads only the smaller of the two as a whole.
 """
 
 from __future__ import annotations
@@ -14,16 +15,23 @@ from aioflow_onednn.filters import Filters
 
 __all__ = ["LEAST", "Block", "blocks", "by_samples"]
 
-LEAST: Final = 2**24  # multiplications of a block: below, waking a thread takes as long
+LEAST: Final = 2**24  # minimum multiplications of a block: for fewer, waking a thread takes as long
 
-_LONG: Final = 2**28  # multiplications of a block, at most, about: the step may be asked to stop after each
-_CHANNELS: Final = 16  # of which oneDNN likes to make whole numbers
+_LONG: Final = 2**28  # approximate maximum multiplications of a block; cancellation is checked after each
+_CHANNELS: Final = 16  # oneDNN is fastest with multiples of this number of channels
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some samples, lines and channels of the result, with the windows and filters that make them, and the lines of the
-    image that they read.
+    """Some samples, lines and channels of the result.
+
+    Attributes:
+        samples: Range of samples.
+        lines: Range of lines of the result.
+        source: Range of lines of the image that the block reads.
+        outputs: Range of channels of the result.
+        windows: Windows of the block.
+        filters: Filters of the block.
     """
 
     samples: slice
@@ -35,7 +43,7 @@ class Block:
 
 
 def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[Block]:
-    """The blocks, each of at least so many multiplications."""
+    """Return the blocks, each of at least `least` multiplications."""
     count = _count(g, filters, threads, least)
     if g.n >= count:
         return _by_samples(g, filters, count)
@@ -49,7 +57,7 @@ def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[Block
 
 
 def by_samples(g: Windows, filters: Filters, threads: int, least: int, most: int | None = None) -> list[Block]:
-    """As `blocks`, of whole samples, and no more than so many."""
+    """Return at most `most` blocks of whole samples; otherwise like `blocks`."""
     count = _count(g, filters, threads, least)
     return _by_samples(g, filters, count if most is None else min(count, most))
 
@@ -65,7 +73,7 @@ def _count(g: Windows, filters: Filters, threads: int, least: int) -> int:
 
 
 def _parts(size: int, count: int, unit: int = 1) -> list[slice]:
-    """So many parts of nearly one size, all but the last of whole units."""
+    """Split `size` into `count` parts of nearly equal size; all but the last are multiples of `unit`."""
     units = -(-size // unit)
     ends = [min(size, units * number // count * unit) for number in range(count + 1)]
     return [slice(begin, end) for begin, end in pairwise(ends)]
@@ -77,7 +85,7 @@ def _of_channels(g: Windows, filters: Filters, samples: slice, outputs: slice) -
 
 
 def _of_lines(g: Windows, filters: Filters, samples: slice, lines: slice) -> Block:
-    """`g` has as many samples as the block."""
+    """Return a block of lines; `g` has as many samples as the block."""
     outputs, oh = slice(0, filters.outputs), lines.stop - lines.start
     if oh == g.oh:
         return Block(samples, lines, slice(0, g.h), outputs, g, filters)

@@ -1,8 +1,8 @@
 """Convolutions of float32 by oneDNN: dense, grouped and depthwise, with both gradients.
 
-Images are NHWC. A gradient is cut into blocks, each of which runs in one of our threads; `Forward` says who computes a
-convolution itself. Images that are columns are computed as the lines that they are in memory, for which oneDNN takes a
-half to a fifth of the time.
+Images are NHWC. A gradient is split into blocks, each of which runs in one thread; `Forward` chooses the threads of a
+convolution itself. Images that are columns are computed as lines, which are the same numbers in memory: oneDNN takes a
+half to a fifth of the time for lines.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from aioflow_onednn.primitives import Array, Layout, Packing, Primitive, address
 
 __all__ = ["Prepared", "adds_as_well", "backprop_filter", "backprop_input", "fits", "forward"]
 
-_FAR_APART: Final = 2**12  # strides and dilations, above which oneDNN may refuse
+_FAR_APART: Final = 2**12  # strides and dilations above which oneDNN may fail
 _KEPT: Final = 1024  # prepared convolutions
 _BYTE: Final = np.dtype(np.uint8)
-_TRIED: Final = 4093  # numbers, which come again and again, and never at the same place of a line
+_TRIED: Final = 4093  # length of the repeated test data: a prime, so that the data is at another position in each line
 
 
 def fits(g: Windows) -> bool:
-    """Whether each window reads something of the image, and none is larger than oneDNN is sure to take."""
+    """Return True if each window reads some of the image and oneDNN supports the strides and dilations."""
     below, beside = _after(g)
     if max(g.sh, g.sw, g.dh, g.dw) > _FAR_APART:
         return False
@@ -51,7 +51,7 @@ _Plan: TypeAlias = list[tuple[Block, Prepared]]
 
 
 def backprop_input(kernel: Array, dy: Array, g: Windows, filters: Filters) -> Array:
-    """The gradient [n, h, w, c] of the image, from dy [n, oh, ow, outputs], which is contiguous."""
+    """Return the gradient [n, h, w, c] of the image, from the contiguous dy [n, oh, ow, outputs]."""
     out = np.empty((g.n, g.h, g.w, g.c), np.float32)
     plan = _by_input_plan(g, filters, thread_count(), conv_blocks.LEAST)
     packed = packings(kernel, ((prepared, 0) for _, prepared in plan))
@@ -65,8 +65,9 @@ def backprop_input(kernel: Array, dy: Array, g: Windows, filters: Filters) -> Ar
 
 
 def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
-    """The gradient of the filter, in the order of `Filters.layout`, from contiguous x [n, h, w, c] and
-    dy [n, oh, ow, outputs]. The gradients of the blocks are summed in their order.
+    """Return the gradient of the filter, from contiguous x [n, h, w, c] and dy [n, oh, ow, outputs].
+
+    The gradient is in the order of `Filters.layout`. The gradients of the blocks are summed in a fixed order.
     """
     size = filters.size(g)
     plan = _by_filter_plan(g, filters, thread_count(), conv_blocks.LEAST)
@@ -88,7 +89,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     return total
 
 
-# Plans are kept for the sizes that a net has: to make one takes longer than a small convolution.
+# Plans are cached for the sizes of a network: making one takes longer than a small convolution.
 
 
 @lru_cache(maxsize=_KEPT)
@@ -102,7 +103,7 @@ def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> _
 
 
 def _after(g: Windows) -> tuple[int, int]:
-    """The padding below and at the right, negative where windows end before the image does."""
+    """Return the padding (below, right), negative where windows end before the image does."""
     return g.span_h - g.top - g.h, g.span_w - g.left - g.w
 
 
@@ -115,7 +116,7 @@ def _images(g: Windows, filters: Filters) -> tuple[Layout, Layout]:
 
 
 def _geometry(g: Windows) -> tuple[object, ...]:
-    """Strides, dilations and paddings, as the library takes them."""
+    """Return strides, dilations and paddings as arguments of the library."""
     return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.dh - 1, g.dw - 1), (g.top, g.left), _after(g)))
 
 
@@ -144,7 +145,7 @@ def _forward_descriptor(
 
 @lru_cache(maxsize=_KEPT)
 def adds_as_well(g: Windows, filters: Filters, has_bias: bool, activation: Activation) -> bool:
-    """Whether oneDNN computes a convolution by the same means where it adds something to it; others may be slow."""
+    """Return True if oneDNN uses the same implementation when it adds an array; others may be slow."""
     dnnl, g = library(), g.lying()
     found = [_forward_descriptor(dnnl, g, filters, has_bias, each) for each in (None, activation)]
     names = [dnnl.implementation(each) for each in found]
@@ -157,8 +158,9 @@ def adds_as_well(g: Windows, filters: Filters, has_bias: bool, activation: Activ
 def forward(
     g: Windows, filters: Filters, has_bias: bool = False, activation: Activation | None = None, threads: int = 1
 ) -> Prepared:
-    """The convolution itself, of (image, packed filter, result, bias, what is added), by so many threads of OpenMP, or
-    by one where they would give other bits.
+    """Return the prepared convolution of (image, packed filter, result, bias, added array).
+
+    It runs in `threads` threads of OpenMP, or in one thread where several would result in other bits.
     """
     dnnl, g = library(), g.lying()
     arguments = {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST}
@@ -177,7 +179,7 @@ def forward(
 
 
 def _agree(one: Prepared, other: Prepared, g: Windows, filters: Filters, arguments: Collection[Argument]) -> bool:
-    """Whether two convolutions give the same bits; for an image and filters of which it is to be seen."""
+    """Return True if two convolutions result in the same bits, tried on one image and filter."""
     some = np.random.default_rng(0).standard_normal(_TRIED, np.float32)
     shape = (g.n, g.oh, g.ow, filters.outputs)
     image, kernel = np.resize(some, (g.n, g.h, g.w, g.c)), np.resize(some, (g.kh, g.kw, filters.inputs, shape[3]))
@@ -225,7 +227,7 @@ def _backward(
     behind: tuple[Layout, ...],
     arguments: dict[Argument, Query],
 ) -> Primitive:
-    """A gradient's primitive, whose arguments stand before and behind the place of the bias's gradient."""
+    """Return a gradient's primitive, with the arguments before and after the position of the bias's gradient."""
     hint = _forward_descriptor(dnnl, g, filters)
     try:
         with described(dnnl, before) as first, described(dnnl, behind) as last:

@@ -1,4 +1,4 @@
-"""What aioflow's entry points name: loading this module loads nothing of oneDNN."""
+"""Targets of aioflow's entry points; importing this module does not load oneDNN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["describe", "register"]
 
 
 def register() -> None:
-    """Register the kernels, where oneDNN is there and fits. Why it does not, `python -m aioflow doctor` says."""
+    """Register the kernels if oneDNN is found and suitable; `python -m aioflow doctor` reports why it is not."""
     try:
         library()
     except (NotFoundError, FailedPreconditionError):

@@ -1,6 +1,7 @@
-"""What follows a product in a fused node, apart from its bias, which is the primitive's own argument: done with each
-part of the result while that is in the cache, or by the primitive itself. It may read another array of the result's
-shape, the residual.
+"""The operations after a product in a fused node (its epilogue), apart from the bias, which the primitive adds.
+
+They are applied to each part of the result while that is in the cache, or by the primitive itself. They may read
+another array of the result's shape, the residual.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from aioflow_onednn.primitives import Array, Finish
 __all__ = ["activated_of", "finish_of", "without_bias"]
 
 _BIAS: Final = "BiasAdd"
-# What oneDNN does with a result before it writes it; the same bits, but for NaN (`forward.Activated`).
+# Activations that oneDNN applies before it writes a result; bits are the same except for NaN (`forward.Activated`).
 _ACTIVATIONS: Final = {
     "Relu": Activation(Algorithm.ELTWISE_RELU),
     "Relu6": Activation(Algorithm.ELTWISE_CLIP, 0.0, 6.0),
 }
-_SWISH: Final = Activation(Algorithm.ELTWISE_SWISH, 1.0)  # NaN where NumPy's is
+_SWISH: Final = Activation(Algorithm.ELTWISE_SWISH, 1.0)  # results in NaN wherever NumPy's does
 _SUMS: Final = frozenset({"Add", "AddV2"})
-_MOST: Final = 2  # arguments: bias and residual
+_MOST: Final = 2  # maximum arguments: bias and residual
 
 
 def without_bias(binding: Binding) -> Binding | None:
-    """The fused node as if its product had the bias in it. None where what follows is not as the optimizer writes it:
-    at most one bias, and that first, and a residual only behind that.
+    """Return the fused node as if its product included the bias.
+
+    Return None if the epilogue does not have the form that the optimizer writes: at most one bias, as the first
+    operation, and a residual only after it.
     """
     ops, operands, count = tuple(binding.attrs["fused_ops"]), operands_of(binding.attrs), binding.attrs["num_args"]
     if not count and _BIAS not in ops:
@@ -53,12 +56,12 @@ def without_bias(binding: Binding) -> Binding | None:
 
 
 def _inputs(binding: Binding) -> Sequence[tuple[str, tuple[Any, ...]]]:
-    """What is known of the inputs."""
+    """Return the known properties of the inputs."""
     return [(name, getattr(binding, name)) for name in ("input_dtypes", "input_dims", "constants")]
 
 
 def finish_of(rest: Binding) -> Finish | None:
-    """What follows in a node without bias, in the place of each part of the result, given that of the residual."""
+    """Return the epilogue of a node without bias, which updates a part of the result, given that of the residual."""
     epilogue = epilogue_of(rest)
     if epilogue is None:
         return None
@@ -73,11 +76,12 @@ def finish_of(rest: Binding) -> Finish | None:
 
 
 def activated_of(rest: Binding, kernel: PackedFilter | None, biases: Sequence[Array | None]) -> Activated | None:
-    """The same by oneDNN, where it has it.
+    """Return the epilogue as an operation of oneDNN, if it supports the epilogue.
 
     Args:
         rest: A node without bias.
-        kernel, biases: Of its convolution, where they are constants.
+        kernel: Filter of its convolution, if that is constant.
+        biases: Bias of its convolution, if there is one; None if it is not constant.
     """
     ops, operands, count = tuple(rest.attrs["fused_ops"]), operands_of(rest.attrs), rest.attrs["num_args"]
     if ops == ("Sigmoid", "Mul") and not count and sorted(operands) == [0, 0, 1]:

@@ -1,7 +1,7 @@
 """Filters of convolutions, and their copies in the layouts that primitives have chosen.
 
-A filter is [kh, kw, c / groups, co] as TensorFlow has it, a depthwise one [kh, kw, c, multiplier]; oneDNN chooses a
-layout of its own, into which it is copied.
+A filter is [kh, kw, c / groups, co] as in TensorFlow, a depthwise one [kh, kw, c, multiplier]. oneDNN chooses a layout
+of its own, into which the filter is copied.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from aioflow_onednn.primitives import Array, Layout, Packing, Placed, plain
 
 __all__ = ["Filters", "PackedFilter", "User", "packing", "packings"]
 
-_USERS: Final = 64  # copies of a filter that are kept; most primitives have chosen one layout
+_USERS: Final = 64  # maximum cached copies of a filter; most primitives choose the same layout
 _BYTE: Final = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of a convolution: [kh, kw, c / groups, outputs], or in memory the same, [kh, kw, c, multiplier].
+    """The filters of a convolution: [kh, kw, c / groups, outputs], or the same memory as [kh, kw, c, multiplier].
 
     Attributes:
-        stored: How many outputs there are in memory, where these are some of one group.
+        groups: Number of groups.
+        inputs: Number of input channels of a group.
+        outputs: Number of output channels.
+        stored: Number of outputs in memory, if these filters are a part of one group; else 0.
     """
 
     groups: int
@@ -39,11 +42,11 @@ class Filters:
     stored: int = 0
 
     def part(self, outputs: int) -> Filters:
-        """Some of the filters of one group, where they lie."""
+        """Return a part of the filters of one group, without moving it in memory."""
         return Filters(self.groups, self.inputs, outputs, self.stored or self.outputs)
 
     def layout(self, g: Windows) -> Layout:
-        """How they lie in memory."""
+        """Return the layout of the filters in memory."""
         last = self.stored or self.outputs
         if self.groups == 1:
             return Layout(
@@ -54,36 +57,36 @@ class Filters:
         return Layout(dims, (each, 1, last, g.kw * line, line))
 
     def free(self, g: Windows) -> Layout:
-        """The same, as suits the primitive."""
+        """Return a layout that leaves the order in memory to the primitive."""
         return Layout(self.layout(g).dims)
 
     def size(self, g: Windows) -> int:
-        """How many numbers they are; each window is multiplied with every one."""
+        """Return the number of weights, all of which are multiplied with each window."""
         return g.kh * g.kw * self.inputs * self.outputs
 
 
 class _Prepared(Protocol):
     @property
     def packing(self) -> Packing:
-        """Of the filter."""
+        """Packing of the filter."""
 
 
-User: TypeAlias = "tuple[_Prepared, int]"  # and the first of the outputs that it makes
+User: TypeAlias = "tuple[_Prepared, int]"  # and the first of the outputs that it computes
 
 
 class PackedFilter:
-    """A filter in the layouts that primitives have chosen for it, each made when it is first asked for."""
+    """A filter in the layouts that primitives have chosen for it. Each copy is made on first use."""
 
     def __init__(self, kernel: Array) -> None:
         self._kernel = kernel
         self._packed: OrderedDict[User, Placed] = OrderedDict()
 
     def norm(self) -> float:
-        """At least the root of the sum of squares of the weights of any one output. Reads the whole filter."""
+        """Return an upper bound of the L2 norm of the weights of any one output. Reads the whole filter."""
         return math.sqrt(np.square(self._kernel, dtype=np.float64).sum())
 
     def of(self, user: User) -> Placed:
-        """The filter for a primitive."""
+        """Return the filter for a primitive."""
         found = self._packed.get(user)
         if found is None:
             found = _packed(user, Placed(plain(self._kernel)), _fresh, dict(self._packed))
@@ -94,12 +97,12 @@ class PackedFilter:
 
 
 def packing(kernel: Array | PackedFilter, user: User) -> Placed:
-    """As `packings`, for one primitive."""
+    """Return the filter for one primitive, like `packings`."""
     return kernel.of(user) if isinstance(kernel, PackedFilter) else packings(kernel, (user,))[user]
 
 
 def packings(kernel: Array | PackedFilter, users: Iterable[User]) -> dict[User, Placed]:
-    """The filter as each primitive takes it: kept ones, or copies in this thread's scratch memory."""
+    """Return the filter for each primitive: cached copies, or copies in this thread's scratch memory."""
     packed: dict[User, Placed] = {}
     if isinstance(kernel, PackedFilter):
         for user in users:
@@ -113,8 +116,9 @@ def packings(kernel: Array | PackedFilter, users: Iterable[User]) -> dict[User, 
 
 
 def _packed(user: User, kernel: Placed, memory: Callable[[int], Array], packed: Mapping[User, Placed]) -> Placed:
-    """The contiguous filter, or those of its outputs that the primitive makes, in the layout that this has chosen: one
-    of those `packed`, or in new memory.
+    """Return the contiguous filter, or a part of its outputs, in the layout that the primitive has chosen.
+
+    The result is one of those in `packed`, or in new memory.
     """
     prepared, first = user
     if not prepared.packing.is_needed:

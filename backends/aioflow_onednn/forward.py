@@ -1,7 +1,6 @@
-"""Convolutions of one shape, ready to run: what can be known before the image comes is known then.
+"""Convolutions of one shape, ready to run: all that does not depend on the image is prepared in advance.
 
-Small nets are fifty and more convolutions of 20 to 100 µs, and what is done for each of them besides is seen in the
-whole.
+Small networks consist of fifty or more convolutions of 20 to 100 µs each, so overhead per convolution is noticeable.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from aioflow_onednn.team import TEAM
 
 __all__ = ["SAMPLES", "Activated", "Forward", "Who", "who"]
 
-_FOR_A_TEAM: Final = 2**18  # multiplications that are worth several threads of OpenMP
-SAMPLES: Final = 8  # and more are cut into blocks by samples, which need nothing of one another
+_FOR_A_TEAM: Final = 2**18  # multiplications for which several threads of OpenMP pay off
+SAMPLES: Final = 8  # from this number on, blocks are ranges of samples, which are independent
 _KEPT: Final = 1024  # plans
 _FLOAT: Final = np.dtype(np.float32)
 
@@ -37,7 +36,7 @@ Kernel: TypeAlias = Array | PackedFilter
 
 
 class Who(enum.Enum):
-    """Who computes a convolution."""
+    """The way in which a convolution is computed."""
 
     ALONE = "this thread, in one go"
     TEAM = "the team"
@@ -45,7 +44,13 @@ class Who(enum.Enum):
 
 
 def who(g: Windows, filters: Filters, prepared: Callable[[int], Prepared]) -> Who:
-    """Who is to compute a convolution, given what prepares it for a number of threads."""
+    """Choose the way in which a convolution is computed.
+
+    Args:
+        g: The windows.
+        filters: The filters.
+        prepared: Returns the convolution for a number of threads.
+    """
     work = g.rows * filters.size(g)
     if g.n < SAMPLES and work >= _FOR_A_TEAM and library().has_team and not prepared(1).primitive.is_by_products:
         return Who.TEAM
@@ -53,33 +58,39 @@ def who(g: Windows, filters: Filters, prepared: Callable[[int], Prepared]) -> Wh
 
 
 class Activated:
-    """An activation that oneDNN may do itself: where no number can be NaN, which it would take for a zero. Without a
-    filter: one that keeps NaN, and goes with every image.
+    """An activation that oneDNN may apply itself, for images where no result of the convolution can be NaN.
 
-    No sum in a convolution is larger than the root of the sum of squares of the image, times that of the filter
-    (Cauchy and Schwarz), plus the bias. Where that is far from infinity, nothing overflows, so that nothing is NaN.
+    oneDNN treats NaN as zero. Without `kernel` the activation keeps NaN, and is suitable for every image.
+
+    By the Cauchy-Schwarz inequality, no sum in a convolution is larger than the L2 norm of the image times that of the
+    filter, plus the bias. Where this is far from infinity, nothing overflows, so no result is NaN.
+
+    Args:
+        activation: The activation.
+        kernel: Filter of the convolution; None for an activation that keeps NaN.
+        bias: Bias of the convolution, if it has one.
     """
 
     def __init__(self, activation: Activation, kernel: PackedFilter | None = None, bias: Array | None = None) -> None:
         self.activation, self._kernel, self._bias = activation, kernel, bias
-        self._bound: float | None = None  # found by the first step, in its thread
+        self._bound: float | None = None  # computed by the first step, in its thread
 
     @property
     def keeps_nan(self) -> bool:
-        """Whether it is right for all numbers."""
+        """True if the activation is suitable for all images."""
         return self._kernel is None
 
     def holds_for(self, x: Array, *others: Array) -> bool:
-        """Whether the activation may be left to oneDNN with this image, and with what is added; all are contiguous."""
+        """Return True if oneDNN may apply the activation with this image and these added arrays; all are contiguous."""
         if self._kernel is None:
             return True
         if self._bound is None:
             self._bound = self._found_bound(self._kernel)
-        # What is added is no larger than the root of its own sum of squares.
+        # No number of an added array is larger than the array's own norm.
         return sum_of_squares(x) < self._bound and all(sum_of_squares(each) < FAR for each in others)
 
     def _found_bound(self, kernel: PackedFilter) -> float:
-        """What the sum of squares of an image must be less than; 0 where a constant is not finite."""
+        """Return the exclusive upper bound of the sum of squares of an image; 0 if a constant is not finite."""
         bias, norm = 0.0 if self._bias is None else np.abs(self._bias).max(initial=0.0), kernel.norm()
         if not math.isfinite(bias + norm) or bias > FAR:
             return 0.0
@@ -90,14 +101,17 @@ class Forward:
     """The convolution of images [n, h, w, c] of one shape.
 
     Args:
-        finish: What follows, done with each block while it is in the cache.
-        activated: The same as a part of the primitive, for images that it holds for.
+        g: The windows.
+        filters: The filters.
+        has_bias: Whether there is a bias.
+        finish: Epilogue, applied to each block while it is in the cache.
+        activated: The epilogue as a part of the primitive, for images for which that is correct.
 
     Attributes:
-        shape: Of the result, [n, oh, ow, outputs].
+        shape: Shape of the result, [n, oh, ow, outputs].
         of: The windows and the filters, and whether there is a bias.
         finish: As the argument.
-        activated: As the argument; None where the primitive would be slower so.
+        activated: As the argument; None where it would make the primitive slower.
     """
 
     def __init__(
@@ -117,12 +131,13 @@ class Forward:
         self._active = self._plain if activation is None else _way(g, filters, has_bias, activation)
 
     def __call__(self, x: Array, kernel: Kernel, bias: Placed | None = None, *others: Array) -> Array:
-        """The convolution of an image.
+        """Return the convolution of an image.
 
         Args:
-            x: Contiguous, as the others are.
-            bias: [outputs].
-            others: What follows reads them; of the result's shape.
+            x: The image. All arrays are contiguous.
+            kernel: The filter.
+            bias: Bias [outputs].
+            *others: Arrays of the result's shape that the epilogue reads.
         """
         job = _Job(x, kernel, bias, others, np.empty(self.shape, _FLOAT))
         if self.activated is not None and self.activated.holds_for(x, *others):
@@ -133,7 +148,7 @@ class Forward:
 
 
 class _Job(NamedTuple):
-    """The arrays of a convolution, as `Forward` takes them, and where its result goes."""
+    """The arrays of a convolution, like the arguments of `Forward`, and the array for its result."""
 
     x: Array
     kernel: Kernel
@@ -142,11 +157,11 @@ class _Job(NamedTuple):
     out: Array
 
     def addresses(self, packed: Placed, adds: bool) -> list[int]:
-        """What a primitive is run with.
+        """Return the addresses with which a primitive is run.
 
         Args:
             packed: The filter.
-            adds: Whether the primitive adds what follows would read.
+            adds: Whether the primitive adds the residual.
         """
         found = [address(self.x), packed.at, address(self.out)]
         if self.bias is not None:
@@ -157,10 +172,10 @@ class _Job(NamedTuple):
 
 
 class _Way(Protocol):
-    """Who computes a convolution."""
+    """A way in which a convolution is computed."""
 
     def __call__(self, job: _Job, finish: Finish | None) -> None:
-        """Compute the result, and finish that."""
+        """Compute the result and apply the epilogue."""
 
 
 def _way(g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> _Way:
@@ -177,10 +192,11 @@ def _way(g: Windows, filters: Filters, has_bias: bool, activation: Activation | 
 
 
 class _Alone:
-    """This thread, in one go.
+    """A convolution in this thread, in one call.
 
     Args:
-        adds: Whether the primitive adds what follows would read.
+        prepared: The convolution.
+        adds: Whether the primitive adds the residual.
     """
 
     def __init__(self, prepared: Prepared, adds: bool) -> None:
@@ -188,17 +204,17 @@ class _Alone:
 
     def __call__(self, job: _Job, finish: Finish | None) -> None:
         user = self._user
-        packed = packing(job.kernel, user)  # held until the primitive has run, as all is
+        packed = packing(job.kernel, user)  # kept alive until the primitive has run, like all operands
         user[0].run(*job.addresses(packed, self._adds))
         if finish is not None:
             finish(job.out, *job.others)
 
 
 class _ByTeam:
-    """The team, or this thread as long as that cannot be had: the bits are the same, whatever else the machine does.
+    """A convolution by the team, or by this thread while the team is unavailable; both result in the same bits.
 
     Args:
-        prepared: Gives the convolution for so many threads.
+        prepared: Returns the convolution for a number of threads.
         adds: As for `_Alone`.
     """
 
@@ -223,7 +239,7 @@ class _ByTeam:
 
 
 class _InBlocks:
-    """Our own threads, each some of the blocks."""
+    """A convolution in blocks, shared by aioflow's own threads."""
 
     def __init__(self, g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> None:
         self._of, self._outputs = (g, filters, has_bias, activation), filters.outputs
@@ -245,12 +261,13 @@ class _InBlocks:
         for_each(convolve, range(len(plan)))
 
     def _part(self, job: _Job, block: Block) -> tuple[_Job, Array]:
-        """The arrays of a block, and where its part of the result goes in the end."""
+        """Return the arrays of a block, and the final target of its part of the result."""
         image, target = job.x[block.samples, block.source], job.out[block.samples, block.lines]
         bias = None if job.bias is None else Placed(job.bias.array[block.outputs])
         others = [each[block.samples, block.lines] for each in job.others]
         made = target
-        if block.filters.outputs != self._outputs:  # oneDNN is slow where there are gaps between the pixels of a result
+        # oneDNN is slow with gaps between the pixels of a result, so some channels get contiguous memory first.
+        if block.filters.outputs != self._outputs:
             made = scratch("channels", (*target.shape[:3], block.filters.outputs), _FLOAT)
             others = [np.ascontiguousarray(each[..., block.outputs]) for each in others]
         return _Job(image, job.kernel, bias, others, made), target

@@ -1,7 +1,7 @@
-"""Products of matrices of bfloat16 by oneDNN, on processors that have instructions for them.
+"""Products of bfloat16 matrices by oneDNN, on processors that have instructions for them.
 
-Sums are of float32 and rounded once, as by the kernel below, which goes by way of matrices of float32. The instructions
-take denormal numbers for zero. In one thread they do twice as much as those of float32.
+Sums are float32 and rounded once, as in the kernel below, which converts the matrices to float32. The instructions
+treat denormal numbers as zero. In one thread they compute twice as much as those of float32.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from aioflow_onednn.primitives import Array, Layout, Primitive, address, describ
 __all__ = ["WORTHWHILE", "are_quicker", "matmul"]
 
 WORTHWHILE: Final = 2**19  # multiplications
-_BLOCK: Final = 2**25  # multiplications of a block, at least
+_BLOCK: Final = 2**25  # minimum multiplications of a block
 _KEPT: Final = 1024  # prepared products
 _ARGUMENTS: Final = {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST}
 
 
 def are_quicker() -> bool:
-    """Whether this processor has such instructions."""
+    """Return True if this processor has instructions for bfloat16."""
     return library().has_bfloat16
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """The product of two matrices of bfloat16, neither of them empty."""
+    """Return the product of two bfloat16 matrices that are not empty."""
     a, b = _regular(a), _regular(b)
     (rows, inner), columns = a.shape, b.shape[1]
     product = np.empty((rows, columns), bfloat16.np_dtype)
@@ -62,13 +62,13 @@ def _prepared(a: Layout, b: Layout, out: Layout) -> Primitive:
 
 
 def _regular(matrix: Array) -> Array:
-    """The matrix, or a copy: in one piece, by rows or by columns."""
+    """Return the matrix, or a copy, stored contiguously by rows or by columns."""
     return matrix if matrix.flags.f_contiguous and matrix.flags.aligned else plain(matrix)
 
 
 def _layout(matrix: Array) -> Layout:
-    """Of a regular matrix, or of some of its rows or columns."""
+    """Return the layout of a regular matrix, or of a range of its rows or columns."""
     size, (rows, columns), (down, across) = matrix.itemsize, matrix.shape, matrix.strides
-    if matrix.flags.c_contiguous:  # strides of a single row or column say nothing
+    if matrix.flags.c_contiguous:  # the stride of a single row or column is arbitrary
         return Layout((rows, columns), (columns, 1), DataType.BF16)
     return Layout((rows, columns), (down // size, across // size), DataType.BF16)

@@ -1,7 +1,7 @@
-"""The kernels of the CPU device that oneDNN does faster than NumPy; importing this module registers them.
+"""Kernels of the CPU device that are faster by oneDNN than by NumPy; importing this module registers them.
 
-Each falls back on the kernel that stands below it: for products that are too small, windows that oneDNN does not take,
-empty arrays, and where a session wants reproducible results.
+Each falls back on the kernel below it for small products, windows that oneDNN does not support and empty arrays, and
+if the session requires reproducible results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__: list[str] = []
 Shape: TypeAlias = tuple[int, ...]
 T = TypeVar("T")
 
-_WORTHWHILE: Final = 2**14  # multiplications of a convolution
+_WORTHWHILE: Final = 2**14  # minimum multiplications of a convolution
 _REMEMBERED: Final = 16  # shapes for each node
 
 
@@ -58,12 +58,16 @@ def matmul_of_halves(binding: Binding, plain: Body) -> Body:
 
 
 def _product(binding: Binding, plain: Body, multiply: Callable[[Any, Any], Any], fewest: int, worthwhile: int) -> Body:
-    """A product of two matrices. The kernel below does it where there are fewer columns than that, or it is not worth
-    while, and where the matrices do not fit, it says so.
+    """Bind a product of two matrices.
+
+    The kernel below computes products with fewer than `fewest` columns or `worthwhile` multiplications. It also raises
+    the error for matrices that do not fit.
     """
     transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
     a_dims, b_dims = binding.input_dims[:2]
-    if a_dims is not None and b_dims is not None and len(a_dims) == len(b_dims) == 2:  # then no call need look
+    if (
+        a_dims is not None and b_dims is not None and len(a_dims) == len(b_dims) == 2
+    ):  # known shapes are checked once, not in each call
         size, columns = num_elements(a_dims), b_dims[not transpose_b]
         if columns is not None and (columns < fewest or (size is not None and size * columns < worthwhile)):
             return plain
@@ -89,8 +93,8 @@ class _Found(Generic[T]):
 
     Attributes:
         made: The prepared convolution.
-        shape: The key of the shapes, and of all else that the time depends on.
-        is_quicker: Whether oneDNN is; None until that has been measured.
+        shape: Key of the shapes and of all else that affects the time.
+        is_quicker: Whether oneDNN is faster; None until that is measured.
     """
 
     made: T
@@ -99,11 +103,12 @@ class _Found(Generic[T]):
 
 
 class _Windows(Generic[T]):
-    """What a node's convolution needs for the shapes of its image and filter.
+    """The prepared convolutions of a node, by the shapes of image and filter.
 
     Args:
-        make: Makes it of the windows, and of how the filters lie.
-        fused: The fused node that the convolution is part of, if it is, which knows whose errors they are.
+        binding: The node of the convolution.
+        make: Prepares a convolution for windows and filters.
+        fused: The fused node that contains the convolution, if there is one, to which errors are attributed.
     """
 
     def __init__(self, binding: Binding, make: Callable[[Windows, Filters], T], fused: Binding | None = None) -> None:
@@ -118,7 +123,7 @@ class _Windows(Generic[T]):
         self._found = lru_cache(maxsize=_REMEMBERED)(self._look if fused is None else naming(fused, self._look))
 
     def of(self, image: Shape, kernel: Shape) -> T | None:
-        """Return the prepared convolution; None where the kernel below computes these shapes, which checks them, too.
+        """Return the prepared convolution; None where the kernel below computes these shapes, and checks them.
 
         Raises:
             InvalidArgumentError: the shapes do not fit.
@@ -127,13 +132,19 @@ class _Windows(Generic[T]):
         return None if found is None or found.is_quicker is False else found.made
 
     def compute(self, image: Shape, kernel: Shape, ours: Callable[[T], Array], below: Callable[[], Array]) -> Array:
-        """Compute by oneDNN, or by the kernel below.
+        """Compute by oneDNN or by the kernel below.
 
-        The first call of shapes measures which of them is quicker, but not in the thread of an event loop, which would
-        stand still meanwhile.
+        The first call with a shape measures which of them is faster. It does not do so in the thread of an event loop,
+        which would block the loop.
+
+        Args:
+            image: Shape of the image.
+            kernel: Shape of the filter.
+            ours: Computes by oneDNN.
+            below: Computes by the kernel below.
 
         Raises:
-            InvalidArgumentError: as `of`.
+            InvalidArgumentError: the shapes do not fit.
         """
         found = self._found(image, kernel)
         if found is None:
@@ -141,7 +152,8 @@ class _Windows(Generic[T]):
         if found.is_quicker is None and is_loops_thread():
             return ours(found.made)
         if found.is_quicker is None and self._is_part:
-            below()  # which measures the convolution by itself: what follows it costs both about the same
+            # The kernel below measures the convolution alone: the epilogue costs both kernels about the same.
+            below()
             found.is_quicker = CHOICES.find(found.shape) is not False
         if found.is_quicker is None:
             found.is_quicker, value = CHOICES.measure(found.shape, lambda: ours(found.made), below)
@@ -162,16 +174,16 @@ class _Windows(Generic[T]):
         return _Found(self._make(g, filters), key, CHOICES.find(key))
 
     def image(self, array: Array) -> Array:
-        """As NHWC, and contiguous."""
+        """Return the array as contiguous NHWC."""
         return in_one_piece(to_nhwc(array, self.data_format))
 
     def gradient(self, array: Array, g: Windows, filters: Filters) -> Array | None:
-        """As `image`; None if it has not the shape of the convolution."""
+        """Return the array as `image` does; None if it does not have the shape of the convolution."""
         made = self.image(array) if array.ndim == 4 else array
         return made if made.shape == (g.n, g.oh, g.ow, filters.outputs) else None
 
     def result(self, array: Array) -> Array:
-        """An NHWC array in the node's layout."""
+        """Return an NHWC array in the node's layout."""
         return from_nhwc(array, self.data_format)
 
 
@@ -179,7 +191,7 @@ class _Windows(Generic[T]):
 @_faster("DepthwiseConv2dNative")
 def conv(binding: Binding, plain: Body) -> Body:
     known = _Windows(binding, Forward)
-    constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])  # copied by the first step
+    constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])  # packed by the first step
 
     def body(image: Array, kernel: Array) -> Array:
         def ours(forward: Forward) -> Array:
@@ -195,7 +207,7 @@ def conv(binding: Binding, plain: Body) -> Body:
 @_faster("_FusedConv2D")
 @_faster("_FusedDepthwiseConv2dNative")
 def fused_conv(binding: Binding, plain: Body) -> Body:
-    """As `fused_matmul`."""
+    """Bind a convolution with an epilogue."""
     rest = without_bias(binding)
     if rest is None or (rest.attrs["num_args"] and binding.attrs["data_format"] != "NHWC"):
         return plain
@@ -277,5 +289,5 @@ def _geometry(g: Windows, filters: Filters) -> tuple[Windows, Filters]:
 
 
 def _is_filter(constant: Any) -> bool:
-    """Whether a constant input of a convolution is its filter: sizes have one dimension, and so have biases."""
+    """Return True if a constant input of a convolution is its filter: sizes and biases have one dimension."""
     return constant is not None and np.ndim(constant) == 4

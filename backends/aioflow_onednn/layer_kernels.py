@@ -1,6 +1,6 @@
 """Kernels of layers without filters, and of batches of products, by oneDNN; importing this module registers them.
 
-As those of `kernels`, each falls back on the kernel below it.
+Each falls back on the kernel below it, like those of `kernels`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _known(size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Paddi
 
 
 class _Pools:
-    """The pool of a node, for the shapes of its image."""
+    """The pools of a node, by the shape of the image."""
 
     def __init__(self, binding: Binding, algorithm: Algorithm) -> None:
         self._shared, self._algorithm = Pool(binding, _known), algorithm
@@ -44,7 +44,11 @@ class _Pools:
         self.of = lru_cache(maxsize=_REMEMBERED)(self._of)
 
     def _of(self, image: Shape) -> tuple[pooling.Pool, Shape] | None:
-        """And the shape of its result. None where the kernel below is the better one. Raises InvalidArgumentError."""
+        """Return the pool and the shape of its result; None where the kernel below is faster.
+
+        Raises:
+            InvalidArgumentError: the shape of the image does not fit.
+        """
         (kernel, strides, pads), made = self._shared.of(image)
         if not self._is_last:
             return None
@@ -68,13 +72,13 @@ def pool(binding: Binding, plain: Body) -> Body:
 
 @faster("ConcatV2", host={"axis": as_int})
 def concat(binding: Binding, plain: Body) -> Body:
-    """NumPy's, which may be a part of a plan."""
+    """Bind NumPy's concatenation, which may be a part of a plan."""
     return Joinable(plain, ConcatPart(), join)
 
 
 @faster("MaxPoolGrad")
 def max_pool_grad(binding: Binding, plain: Body) -> Body:
-    """As TensorFlow's, this does not look at the result of the pool."""
+    """Bind the gradient of a max pool, which like TensorFlow's does not read the result of the pool."""
     known = _Pools(binding, Algorithm.POOLING_MAX)
 
     def body(orig_input: Array, orig_output: Array, grad: Array) -> Any:
@@ -129,7 +133,7 @@ def batch_matmul(binding: Binding, plain: Body) -> Body:
 
 
 class _Norms:
-    """The batch normalization of a node, for images with their channels last."""
+    """The batch normalization of a node, for images with channels last."""
 
     def __init__(self, binding: Binding) -> None:
         data_format: str = binding.attrs["data_format"]
@@ -137,7 +141,7 @@ class _Norms:
         self.epsilon, self.is_training = float(binding.attrs["epsilon"]), bool(binding.attrs["is_training"])
 
     def takes(self, x: Array, *vectors: Array) -> bool:
-        """Whether oneDNN is quicker, and all is as it must be: the kernel below says what is not."""
+        """Return True if oneDNN is faster and the arguments fit; the kernel below reports those that do not."""
         if x.ndim != self._rank or x.size < normalization.WORTHWHILE:
             return False
         return all(vector.shape == x.shape[-1:] and vector.dtype == x.dtype for vector in vectors)

@@ -1,4 +1,4 @@
-"""Finds oneDNN and loads it: the library that the user names, the system's, or that of the wheel onednn-cpu-gomp.
+"""The oneDNN library: a library named by the user, the system's, or that of the wheel onednn-cpu-gomp.
 
 `AIOFLOW_ONEDNN` is the path of a library, or `off`.
 """
@@ -28,7 +28,7 @@ SETTING: Final = "AIOFLOW_ONEDNN"
 _SONAME: Final = "libdnnl.so.3"
 _OPENMP: Final = "libgomp.so.1"
 _WAIT: Final = "GOMP_SPINCOUNT"
-_TURNS: Final = "4000"  # of a loop, some 40 µs: longer than Python takes from one layer to the next
+_TURNS: Final = "4000"  # of a loop, about 40 µs: longer than Python takes from one layer to the next
 _WHEEL: Final = "onednn-cpu-gomp"
 _CPU: Final = 1  # dnnl_cpu
 _IN_ORDER: Final = 1  # dnnl_stream_default_flags
@@ -42,7 +42,7 @@ Step: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]  # a function and i
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Of the library: its number, and by which threads it computes."""
+    """The version of the library and its threading runtime."""
 
     major: int
     minor: int
@@ -65,7 +65,7 @@ class _VersionRecord(ctypes.Structure):
 
 
 class Argument(ctypes.Structure):
-    """dnnl_exec_arg_t: a memory, and what it is to the primitive."""
+    """The C struct dnnl_exec_arg_t: a memory object and its role as an argument of the primitive."""
 
     _fields_ = (("code", c_int), ("memory", c_void_p))
 
@@ -75,7 +75,7 @@ _AVX512: Final = 0x20
 _BF16: Final = 0x80
 _HANDLE: Final = POINTER(c_void_p)
 _DIMS: Final = POINTER(c_int64)
-# The functions that are used, each with its arguments' types; every one returns a status.
+# The functions in use, with the types of their arguments; each returns a status.
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "engine_create": (_HANDLE, c_int, c_size_t),
     "stream_create": (_HANDLE, c_void_p, c_uint),
@@ -159,16 +159,16 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
         *(c_void_p,) * 2,
     ),
 }
-# Those that only note something keep the interpreter's lock: giving it back takes longer than they do.
+# Functions that only store a value keep the interpreter's lock: releasing it takes longer than they do.
 _SHORT: Final = frozenset({"memory_set_data_handle"})
 
 
 class Activation(NamedTuple):
-    """What a primitive does with each number of its result.
+    """Operations that a primitive applies to each number of its result.
 
     Attributes:
-        algorithm, alpha, beta: What is done last, and its two parameters; None for nothing.
-        adds: Whether a number of another array is added before.
+        algorithm, alpha, beta: The last operation and its two parameters; None for no operation.
+        adds: Whether a number of another array is added first.
     """
 
     algorithm: Algorithm | None
@@ -178,21 +178,24 @@ class Activation(NamedTuple):
 
 
 class Library:
-    """The loaded library, with an engine of the processor.
+    """The loaded library, with an engine for the processor.
+
+    Args:
+        path: Path or name of the shared library.
 
     Attributes:
-        path: Where it was found.
-        version: Of the library.
+        path: As the argument.
+        version: Version of the library.
         has_wide_vectors: Whether it computes with vectors of 512 bits.
         has_bfloat16: Whether it has instructions for bfloat16.
-        has_team: Whether OpenMP's threads may be used: they sleep after a moment's wait, and can be ended.
-        engine: The processor.
-        attributes: Of every primitive: the scratchpad is the caller's, so that a primitive may run in any thread, and
-            in several at once.
+        has_team: Whether OpenMP's threads may be used: they sleep after spinning for a moment, and can be ended.
+        engine: Handle of the engine.
+        attributes: Attributes of every primitive. The scratchpad is the caller's, so that a primitive may run in any
+            thread, and in several at once.
 
     Raises:
-        OSError: it cannot be loaded.
-        FailedPreconditionError: it is of another version, or computes by threads that cannot be kept out of the way.
+        OSError: the library cannot be loaded.
+        FailedPreconditionError: the library has another version, or its threads cannot be controlled.
     """
 
     def __init__(self, path: str) -> None:
@@ -214,19 +217,19 @@ class Library:
         self.attributes = self._new_attributes()
 
     def call(self, name: str, *arguments: Any, threads: int = 1) -> None:
-        """Call a function of the library. Raises InternalError, or ResourceExhaustedError, where it fails."""
+        """Call a function of the library. Raise InternalError or ResourceExhaustedError if it fails."""
         status = self._by(threads, self._functions[name], *arguments)
         if status:
             self.fail(name, status)
 
     def made(self, name: str, *arguments: Any, threads: int = 1) -> int:
-        """The handle of what a function makes. Raises as `call`."""
+        """Return the handle that a function creates. Raise the same errors as `call`."""
         handle = c_void_p()
         self.call(name, byref(handle), *arguments, threads=threads)
         return handle.value or 0
 
     def is_made(self, name: str, *arguments: Any) -> int | None:
-        """As `made`, or None where the library has no implementation."""
+        """Return the handle that a function creates, or None where the library has no implementation."""
         handle = c_void_p()
         status = self._by(1, self._functions[name], byref(handle), *arguments)
         if status in (Status.UNIMPLEMENTED, Status.LAST_IMPL_REACHED):
@@ -237,8 +240,9 @@ class Library:
 
     @contextmanager
     def attributes_with(self, activation: Activation | None, result: int) -> Iterator[int]:
-        """`attributes` of a primitive that ends with an activation, for as long as the block runs. What is added lies
-        in memory as the result does.
+        """Provide the attributes of a primitive that ends with an activation, for the duration of the block.
+
+        An added array has the same memory layout as the result.
         """
         if activation is None:
             yield self.attributes
@@ -249,7 +253,7 @@ class Library:
                 self.call("post_ops_append_binary", post_ops, Algorithm.BINARY_ADD, result)
             if activation.algorithm is not None:
                 self.call("post_ops_append_eltwise", post_ops, *activation[:3])
-            self.call("primitive_attr_set_post_ops", attributes, post_ops)  # which copies them
+            self.call("primitive_attr_set_post_ops", attributes, post_ops)  # copies `post_ops`
             yield attributes
         finally:
             self.call("post_ops_destroy", post_ops)
@@ -261,38 +265,48 @@ class Library:
         return made
 
     def function(self, name: str) -> Any:
-        """The bare function, which returns a status, for calls that must be quick."""
+        """Return the C function, which returns a status, for calls without overhead."""
         return self._functions[name]
 
     def thread_functions(self) -> tuple[int, int]:
-        """The addresses of the functions that get and set how many threads the calling thread has; 0 without OpenMP."""
+        """Return the addresses of the functions that get and set the calling thread's thread count.
+
+        The addresses are 0 without OpenMP.
+        """
         if self.version.runtime == CpuRuntime.SEQUENTIAL:
             return 0, 0
         return address_of(self._threads), address_of(self._set_threads)
 
     def described(self, primitive_desc: int, query: Query) -> int:
-        """The memory descriptor, which is the primitive descriptor's, of one of its arguments."""
+        """Return the memory descriptor of an argument; the primitive descriptor owns it."""
         return int(self._query(primitive_desc, *query.value) or 0)
 
     def implementation(self, primitive_desc: int) -> str:
-        """By what it is computed, as "jit:avx2" or "gemm:jit"."""
+        """Return the name of the implementation, such as "jit:avx2" or "gemm:jit"."""
         name = c_char_p()
         self.call("primitive_desc_query", primitive_desc, _IMPLEMENTATION, 0, byref(name))
         return (name.value or b"").decode("ascii", "replace")
 
     def size(self, memory_desc: int) -> int:
-        """Bytes of a memory that is described so."""
+        """Return the bytes of memory that a descriptor describes."""
         return int(self._size(memory_desc))
 
     def equal(self, one: int, other: int) -> bool:
-        """Whether two descriptors describe the same."""
+        """Return True if two descriptors describe the same layout."""
         return bool(self._equal(one, other))
 
     def execute(self, primitive: int, count: int, arguments: Any, threads: int = 1) -> None:
-        """Run a primitive by as many threads as it was made for.
+        """Run a primitive with the number of threads that it was made for.
+
+        Args:
+            primitive: Handle of the primitive.
+            count: Number of arguments.
+            arguments: The arguments, an array of `Argument`.
+            threads: Number of threads of OpenMP.
 
         Raises:
-            InternalError, ResourceExhaustedError: as `call`.
+            InternalError: the primitive fails.
+            ResourceExhaustedError: the library has no memory for it.
         """
         before = self._threads()
         if before != threads:
@@ -306,21 +320,23 @@ class Library:
             self.fail("primitive_execute", status)
 
     def step(self, primitive: int, stream: int, count: int, arguments: Any) -> Step:
-        """The step that runs a primitive, for `execute_all`. Before it comes the right `step_to` as many threads as
-        the primitive was made for.
+        """Return the step that runs a primitive, for `execute_all`.
+
+        A `step_to` with the primitive's number of threads must precede it.
         """
         return self._execute, (primitive, stream, count, arguments)
 
     def step_to(self, threads: int) -> Step:
-        """The step after which primitives are run by so many threads."""
+        """Return the step that sets the number of threads for the primitives after it."""
         return self._set_threads, (threads,)
 
     def execute_all(self, steps: Iterable[Step]) -> bool:
-        """Take steps one after another until one gives another thing than 0 or None, such as a status of the library.
-        Afterwards this thread has as many threads of OpenMP as before.
+        """Run steps until one returns anything other than 0 or None, such as a status of the library.
+
+        Afterwards this thread has its previous number of OpenMP threads again.
 
         Returns:
-            Whether all were taken.
+            Whether all steps were run.
         """
         before = self._threads()
         try:
@@ -332,8 +348,9 @@ class Library:
         return True
 
     def _by(self, threads: int, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a function with so many threads of OpenMP, which may be the user's, too: it has its own number again
-        afterwards. A primitive is run by as many as there are when its descriptor is made.
+        """Call a function with this number of OpenMP threads, and restore the previous number.
+
+        A primitive runs with the number of threads that is set when its descriptor is made.
         """
         before = self._threads()
         if before == threads:
@@ -345,7 +362,7 @@ class Library:
             self._set_threads(before)
 
     def stream(self) -> int:
-        """This thread's stream."""
+        """Return this thread's stream."""
         try:
             found: int = self._own.stream
         except AttributeError:
@@ -353,7 +370,7 @@ class Library:
         return found
 
     def new_stream(self) -> int:
-        """One for whoever runs primitives one after another, in whatever thread."""
+        """Return a new stream, which may be used in any thread, for primitives that run one after another."""
         return self.made("stream_create", self.engine, _IN_ORDER)
 
     def _function(self, name: str, types: tuple[Any, ...]) -> Any:
@@ -377,7 +394,7 @@ class Library:
         return Version(record.major, record.minor, record.patch, record.cpu_runtime)
 
     def _openmp(self) -> tuple[Callable[[], int], Callable[[int], object]]:
-        """What gets and sets the number of OpenMP's threads for the calling thread."""
+        """Return the functions that get and set the number of OpenMP threads for the calling thread."""
         if self.version.runtime == CpuRuntime.SEQUENTIAL:
             return (lambda: 1), (lambda count: None)
         if self.version.runtime != CpuRuntime.OPENMP:
@@ -386,13 +403,16 @@ class Library:
                 expected="a build with OpenMP, or without threads",
                 actual=f"DNNL_CPU_RUNTIME {self.version.runtime}",
             )
-        get, put = self._short.omp_get_max_threads, self._short.omp_set_num_threads  # of the OpenMP it is linked with
+        get, put = (
+            self._short.omp_get_max_threads,
+            self._short.omp_set_num_threads,
+        )  # of the OpenMP that the library is linked with
         get.argtypes, get.restype = (), c_int
         put.argtypes, put.restype = (c_int,), None
         return get, put
 
     def _pause(self) -> Callable[[int], int] | None:
-        """What ends the threads that OpenMP has made for the calling thread, or None before OpenMP 5."""
+        """Return the function that ends OpenMP's threads of the calling thread; None before OpenMP 5."""
         try:
             pause = self._library.omp_pause_resource_all
         except AttributeError:
@@ -402,12 +422,12 @@ class Library:
         return found
 
     def end_team(self) -> None:
-        """End the threads that OpenMP has made for the calling thread. A child of a fork would wait for them."""
+        """End OpenMP's threads of the calling thread. In a forked child, OpenMP would wait for them."""
         if self._ended_by is not None:
             self._ended_by(_SOFT)
 
     def fail(self, name: str, status: int) -> None:
-        """Raise what a status means."""
+        """Raise the error for a status."""
         if status == Status.OUT_OF_MEMORY:
             raise ResourceExhaustedError(f"oneDNN has no memory for {name}")
         raise InternalError(f"oneDNN: dnnl_{name} failed", expected=Status.SUCCESS.name, actual=Status(status).name)
@@ -415,11 +435,11 @@ class Library:
 
 @cache
 def library() -> Library:
-    """The library of this process.
+    """Return the library of this process.
 
     Raises:
-        NotFoundError: there is none that can be loaded; the error says why.
-        FailedPreconditionError: it does not fit, or is switched off.
+        NotFoundError: no library can be loaded; the error has the reasons.
+        FailedPreconditionError: the library is unsuitable or switched off.
     """
     setting = os.environ.get(SETTING, "")
     if setting == "off":
@@ -437,16 +457,17 @@ def library() -> Library:
 
 @contextmanager
 def _openmp_waits_for_a_moment() -> Iterator[bool]:
-    """Have OpenMP's threads wait for a moment, and not for milliseconds, before they sleep, if the block loads OpenMP.
+    """Make OpenMP's threads spin for microseconds, not milliseconds, if the block loads OpenMP.
 
-    That is read once, from the environment. Gives whether it holds: not where somebody else has loaded it.
+    Yield True if that takes effect or the user has set the variable, and False if OpenMP is loaded already.
     """
-    if _WAIT in os.environ:  # as the user wishes
+    if _WAIT in os.environ:  # the user's setting
         yield True
         return
     if not sys.platform.startswith("linux") or _is_loaded(_OPENMP):
         yield False
         return
+    # OpenMP reads the variable only once, when it is loaded.
     os.environ[_WAIT] = _TURNS
     try:
         yield True

@@ -1,6 +1,6 @@
-"""How large numbers are, by their sum of squares: a product tells it while it reads them, and NaN as well.
+"""The sum of squares of an array, as a fast test for NaN and for large numbers.
 
-oneDNN takes NaN for a number here and there, and gets what is far from that alone.
+Some of oneDNN's primitives treat NaN as a number. They are used only where the sum of squares is small.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from aioflow_onednn.primitives import Array
 
 __all__ = ["FAR", "sum_of_squares"]
 
-FAR: Final = 1e38  # from infinity, with room for the rounding of sums
+FAR: Final = 1e38  # below infinity, with a margin for the rounding of sums
 
 
 def sum_of_squares(array: Array) -> float:
-    """Of an array in one piece; NaN where a number is, infinite where float32 has no such number."""
+    """Return the sum of squares of a contiguous array: NaN if an element is NaN, infinity if float32 overflows."""
     flat = array.reshape(-1)
     return float(dot(flat, flat))

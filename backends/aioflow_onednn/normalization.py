@@ -1,8 +1,8 @@
 """Batch normalization of float32 by oneDNN, and its gradient.
 
-Images are [windows, channels] and contiguous. Where the statistics are given, blocks of windows are normalized by our
-threads. oneDNN adds one window after another, which loses digits where there are many: so the statistics of a large
-image, and the sums for its gradient, are those of its parts, put together.
+Images are [windows, channels] and contiguous. Where the statistics are given, threads normalize blocks of windows.
+oneDNN adds one window after another, which loses precision with many windows. The statistics of a large image, and the
+sums for its gradient, are therefore combined from those of its parts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from aioflow_onednn.primitives import Array, Layout, Primitive, address, describ
 
 __all__ = ["WORTHWHILE", "gradient", "normalized", "trained"]
 
-WORTHWHILE: Final = 2**16  # numbers of an image: below, NumPy is as quick
-_BLOCK: Final = 2**18  # numbers of a block, at least
-_MANY: Final = 2**16  # windows: above, the sums are made by parts, which takes up to twice the processor's time
-_SUMMED: Final = 2**13  # windows of a part, at most
-_KEPT: Final = 1024  # prepared ones
+WORTHWHILE: Final = 2**16  # numbers of an image: below, NumPy is as fast
+_BLOCK: Final = 2**18  # minimum numbers of a block
+_MANY: Final = 2**16  # windows: above, sums are computed in parts, which takes up to twice the processor time
+_SUMMED: Final = 2**13  # maximum windows of a part
+_KEPT: Final = 1024  # prepared normalizations
 _FLOAT: Final = np.dtype(np.float32)
 _AFFINE: Final = Normalization.SCALE | Normalization.SHIFT
 _GIVEN: Final = {
@@ -44,7 +44,7 @@ _BACKWARD: Final = {
 
 
 def normalized(x: Array, mean: Array, variance: Array, scale: Array, shift: Array, epsilon: float) -> Array:
-    """The image with these statistics. All vectors are contiguous, one number for each channel."""
+    """Return the image, normalized with these statistics. All vectors are contiguous, with one number per channel."""
     out = np.empty(x.shape, np.float32)
     rows, channels = x.shape
     blocks = max(1, min(rows, thread_count(), x.size // _BLOCK))
@@ -60,7 +60,7 @@ def normalized(x: Array, mean: Array, variance: Array, scale: Array, shift: Arra
 
 
 def trained(x: Array, scale: Array, shift: Array, epsilon: float) -> tuple[Array, Array, Array]:
-    """The image with its own statistics, and these: the mean and the variance."""
+    """Return the image, normalized with its own statistics, and these statistics: the mean and the variance."""
     if len(x) > _MANY:
         mean, variance = _statistics(x, scale, shift, epsilon)
         return normalized(x, mean, variance, scale, shift, epsilon), mean, variance
@@ -71,7 +71,7 @@ def trained(x: Array, scale: Array, shift: Array, epsilon: float) -> tuple[Array
 
 
 def _statistics(x: Array, scale: Array, shift: Array, epsilon: float) -> tuple[Array, Array]:
-    """The mean and the variance of many windows; the same bits, however many threads there are."""
+    """Return the mean and the variance of many windows; the bits do not depend on the number of threads."""
     parts = _parts(len(x))
     means, variances = np.empty((2, len(parts), x.shape[1]), _FLOAT)
 
@@ -91,7 +91,7 @@ def _statistics(x: Array, scale: Array, shift: Array, epsilon: float) -> tuple[A
 def gradient(
     dy: Array, x: Array, mean: Array, variance: Array, scale: Array, epsilon: float, is_training: bool
 ) -> tuple[Array, Array, Array]:
-    """Those of the image, the scale and the shift."""
+    """Return the gradients of the image, the scale and the shift."""
     if len(x) > _MANY:
         return _gradient_by_parts(dy, x, mean, variance, scale, epsilon, is_training)
     out, (by_scale, by_shift) = np.empty(x.shape, np.float32), np.empty((2, x.shape[1]), np.float32)
@@ -103,7 +103,11 @@ def gradient(
 def _gradient_by_parts(
     dy: Array, x: Array, mean: Array, variance: Array, scale: Array, epsilon: float, is_training: bool
 ) -> tuple[Array, Array, Array]:
-    """The same for many windows: as if the statistics were given, and then what flows through them."""
+    """Return the same gradients for many windows.
+
+    The gradients are first computed with the statistics as constants; then the gradient through the statistics is
+    added.
+    """
     parts, out = _parts(len(x)), np.empty(x.shape, _FLOAT)
     by_scales, by_shifts = np.empty((2, len(parts), x.shape[1]), _FLOAT)
 
@@ -131,7 +135,7 @@ def _gradient_by_parts(
 
 
 def _parts(rows: int) -> list[slice]:
-    """Windows that are added one after another."""
+    """Return ranges of windows, each of which oneDNN sums sequentially."""
     count = -(-rows // _SUMMED)
     return [slice(rows * number // count, rows * (number + 1) // count) for number in range(count)]
 

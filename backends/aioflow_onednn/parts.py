@@ -1,4 +1,4 @@
-"""What the kernels of oneDNN add to the plan of a run of nodes."""
+"""The contributions of oneDNN's kernels to the plan of a run of nodes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ __all__ = ["ConcatPart", "ConvPart", "Part", "PoolPart", "called", "viewed"]
 
 Shape = tuple[int, ...]
 
-_FOR_A_TEAM: Final = 2**16  # numbers that the windows of a pool read, and that are worth several threads
+_FOR_A_TEAM: Final = 2**16  # numbers that the windows of a pool read, from which on several threads pay off
 
 
 class Part(Protocol):
-    """How a node is computed as a part of a plan."""
+    """The way in which a node is computed as a part of a plan."""
 
     def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
-        """Add the steps that make value `out` of the arguments, or none, and say so."""
+        """Add the steps that compute value `out`; return False, adding none, if that is impossible."""
 
 
 class ConvPart:
-    """A convolution with what follows it, by a filter that is a constant.
+    """A convolution with its epilogue and a constant filter.
 
     Args:
-        of: Gives the convolution for the shapes of image and filter, if oneDNN is to compute it.
+        of: Returns the convolution for the shapes of image and filter, if oneDNN computes it.
         kernel: The filter.
     """
 
@@ -46,7 +46,7 @@ class ConvPart:
         self._of, self._kernel = of, kernel
 
     def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
-        """As `Part`."""
+        """Add the steps of the convolution and its epilogue, as `Part.draw`."""
         image, kernel, *rest = arguments
         args = rest[0] if rest else ()
         if not isinstance(image, int) or not isinstance(kernel, Constant) or not isinstance(args, tuple):
@@ -74,12 +74,12 @@ class _Convolution:
         self._image, self._others, self._out = image, others, out
 
     def draw(self, drawing: Drawing) -> bool:
-        """As `Part`."""
+        """Add the steps, as `Part.draw`."""
         forward, others, out = self._forward, self._others, self._out
         g, filters, _ = forward.of
         by = who(g, filters, self._prepared(None))
         if by is Who.BLOCKS or not drawing.are_floats(self._image, *others, out):
-            drawing.is_refused |= by is Who.BLOCKS and g.n >= SAMPLES  # that takes so long that nothing is gained
+            drawing.is_refused |= by is Who.BLOCKS and g.n >= SAMPLES  # takes so long that a plan gains nothing
             return False
         activated = forward.activated
         if activated is not None and not activated.keeps_nan and not self._limit(drawing) < FAR:
@@ -110,7 +110,10 @@ class _Convolution:
         return Compute(prepared, (self._image, *self._others), self._out, is_shared)
 
     def _limit(self, drawing: Drawing) -> float:
-        """What no number is larger than before the activation, for images that are as they have to be."""
+        """Return the bound of all numbers before the activation.
+
+        If the known bounds of the inputs are not enough, add checks of the inputs to the plan.
+        """
         for number in (self._image, *self._others):
             drawing.bound(number)
         limit = self._known_limit(drawing)
@@ -120,15 +123,16 @@ class _Convolution:
         return limit
 
     def _known_limit(self, drawing: Drawing) -> float:
-        """The same, as far as is known: the sum of what is multiplied is no larger than the roots of the sums of
-        squares, multiplied (Cauchy and Schwarz).
+        """Return the bound that follows from the known bounds of the inputs.
+
+        By the Cauchy-Schwarz inequality, the sum over a window is at most the product of the two L2 norms.
         """
         g, filters, _ = self._forward.of
         values = drawing.values
         window = values[self._image].bound * math.sqrt(g.kh * g.kw * filters.inputs)
         bias = 0.0 if self._bias is None else float(np.abs(self._bias).max(initial=0.0))
         limit = window * self._kernel.norm() + bias + sum(values[each].bound for each in self._others)
-        return limit if limit < FAR else math.inf  # NaN is not less
+        return limit if limit < FAR else math.inf  # also turns NaN into infinity
 
 
 def _most(activation: Activation) -> float:
@@ -139,14 +143,14 @@ class PoolPart:
     """A pool.
 
     Args:
-        of: Gives the pool, and the shape of its result, for the shape of the image, if oneDNN is to compute it.
+        of: Returns the pool and the shape of its result for the shape of the image, if oneDNN computes it.
     """
 
     def __init__(self, of: Callable[[Shape], tuple[Pool, Shape] | None]) -> None:
         self._of = of
 
     def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
-        """As `Part`."""
+        """Add the step of the pool, as `Part.draw`."""
         [image] = arguments
         found = self._of(drawing.values[image].shape) if isinstance(image, int) else None
         if found is None or not isinstance(image, int) or drawing.values[out].shape != found[1]:
@@ -169,10 +173,10 @@ class PoolPart:
 
 
 class ConcatPart:
-    """Arrays beside one another, along an axis that is a constant."""
+    """A concatenation along a constant axis."""
 
     def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
-        """As `Part`."""
+        """Add a copy for each array, as `Part.draw`."""
         items, axis = arguments
         if not isinstance(items, tuple) or not isinstance(axis, Constant):
             return False
@@ -194,7 +198,7 @@ def _copying(source: int, target: int, part: tuple[slice, ...]) -> Callable[[Seq
 
 
 def called(call: Callable[..., Any], arguments: Sequence[Item], out: int, takes_out: bool) -> Call:
-    """A node that is called as it is."""
+    """Return the step of a node whose own function is called."""
     reads = tuple(i for item in arguments for i in (item if isinstance(item, tuple) else (item,)) if isinstance(i, int))
 
     def bound(arrays: Sequence[Array]) -> Step:
@@ -216,7 +220,10 @@ def called(call: Callable[..., Any], arguments: Sequence[Item], out: int, takes_
 
 
 def viewed(call: Callable[..., Any], arguments: Sequence[Item], source: int, out: int) -> Call:
-    """A node whose result is the memory of its one source, for as long as it is: that may depend on the numbers."""
+    """Return the step of a node whose result is a view of its one source.
+
+    Whether it is a view may depend on the numbers, so each run checks that.
+    """
 
     def bound(arrays: Sequence[Array]) -> Step:
         target = arrays[out]

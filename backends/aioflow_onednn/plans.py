@@ -1,6 +1,6 @@
-"""Plans of runs of nodes: every value has its place in one piece of memory, which all primitives are bound to once.
+"""Plans of runs of nodes: each value has a fixed position in one piece of memory, to which all primitives are bound.
 
-What is left of a step is a list of calls, nine in ten of them of the library, with arguments that do not change.
+A step is then a list of calls with constant arguments, nine in ten of them calls of the library.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from aioflow_onednn.team import TEAM
 
 __all__ = ["Call", "Compute", "Drawing", "Plan", "Value"]
 
-_MODERATE: Final = 1e8  # what a number that is looked at may be at least
-_ROOM: Final = 1e3  # times what the numbers were when the plan was drawn
-_LOOKED_AT: Final = 1e18  # above, a sum of squares may overflow
-_LINE: Final = 64  # bytes, of a cache; no vector is longer
-_BETWEEN: Final = 8  # steps after which the work may be stopped
-_KEPT: Final = 4  # sets of memory, for steps that run at once
+_MODERATE: Final = 1e8  # minimum bound of a checked number
+_ROOM: Final = 1e3  # ratio of the bound to the norm when the plan was made
+_LOOKED_AT: Final = 1e18  # bound above which a sum of squares may overflow
+_LINE: Final = 64  # bytes of a cache line; no vector is longer
+_BETWEEN: Final = 8  # steps between two checks for cancellation
+_KEPT: Final = 4  # cached sets of memory, for steps that run concurrently
 
-Operand: TypeAlias = "int | Array"  # a value by its number, or an array that is the same in every step
+Operand: TypeAlias = "int | Array"  # the number of a value, or an array that is the same in every step
 
 
 @dataclass(slots=True)
@@ -37,11 +37,11 @@ class Value:
     """A value of a plan.
 
     Attributes:
-        shape, dtype: Of the array.
-        root: The value in whose memory it is; its own number for one with memory of its own.
-        norm: The root of the sum of squares, in the step that the plan is drawn from.
-        bound: What no number is larger than, the sign left out; no number is NaN if that is finite.
-        is_looked_at: Whether each step looks at the numbers.
+        shape, dtype: Shape and dtype of the array.
+        root: Number of the value whose memory holds this one; its own number if it has its own memory.
+        norm: L2 norm, in the step from which the plan was made.
+        bound: Upper bound of the absolute values; if it is finite, no number is NaN.
+        is_looked_at: Whether each step checks the numbers.
     """
 
     shape: tuple[int, ...]
@@ -53,18 +53,19 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """Of the array."""
+        """Bytes of the array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A primitive.
+    """A step that runs a primitive.
 
     Attributes:
-        prepared: Gives it for at most so many threads, and its operands in the order of its arguments.
-        reads, writes: The values among them.
-        is_shared: Whether more threads than one are worth it.
+        prepared: Returns the primitive for at most this number of threads, and its operands in the order of its
+            arguments.
+        reads, writes: The values among the operands.
+        is_shared: Whether several threads pay off.
     """
 
     prepared: Callable[[int], tuple[Primitive, Sequence[Operand]]]
@@ -75,12 +76,13 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Another function.
+    """A step that calls another function.
 
     Attributes:
-        bound: Gives it with its arguments, for arrays of these values. It gives true where the nodes are to be computed
-            one by one instead.
-        reads, writes: The values that it reads, and that it writes, if any.
+        bound: Returns the function and its arguments, for arrays of these values. The function returns a true value
+            where
+            the nodes must be computed one by one instead.
+        reads, writes: The values that the function reads, and the one that it writes, if any.
     """
 
     bound: Callable[[Sequence[Array]], Step]
@@ -89,11 +91,14 @@ class Call:
 
 
 class Drawing:
-    """A plan that is being made.
+    """A plan under construction.
+
+    Args:
+        values: The inputs, and then the result of each node.
 
     Attributes:
-        values: What nodes read from outside, and then what each of them makes.
-        steps: In order.
+        values: As the argument.
+        steps: The steps in order.
         is_refused: Whether the nodes are better computed one by one.
     """
 
@@ -103,16 +108,17 @@ class Drawing:
         self.is_refused = False
 
     def add(self, step: Compute | Call) -> None:
-        """The next step."""
+        """Append a step."""
         self.steps.append(step)
 
     def are_floats(self, *numbers: int) -> bool:
-        """Whether values are what primitives take: an array is not looked at again."""
+        """Return True if all these values are float32, which primitives require. Running a plan does not check that."""
         return all(self.values[number].dtype == np.float32 for number in numbers)
 
     def bound(self, number: int) -> float:
-        """What no number of a value is larger than, as it will have been looked at if that is not known. Infinite where
-        numbers are too large for that.
+        """Return the bound of a value, after adding a check of its numbers if the bound is unknown.
+
+        The bound is infinite where the numbers are too large for that check.
         """
         value = self.values[number]
         if not value.bound < FAR:
@@ -120,7 +126,7 @@ class Drawing:
         return value.bound
 
     def look(self, number: int) -> None:
-        """Have each step look whether the numbers of a value are about as they were."""
+        """Make each step check that the norm of a value does not exceed its norm at planning time by much."""
         value = self.values[number]
         limit = max(_MODERATE, _ROOM * value.norm)
         if value.is_looked_at or not limit < _LOOKED_AT or not self.are_floats(number):
@@ -130,28 +136,29 @@ class Drawing:
 
 
 def _is_strange(array: Array, limit: float) -> bool:
-    """Whether the sum of squares is larger, or a number is NaN."""
+    """Return True if the sum of squares reaches the limit or a number is NaN."""
     return not sum_of_squares(array) < limit
 
 
 class Plan:
-    """What computes a run of nodes.
+    """The plan that computes a run of nodes.
 
     Args:
-        inputs: How many of the values are read from outside.
+        drawing: The values and steps.
+        inputs: Number of values that are inputs.
     """
 
     def __init__(self, drawing: Drawing, inputs: int) -> None:
         self._drawing = drawing
         self._places, self._size = _places(drawing, inputs)
         self._sets = [_Set(drawing, self._places, self._size)]
-        self._sets[0].steps(1)  # what cannot be bound is found out now
+        self._sets[0].steps(1)  # binds once here, so that errors show up now
         self._computations: dict[int, _Computation] = {}
         self._alone = self._computation(1)
         self._is_shared = any(isinstance(step, Compute) and step.is_shared for step in drawing.steps)
 
     def run(self, given: Sequence[Array]) -> Array | None:
-        """The last value, given those from outside; None where the nodes are to be computed one by one."""
+        """Return the last value, given the inputs; None where the nodes must be computed one by one."""
         alone = self._alone
         try:
             mine = self._sets.pop()
@@ -179,9 +186,11 @@ class Plan:
 
 
 class _Computation:
-    """By so many threads of OpenMP, as `team.Computation`."""
+    """A run of the plan in this number of OpenMP threads, a `team.Computation`."""
 
-    most_missed: Final = 512  # one thread takes up to twice as long, and of a whole net that is seen
+    most_missed: Final = (
+        512  # remeasuring in one thread takes up to twice as long, which is noticeable for a whole network
+    )
 
     def __init__(self, threads: int) -> None:
         self.runs, self.usual, self.missed = 0, math.inf, 0
@@ -210,7 +219,7 @@ class _Set:
         self._steps: dict[int, list[Step]] = {}
 
     def steps(self, threads: int) -> list[Step]:
-        """The steps for so many threads of OpenMP."""
+        """Return the steps for this number of OpenMP threads."""
         found = self._steps.get(threads)
         if found is None:
             found = self._steps[threads] = self._bound(threads)
@@ -246,9 +255,12 @@ class _Set:
 
 
 def _places(drawing: Drawing, inputs: int) -> tuple[list[int], int]:
-    """Where each value begins in the memory, and how much that is. Values that are needed at one time do not meet."""
+    """Return the offset of each value in the memory, and the size of the memory.
+
+    Values that are alive at the same time do not overlap.
+    """
     values = drawing.values
-    first = dict.fromkeys(range(inputs), -1)  # they are there before the first step
+    first = dict.fromkeys(range(inputs), -1)  # inputs are written before the first step
     last = dict(first)
     for number, step in enumerate(drawing.steps):
         touched = step.reads if step.writes is None else (*step.reads, step.writes)
@@ -256,7 +268,8 @@ def _places(drawing: Drawing, inputs: int) -> tuple[list[int], int]:
             first.setdefault(root, number)
             last[root] = number
     last[values[-1].root] = len(drawing.steps)
-    placed: list[tuple[int, int, int, int]] = []  # first and last step, begin and end
+    # First fit in the order of first use: a value goes into the first gap between the values still alive.
+    placed: list[tuple[int, int, int, int]] = []  # first and last step, first and last byte
     begins: dict[int, int] = {}
     for root in sorted(last, key=first.__getitem__):
         born, size = first[root], -(-values[root].nbytes // _LINE) * _LINE

@@ -1,8 +1,8 @@
 """Pools of float32 by oneDNN, max and average, with their gradients.
 
-Images are NHWC and contiguous. A pool is cut into blocks as a depthwise convolution is, each of which runs in one of
-our threads. oneDNN's maximum passes over NaN, and begins with the lowest finite number: it gets images of moderate
-numbers alone, which their sum of squares tells while they come into the cache.
+Images are NHWC and contiguous. A pool is split into blocks like a depthwise convolution, each of which runs in one
+thread. oneDNN's maximum ignores NaN and begins with the lowest finite number. It is therefore used only for images of
+moderate numbers, which the sum of squares tests while it brings the image into the cache.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["Pool", "backprop", "fits", "forward", "max_backprop", "prepared"]
 
 Shape: TypeAlias = tuple[int, ...]
 
-_BLOCK: Final = 2**19  # numbers that the windows of a block read, at least: below, waking a thread takes as long
+_BLOCK: Final = 2**19  # minimum numbers that the windows of a block read: for fewer, waking a thread takes as long
 _SLOW_BLOCK: Final = 2**17  # the same for the gradient of a maximum
-_CACHED: Final = 2**19  # numbers of the image that a block reads, about, so that what is read twice is in the cache
-_LARGE: Final = 2**12  # elements of a window, or a stride: above, oneDNN may not be quick, or refuse it
+_CACHED: Final = 2**19  # approximate numbers of the image per block, so that numbers read twice are in the cache
+_LARGE: Final = 2**12  # elements of a window, or a stride: above, oneDNN may be slow or fail
 _KEPT: Final = 1024  # prepared pools
 _BYTE: Final = np.dtype(np.uint8)
 _FLOAT: Final = np.dtype(np.float32)
@@ -38,25 +38,25 @@ _FLOAT: Final = np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What is done with the windows of images."""
+    """The kind of a pool and its windows."""
 
     algorithm: Algorithm
     windows: Windows
 
     @property
     def made(self) -> Shape:
-        """The shape of the result."""
+        """Shape of the result."""
         g = self.windows
         return g.n, g.oh, g.ow, g.c
 
     @property
     def image(self) -> Shape:
-        """The shape of the image."""
+        """Shape of the image."""
         g = self.windows
         return g.n, g.h, g.w, g.c
 
     def layouts(self) -> tuple[Layout, Layout]:
-        """Of the image and of the result, as `_geometry` has them."""
+        """Return the layouts of the image and of the result, consistent with `_geometry`."""
         g = self.windows.lying()
         return _layout(g.n, g.h, g.w, g.c), _layout(g.n, g.oh, g.ow, g.c)
 
@@ -66,7 +66,7 @@ def _layout(n: int, h: int, w: int, c: int) -> Layout:
 
 
 def fits(g: Windows) -> bool:
-    """Whether oneDNN is quick and right: images and windows are not empty, and every window reads something."""
+    """Return True if oneDNN is fast and correct: nothing is empty, and every window reads some of the image."""
     below, beside = _after(g)
     inside = max(g.top, below) < g.kh and max(g.left, beside) < g.kw
     usual = g.kh * g.kw <= _LARGE and max(g.sh, g.sw) <= _LARGE
@@ -74,7 +74,7 @@ def fits(g: Windows) -> bool:
 
 
 def forward(x: Array, pool: Pool) -> Array | None:
-    """The pool of x, or None where that has numbers of which oneDNN would not make the right maximum."""
+    """Return the pool of x; None if x has numbers for which oneDNN's maximum would be wrong."""
     out = np.empty(pool.made, _FLOAT)
     plan = _plan(pool, max(thread_count(), x.size // _CACHED), _BLOCK)
     strange: list[int] = []
@@ -94,7 +94,7 @@ def forward(x: Array, pool: Pool) -> Array | None:
 
 
 def backprop(dy: Array, pool: Pool) -> Array:
-    """The gradient of the image of an average, from that of the result."""
+    """Return the gradient of the image of an average pool, from that of the result."""
     out = np.empty(pool.image, _FLOAT)
     plan = _average_plan(pool, max(thread_count(), out.size // _CACHED), _BLOCK)
 
@@ -107,8 +107,10 @@ def backprop(dy: Array, pool: Pool) -> Array:
 
 
 def max_backprop(x: Array, dy: Array, pool: Pool) -> Array | None:
-    """The gradient of the image of a maximum, from the image and the gradient of the result: that of each window is
-    its first maximum's, in row-major order. None as for `forward`.
+    """Return the gradient of the image of a max pool, from the image and the gradient of the result.
+
+    The gradient of each window goes to its first maximum in row-major order. Return None if oneDNN's maximum would be
+    wrong.
     """
     out = np.empty(pool.image, _FLOAT)
     plan = _max_plan(pool, max(thread_count(), out.size // _CACHED), _SLOW_BLOCK)
@@ -129,12 +131,12 @@ def max_backprop(x: Array, dy: Array, pool: Pool) -> Array | None:
 
 
 def _is_moderate(x: Array) -> bool:
-    """Whether there is no NaN and no number near infinity."""
+    """Return True if there is no NaN and no number near infinity."""
     return sum_of_squares(x) < FAR
 
 
 class _MaxGradient:
-    """The maximum once more, which notes where it has found it, and its gradient."""
+    """A max pool that records the positions of its maxima, and its gradient."""
 
     def __init__(self, pool: Pool) -> None:
         training = {Argument.SRC: Query.SRC, Argument.DST: Query.DST, Argument.WORKSPACE: Query.WORKSPACE}
@@ -147,7 +149,7 @@ class _MaxGradient:
         self._made = g.rows * g.c
 
     def run(self, image: Array, gradient: Array, out: Array) -> None:
-        """All of the samples of the pool."""
+        """Write the gradient for all samples of the pool to `out`."""
         noted = scratch("noted", (self._noted,), _BYTE)
         made = scratch("made", (self._made,), _FLOAT)
         self._forward.run(address(image), address(made), address(noted))
@@ -176,7 +178,7 @@ def _max_plan(pool: Pool, most: int, least: int) -> list[tuple[Block, _MaxGradie
 
 
 def _taps(pool: Pool) -> Filters:
-    """The windows as filters: one for each channel."""
+    """Return the windows as filters, one per channel."""
     return Filters(pool.windows.c, 1, pool.windows.c)
 
 
@@ -186,7 +188,7 @@ def _part(pool: Pool, block: Block) -> Pool:
 
 @lru_cache(maxsize=_KEPT)
 def prepared(pool: Pool, threads: int = 1) -> Primitive:
-    """The pool itself, of (image, result), by so many threads of OpenMP. A maximum is right for moderate numbers."""
+    """Return the pool of (image, result), for this number of OpenMP threads. A maximum needs moderate numbers."""
     dnnl = library()
     arguments = {Argument.SRC: Query.SRC, Argument.DST: Query.DST}
     return Primitive(dnnl, _descriptor(dnnl, pool, PropKind.FORWARD_INFERENCE, threads), arguments, threads)
@@ -224,11 +226,11 @@ def _descriptor(dnnl: Library, pool: Pool, kind: PropKind, threads: int = 1) -> 
 
 
 def _geometry(g: Windows) -> tuple[object, ...]:
-    """Strides, kernel, dilations (none) and paddings, as the library takes them."""
-    g = g.lying()  # columns take oneDNN twice as long
+    """Return strides, kernel, dilations (all 0) and paddings as arguments of the library."""
+    g = g.lying()  # oneDNN takes twice as long for columns
     return tuple(dims_of(pair) for pair in ((g.sh, g.sw), (g.kh, g.kw), (0, 0), (g.top, g.left), _after(g)))
 
 
 def _after(g: Windows) -> tuple[int, int]:
-    """The padding below and at the right, negative where windows end before the image does."""
+    """Return the padding (below, right), negative where windows end before the image does."""
     return g.span_h - g.top - g.h, g.span_w - g.left - g.w

@@ -1,7 +1,7 @@
 """Primitives: computations that oneDNN has prepared for arguments of fixed layouts.
 
-Memory safety: oneDNN is given bare addresses. Whoever runs a primitive holds the arrays until `run` returns, and the
-memory objects that carried their addresses are given those of the next run before they are used again.
+Memory safety: oneDNN receives raw addresses. The caller of a primitive keeps the arrays alive until `run` returns. The
+memory objects that hold their addresses are updated before they are used again.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = [
 ]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Finish: TypeAlias = Callable[..., object]  # changes a part of a result in its place, given the same part of others
+Finish: TypeAlias = Callable[..., object]  # updates a part of a result in place, given the same part of other arrays
 
 _ANY: Final = 1  # dnnl_format_tag_any
 
 
 def plain(array: Array) -> Array:
-    """The array, or a copy of it in one piece."""
+    """Return the array, or a contiguous and aligned copy."""
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
 
 
 class Placed:
-    """An array, and where it begins."""
+    """An array and its address."""
 
     __slots__ = ("array", "at")
 
@@ -58,18 +58,19 @@ class Placed:
 
 
 def dims_of(sizes: Sequence[int]) -> CArray[Any]:
-    """As the library takes sizes, strides and paddings."""
+    """Return sizes, strides or paddings as the library's array type."""
     return found.Dims(*sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How elements lie in memory.
+    """The layout of elements in memory.
 
     Attributes:
-        dims: In oneDNN's order: images [n, c, h, w], filters [co, c, h, w] or [groups, co / groups, c / groups, h, w].
-        strides: Elements from one to the next, by dimension; None for what suits the primitive best.
-        dtype: Of the elements.
+        dims: Sizes in oneDNN's order: images [n, c, h, w], filters [co, c, h, w] or
+            [groups, co / groups, c / groups, h, w].
+        strides: Strides in elements, by dimension; None to leave the layout to the primitive.
+        dtype: Dtype of the elements.
     """
 
     dims: tuple[int, ...]
@@ -77,7 +78,7 @@ class Layout:
     dtype: DataType = DataType.F32
 
     def describe(self, library: Library) -> int:
-        """A new descriptor."""
+        """Return a new memory descriptor."""
         dims = dims_of(self.dims)
         if self.strides is None:
             return library.made("memory_desc_create_with_tag", len(self.dims), dims, self.dtype, _ANY)
@@ -87,35 +88,35 @@ class Layout:
 
 @contextmanager
 def described(library: Library, layouts: Sequence[Layout]) -> Iterator[list[int]]:
-    """Descriptors of the layouts, for as long as the block runs."""
+    """Provide descriptors of the layouts for the duration of the block."""
     made: list[int] = []
     try:
-        made.extend(layout.describe(library) for layout in layouts)  # those that were made are kept if one cannot be
+        made.extend(layout.describe(library) for layout in layouts)  # `extend` keeps the earlier ones if one fails
         yield made
     finally:
         for handle in made:
             library.call("memory_desc_destroy", handle)
 
 
-# Of oneDNN 3.2, one shape in twelve with odd numbers of channels; beside it, "brgconv_1x1" was not seen to.
+# In oneDNN 3.2, one shape in twelve with odd numbers of channels varies; "brgconv_1x1" was not seen to.
 _VARYING: Final = "brgconv:"
 
 
 class Primitive:
-    """A prepared computation. May run in any thread, and in several at once.
+    """A prepared computation. It may run in any thread, and in several at once.
 
     Args:
-        library: Of this process.
-        descriptor: A primitive descriptor, which is this object's from now on.
-        arguments: What each address that `run` takes is to the primitive, and by which query its layout is known.
-        threads: Of OpenMP, as many as the descriptor was made with.
+        library: The library of this process.
+        descriptor: A primitive descriptor, which this object owns from now on.
+        arguments: The role of each address that `run` accepts, and the query for its layout.
+        threads: Number of OpenMP threads that the descriptor was made with.
 
     Attributes:
         threads: As the argument.
-        is_by_products: Whether it is computed by products of matrices, which are cut by the number of threads.
-        may_vary: Whether the order in which it adds up may be another one for another number of threads.
-        scratch: Bytes of scratch memory that a run takes.
-        runs, usual, missed, most_missed: As those of `team.Computation`.
+        is_by_products: Whether it is computed by matrix products, whose partition depends on the number of threads.
+        may_vary: Whether the order of additions may depend on the number of threads.
+        scratch: Bytes of scratch memory for a run.
+        runs, usual, missed, most_missed: As for `team.Computation`.
     """
 
     most_missed: Final = 64
@@ -140,8 +141,9 @@ class Primitive:
         self._set_address = library.function("memory_set_data_handle")
 
     def run(self, *addresses: int) -> None:
-        """Compute, in this thread and those of OpenMP that it was made for. The arrays at these addresses are of the
-        layouts that it was made for.
+        """Compute, in this thread and the OpenMP threads that the primitive was made for.
+
+        The arrays at these addresses must have the layouts that the primitive was made for.
         """
         try:
             frame = self._frames.pop()
@@ -158,31 +160,34 @@ class Primitive:
             self._frames.append(frame)
 
     def bound(self, *addresses: int) -> tuple[int, Frame]:
-        """Its handle and a frame, for whoever runs it always with these addresses. The last of them is that of scratch
-        memory, if it takes any. This object must live as long, and so must the frame and the arrays.
+        """Return the handle and a frame, for a caller that always runs the primitive with these addresses.
+
+        The last address is that of scratch memory, if the primitive needs any. This object, the frame and the arrays
+        must live as long as the handle is used.
         """
         frame = Frame(self._library, self._descriptors, self._codes)
         self._point(frame, addresses)
         return self._handle, frame
 
     def _point(self, frame: Frame, addresses: tuple[int, ...]) -> None:
-        """Give the memory objects these addresses."""
-        known, frame.addresses = frame.addresses, ()  # until all are there, whatever interrupts
+        """Set the addresses of the memory objects."""
+        known, frame.addresses = frame.addresses, ()  # unknown until all are set, even after an interruption
         for number, (memory, at) in enumerate(zip(frame.memories, addresses, strict=True)):
-            if not known or known[number] != at:  # a call of the library takes longer than all else here
+            # Skipping equal addresses pays off: a call of the library takes longer than all else here.
+            if not known or known[number] != at:
                 self._set_address(memory, at)
         frame.addresses = addresses
 
     def describes(self, argument: Argument) -> int:
-        """The descriptor of an argument, which lives as long as this object."""
+        """Return the descriptor of an argument, which lives as long as this object."""
         return self._descriptors[self._codes.index(argument)]
 
 
 class Frame:
-    """Memory objects, and the record that tells the library which is which.
+    """Memory objects, and the record that assigns them to arguments.
 
     Attributes:
-        addresses: Where each of them lies; () where that is not known.
+        addresses: Address of each memory object; () if unknown.
     """
 
     __slots__ = ("__weakref__", "addresses", "memories", "record")
@@ -210,20 +215,21 @@ class Packing:
 
     Attributes:
         size: Bytes in the primitive's layout.
+        is_needed: Whether the two layouts differ.
         to, back: Copy from (plain, chosen), and from (chosen, plain).
     """
 
     def __init__(self, library: Library, plain: Layout, user: Primitive, argument: Argument) -> None:
         chosen = user.describes(argument)
         self.size = library.size(chosen)
-        self._library, self._user, self._chosen = library, user, chosen  # the user, so that its descriptor lives
+        self._library, self._user, self._chosen = library, user, chosen  # `user` keeps `chosen` alive
         with described(library, [plain]) as (ours,):
             self.is_needed = not library.equal(ours, chosen)
             self.to: Callable[..., None] = _reorder(library, ours, chosen).run if self.is_needed else _nothing
             self.back: Callable[..., None] = _reorder(library, chosen, ours).run if self.is_needed else _nothing
 
     def is_as(self, other: Packing) -> bool:
-        """Whether the two primitives have chosen one layout."""
+        """Return True if the two primitives have chosen the same layout."""
         return self._library.equal(self._chosen, other._chosen)
 
 

@@ -1,9 +1,9 @@
-"""Products of matrices of float32 by oneDNN's `dnnl_sgemm`.
+"""Products of float32 matrices by oneDNN's `dnnl_sgemm`.
 
-Where NumPy's BLAS is as quick, the caller goes on with that: for few `COLUMNS` or less than `WORTHWHILE`
-multiplications, and where vectors are short (`are_quicker`). In one thread of a processor with vectors of 512 bits it
-takes 0.9 to 0.95 of OpenBLAS's time for products of a training step, and half of it for few rows, since it does not
-copy the right matrix then; a primitive, which costs more to call, takes as long as it or longer.
+The caller keeps using NumPy's BLAS where that is as fast: for few `COLUMNS`, less than `WORTHWHILE` multiplications,
+and on processors with short vectors (`are_quicker`). In one thread of a processor with vectors of 512 bits,
+`dnnl_sgemm` takes 0.9 to 0.95 of OpenBLAS's time for products of a training step. For few rows it takes half the time,
+since it does not copy the right matrix then. A primitive, which costs more to call, takes as long or longer.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from aioflow_onednn.primitives import Array
 __all__ = ["COLUMNS", "WORTHWHILE", "are_quicker", "matmul"]
 
 WORTHWHILE: Final = 2**20  # multiplications
-COLUMNS: Final = 8  # of the product: with two, OpenBLAS takes half the time
+COLUMNS: Final = 8  # minimum columns of the product: with two, OpenBLAS takes half the time
 
 
 def are_quicker() -> bool:
-    """Whether large products are quicker than OpenBLAS's. On processors without vectors of 512 bits they take as long,
-    or up to a half longer.
+    """Return True if large products are faster than OpenBLAS's.
+
+    On processors without vectors of 512 bits they take as long, or up to half as long again.
     """
     return library().has_wide_vectors
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """The product of two matrices of float32, neither of them empty."""
+    """Return the product of two float32 matrices that are not empty."""
     return products.in_parts(_regular(a), _regular(b), None, _multiply, _gemm())
 
 
@@ -52,7 +53,7 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
 
 
 def _regular(matrix: Array) -> Array:
-    """The matrix, or a copy, with its rows or its columns in one piece each, one after another."""
+    """Return the matrix, or a copy, with contiguous rows or contiguous columns that do not overlap."""
     rows, columns = matrix.shape
     down, right = matrix.strides
     by_rows = right == 4 and down >= 4 * columns and down % 4 == 0
@@ -62,8 +63,8 @@ def _regular(matrix: Array) -> Array:
 
 
 def _lying(matrix: Array) -> tuple[bytes, int]:
-    """How a regular matrix lies: whether it is read transposed, and the elements between two of its rows or columns."""
+    """Return BLAS's letter for a regular matrix (transposed or not), and its leading dimension."""
     down, right = matrix.strides
-    if matrix.flags.c_contiguous:  # strides of a single row or column say nothing
+    if matrix.flags.c_contiguous:  # the stride of a single row or column is arbitrary
         return b"N", matrix.shape[1]
     return (b"N", down // 4) if right == 4 else (b"T", right // 4)

@@ -1,4 +1,4 @@
-"""How a kernel of oneDNN stands before the kernel below it, which it falls back on."""
+"""Registration of oneDNN's kernels above the kernels that they fall back on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PRIORITY: Final = 1
 
 
 def faster(op: str, host: Mapping[str, Converter] | None = None, dtype: str = "float32") -> Callable[[Maker], Maker]:
-    """Register what makes the body of a node of that dtype, given the body of the kernel below."""
+    """Register a function that makes the body of a node of this dtype, given the body of the kernel below."""
 
     def register(make: Maker) -> Maker:
         @binder(op, device=HOST, dtypes={"T": dtype}, host=host, fresh=True, priority=_PRIORITY)

@@ -1,9 +1,8 @@
 """Runs of nodes that oneDNN computes for the most part, as one call.
 
-The first steps with inputs of some shapes go through the nodes, one by one. Then one does so and looks at what they
-make; of that a plan is drawn, which the steps behind it follow (`plans.py`). Where a plan meets with anything unusual,
-such as a number that is not finite, or an error, it gives up, and the nodes are computed one by one: what the plan has
-done was seen by nobody.
+The first steps with inputs of some shapes compute the nodes one by one. The next step also inspects the results, from
+which a plan is made for later steps (`plans.py`). Where a plan meets an unusual case, such as a number that is not
+finite, or an error, it stops, and the nodes are computed one by one. A stopped plan has no visible effect.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from aioflow_onednn.primitives import Array, address
 
 __all__ = ["join"]
 
-_FIRST: Final = 1  # steps that go through the nodes before one looks at them
-_SHAPES: Final = 8  # of the inputs, of which something is remembered
-_LARGEST: Final = 2**22  # bytes of an input: what is larger takes so long that nothing is gained
+_FIRST: Final = 1  # steps that compute the nodes one by one before a plan is made
+_SHAPES: Final = 8  # combinations of input shapes that are remembered
+_LARGEST: Final = 2**22  # bytes of an input: larger ones take so long that a plan gains nothing
 _MOST: Final = 2**28  # bytes of all values together
-_FEWEST: Final = 2  # nodes that are worth a plan
+_FEWEST: Final = 2  # minimum nodes for a plan
 
 
 def join(members: Sequence[Member], inputs: int) -> Callable[..., Any] | None:
-    """As `joinable.Joiner`."""
+    """Return the call of a run of nodes, or None if too few of them are oneDNN's; a `joinable.Joiner`."""
     return _Run(members, inputs) if sum(each.part is not None for each in members) >= _FEWEST else None
 
 
@@ -39,32 +38,33 @@ class _Run:
     """A run of nodes.
 
     Args:
-        inputs: How many values it reads from outside.
+        members: The nodes.
+        inputs: Number of values that the run reads from outside.
     """
 
     def __init__(self, members: Sequence[Member], inputs: int) -> None:
         self._members, self._inputs = members, inputs
-        # By the shapes and dtypes of the inputs: how many steps there were, or the plan, or None where there is none.
+        # By the shapes and dtypes of the inputs: the number of steps so far, or the plan, or None if there is no plan.
         self._known: OrderedDict[Any, int | Plan | None] = OrderedDict()
 
     def __call__(self, *inputs: Any) -> Any:
-        """The last value, or None."""
+        """Return the last value, or None if the nodes must be computed one by one."""
         key = tuple((each.shape, each.dtype) for each in inputs)
         known = self._known.get(key, 0)
         try:
             if isinstance(known, Plan):
                 return known.run(inputs)
             return None if known is None else self._before(known, key, inputs)
-        except Exception:  # the nodes fail, too, and say which of them it is
+        except Exception:  # the nodes, computed one by one, fail too and report which of them it is
             return None
 
     def _before(self, steps: int, key: Any, inputs: Sequence[Any]) -> Array | None:
-        """As a call, where there were so many steps with such inputs, and there is no plan."""
+        """Handle a call without a plan, after `steps` calls with such inputs. Return like `__call__`."""
         if steps < _FIRST:
             self._remember(key, steps + 1)
             return None
         arrays = self._looked_at(inputs)
-        self._remember(key, None)  # also where a plan cannot be made
+        self._remember(key, None)  # remains if a plan cannot be made
         drawing = None if arrays is None else self._drawn(arrays)
         if drawing is not None:
             self._remember(key, Plan(drawing, self._inputs))
@@ -76,7 +76,7 @@ class _Run:
             self._known.popitem(last=False)
 
     def _looked_at(self, inputs: Sequence[Any]) -> list[Array] | None:
-        """All values of a step; None where they are too large, or other things than arrays."""
+        """Return all values of a step; None if they are too large or not arrays."""
         if any(not isinstance(each, np.ndarray) or each.dtype.hasobject or each.nbytes > _LARGEST for each in inputs):
             return None
         arrays, size = list(inputs), 0
@@ -92,7 +92,7 @@ class _Run:
         return arrays
 
     def _drawn(self, arrays: Sequence[Array]) -> Drawing | None:
-        """What makes values like these; None where too little of that is oneDNN's."""
+        """Return a plan that computes values like these; None if too few of the nodes are oneDNN's."""
         values = [Value(each.shape, each.dtype, number, _norm(each)) for number, each in enumerate(arrays)]
         drawing, parts = Drawing(values), 0
         for number, member in enumerate(self._members, self._inputs):
@@ -114,7 +114,7 @@ def _norm(array: Array) -> float:
 
 
 def _looks_at(member: Member, arrays: Sequence[Array], number: int) -> int | None:
-    """The value whose memory, in its order, a member gives another shape; None where it does something else."""
+    """Return the value of whose memory the result of a member is a reshaped view; None for other members."""
     sources = [item for item in member.arguments if isinstance(item, int)]
     if member.fresh or len(sources) != 1 or any(isinstance(item, tuple) for item in member.arguments):
         return None

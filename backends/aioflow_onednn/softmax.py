@@ -1,6 +1,6 @@
-"""The softmax of rows of float32, or its logarithm, by oneDNN.
+"""The softmax of float32 rows, or its logarithm, by oneDNN.
 
-oneDNN's exponential makes numbers of what is none, so rows with NaN, or with infinity, are not for it.
+oneDNN's exponential turns NaN into a number, so rows with NaN or positive infinity are left to NumPy.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from aioflow_onednn.primitives import Array, Layout, Primitive, address, describ
 
 __all__ = ["WORTHWHILE", "softmax"]
 
-WORTHWHILE: Final = 2**13  # numbers: below, NumPy is as quick
-_BLOCK: Final = 2**15  # numbers of a block, at least: below, waking a thread takes as long
-_CACHED: Final = 2**17  # and about as many at most
-_KEPT: Final = 1024  # prepared ones
+WORTHWHILE: Final = 2**13  # numbers: below, NumPy is as fast
+_BLOCK: Final = 2**15  # minimum numbers of a block: for fewer, waking a thread takes as long
+_CACHED: Final = 2**17  # approximate maximum of the same
+_KEPT: Final = 1024  # prepared primitives
 
 
 def softmax(rows: Array, algorithm: Algorithm) -> Array | None:
-    """The softmax of each row of a matrix, which is contiguous and not empty; None where there is NaN or infinity."""
+    """Return the softmax of each row of a contiguous, nonempty matrix; None if it has NaN or positive infinity."""
     out = np.empty(rows.shape, np.float32)
     count, classes = rows.shape
     blocks = max(1, min(count, max(min(thread_count(), rows.size // _BLOCK), rows.size // _CACHED)))
@@ -46,7 +46,8 @@ def softmax(rows: Array, algorithm: Algorithm) -> Array | None:
 
 
 def _is_ordered(rows: Array) -> bool:
-    """Whether there is no NaN and no positive infinity. The sum of squares is the quicker answer."""
+    """Return True if there is no NaN and no positive infinity."""
+    # The sum of squares is the faster test. The maximum then admits negative infinity and very large numbers.
     return sum_of_squares(rows) < FAR or float(rows.max()) < inf
 
 

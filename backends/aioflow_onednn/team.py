@@ -1,16 +1,18 @@
-"""OpenMP's threads: lent to one computation at a time, and only while that saves time.
+"""OpenMP's threads, the "team": reserved by one computation at a time, and only while that saves time.
 
-Our own threads share the blocks of a large computation (`aioflow_numpy.threads`), but to wake one takes a tenth of a
-millisecond, and many a layer of a net takes no longer than that for one picture. OpenMP's threads stay awake for some
-microseconds after a computation (`library.py` says for how many), and the next one begins at once. Measured on two
-cores, the convolutions of a ResNet-50 take 29 ms in one thread, 30 in blocks and 20 by OpenMP; of a MobileNet-V2 5, 5.5
-and 3.6.
+aioflow's own threads share the blocks of a large computation (`aioflow_numpy.threads`). Waking one takes a tenth of a
+millisecond, and many layers of a network take no longer than that for one picture. OpenMP's threads spin for some
+microseconds after a computation (see `library.py` for how many), so the next one begins at once. Measured on two
+cores, the convolutions of a ResNet-50 take 29 ms in one thread, 30 in blocks and 20 by OpenMP; those of a MobileNet-V2
+5, 5.5 and 3.6.
 
-But they wait for one another: beside two busy programs each computation may cost a slice of the scheduler's, and the
-same take 114 and 74 ms. So there is an account of what the team has saved, beside one thread. When that is used up, the
-team rests, for longer the sooner that happens again, and one thread goes on. Nor does an event loop's thread wait for
-it, which would stop the loop. Who computes is not to be seen in the results: products of matrices are cut, and rounded,
-in another way by another number of threads, so the team is not for these.
+OpenMP's threads wait for one another. Beside two busy programs each computation may cost a time slice, and the same
+networks take 114 and 74 ms. An account therefore records the time that the team has saved over one thread. When it is
+used up, the team rests, for longer the sooner that happens again, and one thread computes. The thread of an event loop
+does not use the team, since waiting would block the loop.
+
+Results do not depend on the number of threads. Matrix products are partitioned, and rounded, differently by another
+number of threads, so the team does not compute them.
 """
 
 from __future__ import annotations
@@ -31,24 +33,24 @@ from aioflow_onednn.library import library
 
 __all__ = ["TEAM", "Computation", "Team", "size_of_team"]
 
-_TRIALS: Final = 3  # runs in one thread, by which it is known what they take
-_LATEST: Final = 8  # runs that what they take is the mean of, more or less: it changes with what else the machine does
-_SHORT: Final = 4e-5  # seconds in one thread: below, two are hardly quicker
-_FRESH: Final = 0.05  # seconds that the number of threads is taken for known
+_TRIALS: Final = 3  # runs in one thread after which their usual time counts as known
+_LATEST: Final = 8  # approximate length of the moving average of times, which vary with the machine's load
+_SHORT: Final = 4e-5  # seconds in one thread: below, two are hardly faster
+_FRESH: Final = 0.05  # seconds for which the number of threads is cached
 
 
 def size_of_team() -> int:
-    """How many threads of OpenMP a computation in this thread may have."""
+    """Return the number of OpenMP threads that a computation in this thread may use."""
     return thread_count() if library().has_team else 1
 
 
 class Computation(Protocol):
-    """What the team may be lent for.
+    """A computation that may reserve the team.
 
     Attributes:
-        runs, usual: How many runs somebody has timed, and the seconds that they take as a rule.
-        missed: How often the team has done the same since the last of them.
-        most_missed: After so many, one thread shows again what it takes.
+        runs, usual: Number of timed runs, and the usual seconds of a run.
+        missed: Number of runs of the team since the last run in one thread.
+        most_missed: Number of such runs after which one thread is timed again.
     """
 
     runs: int
@@ -57,18 +59,18 @@ class Computation(Protocol):
 
     @property
     def most_missed(self) -> int:
-        """See above."""
+        """See the attributes of the class."""
 
     def run(self, *args: Any) -> None:
         """Compute."""
 
 
 class Team:
-    """Who may compute with several threads of OpenMP.
+    """The reservation of OpenMP's threads by one computation at a time.
 
     Args:
-        clock: Gives seconds.
-        size: How many threads a computation in this thread may have.
+        clock: Returns seconds.
+        size: Returns the number of threads that a computation in this thread may use.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter, size: Callable[[], int] = size_of_team) -> None:
@@ -79,7 +81,10 @@ class Team:
         self._account = Account(clock)
 
     def lend(self) -> int:
-        """How many threads a computation gets: more than one only until the caller says `back`."""
+        """Reserve the team and return its number of threads; 1 if it is not available.
+
+        If the number is above 1, the caller must call `back`.
+        """
         now = self._clock()
         if not self._account.is_open(now) or not self._lent.acquire(blocking=False):
             return 1
@@ -94,22 +99,25 @@ class Team:
             if size < 2:
                 self.back()
         if size > 1:
-            CREW.call()  # which waits on the processors that the team is to have
+            CREW.call()  # the crew's helpers spin on processors that the team needs
         return size
 
     def back(self) -> None:
-        """The computation has ended."""
+        """Release the team."""
         self._lent.release()
 
     @staticmethod
     def is_for_one(alone: Computation) -> bool:
-        """Whether a computation is short, or what it takes in one thread is not known, or was seen long ago."""
+        """Return True if one thread should run a computation.
+
+        That is the case if the computation is short, or its time in one thread is unknown or outdated.
+        """
         return alone.runs < _TRIALS or alone.usual < _SHORT or alone.missed >= alone.most_missed
 
     def run(self, shared: Computation, alone: Computation, *args: Any) -> None:
-        """Compute something, beside which there is one that does the same in one thread; or the latter.
+        """Run and time `shared`, a computation by the team, or `alone`, the same in one thread.
 
-        Who has not got the team does the latter.
+        A caller that has not reserved the team passes `alone` for both.
         """
         begun = self._clock()
         if shared is alone:
@@ -127,29 +135,29 @@ class Team:
         shared.runs += 1
 
     def disband(self) -> None:
-        """This thread forks: its threads of OpenMP end, and those of the child do not wait for them."""
+        """End this thread's OpenMP threads before a fork, so that those of the child do not wait for them."""
         self._members.end()
 
     def renew(self) -> None:
-        """This is the child of a fork, in which nobody has the team."""
+        """Release the team in the child of a fork."""
         self._lent = threading.Lock()
 
 
 class _Known(threading.local):
-    """How many threads this one may have, and until when that is taken for known: it takes as long to find out as much
-    of a small layer.
-    """
+    """The number of threads for this thread, and how long it is cached: finding it takes as long as a small layer."""
 
     size, until = 1, -math.inf
 
 
 class _Members(threading.local):
-    """The threads that OpenMP has made for this thread. They wake on other processors than this thread's (see
-    `aioflow_numpy.placing`), since it waits for them there.
+    """The threads that OpenMP has made for this thread.
+
+    They are woken on other processors than this thread's (see `aioflow_numpy.placing`), since this thread spins on its
+    own.
     """
 
     def __init__(self) -> None:
-        self._ids: list[int] | None = None  # not known before the first computation
+        self._ids: list[int] | None = None  # unknown before the first computation
         self._away_from: int | None = None
 
     def run(self, shared: Computation, args: tuple[Any, ...]) -> None:
@@ -168,7 +176,7 @@ class _Members(threading.local):
         shared.run(*args)
 
     def end(self) -> None:
-        """They are no more, if there were any."""
+        """End the threads, if there are any."""
         if self._ids is not None:
             library().end_team()
             self._ids = self._away_from = None

@@ -1,7 +1,8 @@
-"""Parts of steps by onnxruntime: as ONNX models that aioflow's exporter makes, in the process that owns the device.
+"""Parts of steps by onnxruntime, as ONNX models of aioflow's exporter, in the process that owns the device.
 
-`engine` says which nodes have a translation, `kernels` runs the parts. The entry point groups `aioflow.delegates` and
-`aioflow.kernels` find them; nothing of onnxruntime is loaded before a session asks for it (`SessionConfig.delegate`).
+`engine` reports the nodes that have a translation, and `kernels` runs the parts. They are found by the entry point
+groups `aioflow.delegates` and `aioflow.kernels`. onnxruntime is loaded only when a session requests it
+(`SessionConfig.delegate`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from aioflow.release import install_command
 
 __all__ = ["NAME", "missing", "require"]
 
-NAME: Final = "onnxruntime"  # by which `SessionConfig.delegate` chooses it
+NAME: Final = "onnxruntime"  # its name in `SessionConfig.delegate`
 _NEEDED: Final = ("onnxruntime", "onnx")
 
 
 def missing() -> str:
-    """Return the name of a package that is needed and not installed, or ""."""
+    """Return the name of a required package that is not installed, or ""."""
     return next((name for name in _NEEDED if find_spec(name) is None), "")
 
 
 def require() -> None:
-    """Raise NotFoundError where a package is missing, with the command that installs it."""
+    """Raise NotFoundError, with the command that installs it, if a package is missing."""
     if name := missing():
         raise NotFoundError(f"{name} is not installed", expected=install_command("onnxruntime"), actual="no package")

@@ -1,4 +1,4 @@
-"""The engine as the compiler asks it: what it computes, and what a call costs."""
+"""The engine for the compiler: the nodes that it computes, and the cost of a call."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ __all__ = ["Engine", "version"]
 class Engine:
     """onnxruntime with one of its execution providers (`compiler.delegate.Delegate`).
 
+    Args:
+        provider: Name of the execution provider; "" for the CPU's.
+
     Raises:
         NotFoundError: the installed onnxruntime does not have the provider.
     """
@@ -30,8 +33,10 @@ class Engine:
         self.name = f"{NAME}:{provider}" if provider else NAME
 
     def refused(self, graph: ClientGraph) -> Mapping[str, str]:
-        """Return the nodes that onnxruntime does not compute, as `Delegate` says: those with dtypes that it does not
-        exchange, with empty values, or without a translation.
+        """Return the nodes that onnxruntime does not compute, each with a reason (`Delegate.refused`).
+
+        These are nodes with dtypes that are not exchanged with onnxruntime, with empty values, or without a
+        translation.
         """
         given = graph.read_outputs()
         found = {
@@ -44,10 +49,10 @@ class Engine:
         return found or dict.fromkeys(empty, "nothing to compute") or refused_in(graph, OPSET)
 
     def outputs_of(self, model: bytes) -> Sequence[tuple[DType, Dims]]:
-        """Return what is known of the outputs of a model, as `OnnxEngine` says."""
+        """Return the dtype of each output of a model, and its shape as far as it is known (`OnnxEngine.outputs_of`)."""
         return kinds_of(model_session(model, threads=1))
 
 
 def version() -> str:
-    """Return what `doctor` says: the release, and the execution providers."""
+    """Return the line for `doctor`: the release and the execution providers."""
     return f"{onnxruntime.__version__} ({', '.join(onnxruntime.get_available_providers())})"

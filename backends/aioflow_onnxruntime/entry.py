@@ -1,4 +1,4 @@
-"""What aioflow's entry points name: loading this module loads nothing of onnxruntime."""
+"""Targets of aioflow's entry points; importing this module does not load onnxruntime."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def delegate(options: str) -> Delegate:
 
 
 def register() -> None:
-    """Register the kernels: that of delegated parts where onnxruntime is there, and that of nodes of ONNX models, which
-    says what to install, in any case.
+    """Register the kernels.
+
+    The kernel of delegated parts is registered only if onnxruntime is installed. The kernel of nodes of ONNX models is
+    always registered: without onnxruntime it raises an error that has the install command.
     """
     import aioflow_onnxruntime.nodes  # importing registers it
 

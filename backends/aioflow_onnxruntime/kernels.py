@@ -1,5 +1,7 @@
-"""The kernel of delegated parts by onnxruntime. Until its session is ready, and where it refuses the model, the part's
-own nodes are run. Nothing of onnxruntime is loaded before a part is.
+"""The kernel of delegated parts by onnxruntime.
+
+The part's own nodes run until the session is ready, and if onnxruntime rejects the model. onnxruntime is loaded with
+the first part.
 """
 
 from __future__ import annotations
@@ -31,39 +33,41 @@ __all__ = ["Delegated"]
 
 _LOGGER: Final = logging.getLogger("aioflow.delegate")
 _PRIORITY: Final = 1
-_STILL: Final = 16  # runs in which variables must not change, when they have changed once
-_STILLEST: Final = 1 << 16  # the same, however often they have changed
-_WORTH_THREADS: Final = 200e-6  # seconds: a part that takes less is computed in one thread, since each has its own pool
+_STILL: Final = 16  # runs without a change that are required after a first change
+_STILLEST: Final = 1 << 16  # maximum of the same after repeated changes
+_WORTH_THREADS: Final = 200e-6  # seconds: a shorter part runs in one thread, since each part has its own thread pool
 
 
 @binder(DELEGATED, device=HOST, fresh=True, takes_step=True, priority=_PRIORITY)
 def delegated(binding: Binding) -> Body:
     engine, _, provider = binding.attrs["delegate"].partition(":")
     is_ours = engine == NAME and not binding.reproducible and binding.body is not None
-    if not is_ours or stays(binding.attrs[BODY]):  # a client may have cut it in another way
+    if not is_ours or stays(binding.attrs[BODY]):  # a client may have partitioned the step differently
         return KERNELS.get(DELEGATED, HOST, binding.attrs, below=_PRIORITY).bind(binding)
     return Delegated(binding, provider)
 
 
 class Delegated:
-    """One part: a callable that takes the values of its inputs and returns those of its outputs. Its own nodes are run
-    until onnxruntime's session is ready, and for inputs of shapes that it does not admit (`sessions.Part.admits`).
+    """A part of a step: a callable from the values of its inputs to those of its outputs.
 
-    Variables that the step does not change are constants of the model: onnxruntime lays constants out and folds them
-    ahead. Their arrays are held meanwhile, so that who changes a variable makes a new array of it. When a run of any
-    part finds one, the model is dropped, and another one serves that reads all variables, until they have not changed
-    for a while.
+    The part's own nodes run until onnxruntime's session is ready, and for inputs whose shapes the session does not
+    support (`sessions.Part.admits`).
+
+    Variables that the step does not change are constants of the model: onnxruntime packs and folds constants in
+    advance. The model holds their arrays, so that a change of a variable makes a new array. When a run of any part
+    finds a changed variable, the model is dropped. Another model, which reads all variables, is used until they have
+    not changed for a while.
 
     Args:
-        binding: Of the node that stands for it.
-        provider: As of `engine.Engine`.
+        binding: The node of the part.
+        provider: As for `engine.Engine`.
 
     Attributes:
-        graph: The part, as the compiler has cut it.
-        names: Of the variables among its inputs, each with its index.
-        part: What onnxruntime computes for any values of variables; None as long as that is not ready, and where
-            onnxruntime refuses the model.
-        fixed: What it computes for the values that variables have now, or None.
+        graph: The part as partitioned by the compiler.
+        names: Names of the variables among the inputs, each with its index.
+        part: The session for any values of variables; None while it is not ready, and if onnxruntime rejects the
+            model.
+        fixed: The session for the current values of variables, or None.
     """
 
     def __init__(self, binding: Binding, provider: str) -> None:
@@ -74,19 +78,22 @@ class Delegated:
         self._body: BodySteps | None = body_of(binding)
         self.part: Part | None = None
         self.fixed: _Fixed | None = None
-        self._begun = threading.Lock()  # taken by the run that begins to make `part`, and kept
-        self._fixing = threading.Lock()  # held while `fixed` is made; kept where there is nothing to fix
+        self._begun = threading.Lock()  # acquired by the run that starts making `part`, and kept
+        self._fixing = threading.Lock()  # held while `fixed` is made; kept if there are no variables
         given = range(len(binding.input_dims))
         self._variables = _Variables([index for index in binding.attrs.get("still", ()) if index in given])
-        names = zip(binding.attrs.get("variables", ()), given, strict=False)  # a client may have sent fewer, or more
+        names = zip(
+            binding.attrs.get("variables", ()), given, strict=False
+        )  # a client may have sent fewer or more names
         self.names = {name: index for name, index in names if name}
         self._models = _MODELS.setdefault(binding.resources, _FixedModels())
         if not self._variables:
             self._fixing.acquire()
 
     def __call__(self, inputs: Sequence[Any], step: Any = None) -> tuple[Any, ...]:
-        """Run it once."""
-        body, part = self._body, self._ready(inputs)  # looked at in this order: the body goes when the part is there
+        """Run the part once."""
+        # The body must be read first: it is dropped when the part is ready.
+        body, part = self._body, self._ready(inputs)
         if part is not None and part.admits(inputs):
             return part.run(inputs)
         if body is None:
@@ -94,7 +101,10 @@ class Delegated:
         return tuple(body.call(inputs, step))
 
     def _ready(self, inputs: Sequence[Any]) -> Part | None:
-        """Return what computes these inputs; None as long as the nodes do. Begins what is to be made for later runs."""
+        """Return the session for these inputs; None while the part's own nodes must run.
+
+        This also starts preparations for later runs.
+        """
         fixed = self.fixed
         if fixed is not None:
             if fixed.are_in(inputs):
@@ -114,8 +124,8 @@ class Delegated:
         try:
             self.part = part = self._made(self.graph)
             if part.admits_all:
-                self._body = None  # with the copies of constants that its kernels keep
-        except Exception as error:  # whatever speaks against the model, the part's own nodes give the results
+                self._body = None  # also frees the copies of constants in its kernels
+        except Exception as error:  # on any failure, the part's own nodes compute the results
             _LOGGER.warning("the part of the step that ends with %r is not delegated: %s", self._node, error)
 
     def _fix(self, values: Mapping[int, Any]) -> None:
@@ -123,7 +133,7 @@ class Delegated:
             self.fixed = _Fixed(values, self._made(with_constants(self.graph, values)))
             self._models.add(self)
             self._fixing.release()
-        except Exception as error:  # then onnxruntime may take the values as inputs
+        except Exception as error:  # onnxruntime may still accept the values as inputs
             self._variables = _Variables(())
             _LOGGER.debug("the part that ends with %r has no model with its variables' values: %s", self._node, error)
 
@@ -134,8 +144,9 @@ class Delegated:
 
 
 class _FixedModels:
-    """The parts of a device that have models with values of variables in them, by the names of the variables. A model
-    with an old value goes when any part reads a new one: its own part may not be run again.
+    """The parts of a device whose models contain values of variables, by the names of the variables.
+
+    A model with an old value is dropped when any part reads a new one, since its own part may never run again.
     """
 
     def __init__(self) -> None:
@@ -151,7 +162,8 @@ class _FixedModels:
         """Drop the models in which one of the variables among these inputs has another value.
 
         Args:
-            names: Of the variables, each with the index of its input.
+            names: Names of the variables, each with the index of its input.
+            inputs: The inputs.
         """
         if not self._parts:
             return
@@ -165,42 +177,47 @@ class _FixedModels:
                         part.fixed = None
 
 
-_MODELS: Final[weakref.WeakKeyDictionary[Any, _FixedModels]] = weakref.WeakKeyDictionary()  # by the resource manager
+_MODELS: Final[weakref.WeakKeyDictionary[Any, _FixedModels]] = (
+    weakref.WeakKeyDictionary()
+)  # keyed by the resource manager
 
 
 class _Fixed(NamedTuple):
-    """A model that has the values of variables in it.
+    """A model that contains values of variables.
 
     Attributes:
-        values: By the index of the input.
+        values: The values by the index of the input.
+        part: The session.
     """
 
     values: Mapping[int, Any]
     part: Part
 
     def are_in(self, inputs: Sequence[Any]) -> bool:
-        """Return whether the inputs have these values. To have an array is enough: who changes it makes a new one."""
+        """Return True if the inputs have these values. Identity suffices: a change makes a new array."""
         return all(inputs[index] is value for index, value in self.values.items())
 
 
 class _Variables:
-    """The arrays of variables, watched from run to run. They are not held: a change may be made in place.
+    """The arrays of variables, compared from run to run.
+
+    References are weak, since a variable whose array is not referenced elsewhere may be changed in place.
 
     Args:
-        indices: Of the inputs that have them.
+        indices: Indices of the inputs that hold them.
     """
 
     def __init__(self, indices: Sequence[int]) -> None:
         self.indices = tuple(indices)
         self._seen: list[Callable[[], Any]] = []
-        self._runs = 0  # in which they were the same
+        self._runs = 0  # without a change
         self._needed = 0
 
     def __bool__(self) -> bool:
         return bool(self.indices)
 
     def are_still(self, inputs: Sequence[Any]) -> bool:
-        """Return whether they have not changed for as many runs as they must not. That is so in the first run."""
+        """Return True if the variables have been unchanged for the required number of runs, which is 0 at first."""
         seen = self._seen
         if seen and all(seen[n]() is inputs[index] for n, index in enumerate(self.indices)):
             self._runs += 1
@@ -212,5 +229,5 @@ class _Variables:
 
 
 def _reference(value: Any) -> Callable[[], Any]:
-    """Return what gives a value as long as it is held elsewhere."""
-    return weakref.ref(value) if isinstance(value, np.ndarray) else lambda: value  # a scalar of NumPy never changes
+    """Return a function that returns a value as long as it is referenced elsewhere."""
+    return weakref.ref(value) if isinstance(value, np.ndarray) else lambda: value  # NumPy's scalars are immutable

@@ -1,5 +1,6 @@
-"""The kernel of nodes of ONNX models that no op of ours computes (`interop/onnx/engine_nodes.py`): each is a model of
-its own. Nothing of onnxruntime is loaded before there is one.
+"""The kernel of nodes of ONNX models that no aioflow op computes (`interop/onnx/engine_nodes.py`).
+
+Each node is a model of its own. onnxruntime is loaded with the first of them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ __all__: list[str] = []
 
 @binder(ONNX_NODE, device=HOST, fresh=True)
 def onnx_node(binding: Binding) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Make the node's session, which takes a millisecond, or what its weights take.
+    """Bind a node and make its session, which takes a millisecond plus the time for its weights.
 
     Raises:
-        NotFoundError: onnxruntime is not installed; with the command that does so.
-        InvalidArgumentError: it refuses the node, or gives other dtypes than the node has.
+        NotFoundError: onnxruntime is not installed; the error has the install command.
+        InvalidArgumentError: onnxruntime rejects the node, or returns other dtypes than the node has.
     """
     require()
     with not_forked():

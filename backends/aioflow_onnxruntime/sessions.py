@@ -37,25 +37,29 @@ __all__ = [
 ]
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-Given: TypeAlias = tuple[Shapes, tuple[bytes, ...]]  # the shapes of inputs, and the values of those that tell shapes
+Given: TypeAlias = tuple[
+    Shapes, tuple[bytes, ...]
+]  # the shapes of inputs, and the values of inputs that determine shapes
 
 OPSET: Final = 20
-EXCHANGED: Final = frozenset(  # of arrays that onnxruntime takes from NumPy, and gives back
+EXCHANGED: Final = frozenset(  # dtypes of arrays that onnxruntime accepts from NumPy and returns
     {
         *(dtypes.float16, dtypes.float32, dtypes.float64, dtypes.bool_),
         *(dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64),
         *(dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64),
     }
 )
-_NAMES: Final = {"float32": "float", "float64": "double"}  # of dtypes, as onnxruntime has them
-_REMEMBERED: Final = 1024  # combinations of shapes of inputs
-_MUCH: Final = 1 << 24  # bytes of constants
-_FOLDED: Final = 1 << 20  # bytes that a constant may take which is made of others, or
-_WIDER: Final = 16  # times as many as these: quantized weights become floats
-_FEW: Final = 64  # integers
+_NAMES: Final = {"float32": "float", "float64": "double"}  # onnxruntime's names of dtypes
+_REMEMBERED: Final = 1024  # cached combinations of input shapes
+_MUCH: Final = 1 << 24  # bytes of constants from which on free memory is returned to the system
+_FOLDED: Final = 1 << 20  # maximum bytes of a folded constant, beyond
+_WIDER: Final = 16  # times the bytes of its inputs: quantized weights become floats
+_FEW: Final = 64  # maximum elements of an input that determines shapes
 _ANY: Final[Given] = ((), ())
-_INEXACT: Final = ("DoubleQDQPairsRemover",)  # optimizations of onnxruntime: this one rounds once instead of twice
-_SILENT: Final = 4  # the level of what is logged: what onnxruntime has to say comes as an exception, too
+_INEXACT: Final = (
+    "DoubleQDQPairsRemover",
+)  # disabled optimizations of onnxruntime: this one rounds once instead of twice
+_SILENT: Final = 4  # log level FATAL: onnxruntime's errors also come as exceptions
 _BY_TYPE: Final = {f"tensor({_NAMES.get(dtype.name, dtype.name)})": dtype for dtype in EXCHANGED}
 _FAILED_NODE: Final = re.compile(r"Name:'([^']*)'")
 _NO_OP: Final = re.compile("is not a registered function/op")
@@ -63,7 +67,7 @@ _NO_MEMORY: Final = re.compile("bad_alloc|allocate memory|Failed to allocate")
 
 
 class _Largest(NamedTuple):
-    """The largest value of a part, for inputs of some shapes."""
+    """The largest value of a part, for inputs of certain shapes."""
 
     size: int  # bytes
     node: Node
@@ -96,7 +100,7 @@ class Model:
 
         work.watchers.append(stop)
         try:
-            work.check()  # it may have been stopped before there was a watcher
+            work.check()  # the step may have been stopped before the watcher was added
             return self._run(feeds, options)
         except OpError:
             work.check()
@@ -115,7 +119,7 @@ class Model:
 
 
 def _failure(error: Exception) -> OpError:
-    """Return an error of onnxruntime as one of ours."""
+    """Return an aioflow error for one of onnxruntime."""
     text = str(error)
     kind = ResourceExhaustedError if _NO_MEMORY.search(text) else InvalidArgumentError
     return kind(f"onnxruntime: {text}")
@@ -126,14 +130,15 @@ class Part:
 
     Args:
         graph: The part.
-        session: Of its model.
-
-    Raises:
-        InvalidArgumentError: it would admit no inputs.
+        session: Session of its model.
+        held: As the attribute.
 
     Attributes:
-        admits_all: Whether all sizes in it are known, so that it need not be asked what it admits.
+        admits_all: Whether all sizes in it are known, so that `admits` need not look at the inputs.
         held: The constants whose memory the session uses.
+
+    Raises:
+        InvalidArgumentError: no inputs would be supported.
     """
 
     def __init__(self, graph: ClientGraph, session: onnxruntime.InferenceSession, held: Mapping[str, Array]) -> None:
@@ -151,11 +156,13 @@ class Part:
         self.held = held
 
     def admits(self, values: Sequence[Any]) -> bool:
-        """Return whether onnxruntime gives what the part's own nodes give for inputs of these shapes. It does not where
-        the nodes refuse them, where sizes follow from values, and where rounding would be much coarser.
+        """Return True if onnxruntime's results for inputs of these shapes match those of the part's own nodes.
+
+        They do not match if the nodes reject the shapes, if sizes depend on values, or if rounding would be much
+        coarser.
 
         Raises:
-            ResourceExhaustedError: a value would be larger than one may be; with the node that would make it.
+            ResourceExhaustedError: a value would exceed the size limit; the error has the node that would make it.
         """
         largest = self._largest[_ANY] if self.admits_all else self._largest_for(values)
         if largest is None:
@@ -187,7 +194,7 @@ class Part:
         """Return the outputs for the inputs of the whole part, in new arrays.
 
         Raises:
-            OpError: onnxruntime fails; with the node that it names, if that is one of the part.
+            OpError: onnxruntime fails; the error has the failed node, if it is one of the part.
             Stopped: the step was stopped.
         """
         try:
@@ -200,18 +207,17 @@ class Part:
             raise error.at(node.name, node.op, node.source) from error.__cause__
 
     def _node(self, name: str) -> Node | None:
-        # Several nodes of a model that come of one have its name and one of their own.
+        # Nodes of the model that translate one node of the part are named "name of that node/own name".
         while name and name not in self._graph.nodes:
             name = name.rpartition("/")[0]
         return self._graph.nodes.get(name)
 
 
 def _largest_in(graph: ClientGraph) -> _Largest | None:
-    """Return the largest of the values in a part that are larger than all that they are made of.
+    """Return the largest of the values in a part that are larger than all inputs of their nodes together.
 
-    Returns None where translations give other results, where sizes are not known, and where there is nothing to
-    compute: onnxruntime ends the process for some ops of no elements, and for others returns memory that was never
-    written.
+    Return None if translations have other results, if sizes are unknown, and if a value is empty: onnxruntime ends the
+    process for some ops of no elements, and for others returns uninitialized memory.
     """
     if inexact_in(graph):
         return None
@@ -231,16 +237,17 @@ def _size(spec: OutputSpec) -> int:
 
 
 def made(graph: ClientGraph, provider: str, threads: int) -> Part:
-    """Return the session of a part. Takes as long as onnxruntime takes to optimize the model.
+    """Return the session of a part. This takes as long as onnxruntime takes to optimize the model.
 
     Args:
-        provider: As of `engine.Engine`.
-        threads: With which one run computes.
+        graph: The part.
+        provider: As for `engine.Engine`.
+        threads: Number of threads that compute one run.
 
     Raises:
         UnsupportedError: the part has no translation.
         ResourceExhaustedError: constants in it would be folded into much larger ones.
-        Exception: what onnxruntime has against the model.
+        Exception: onnxruntime rejects the model.
     """
     _check_folding(graph)
     model, constants = model_of(graph, OPSET)
@@ -258,17 +265,19 @@ def made(graph: ClientGraph, provider: str, threads: int) -> Part:
 
 
 def _return_free_memory() -> None:
-    """Have glibc return free memory to the system. Otherwise it keeps what onnxruntime has needed to make a session:
-    once to twice the size of the weights.
+    """Make glibc return free memory to the system.
+
+    Otherwise glibc keeps the memory that onnxruntime has used to make a session: once to twice the size of the
+    weights.
     """
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # missing in musl
         if trim is not None:
             trim(0)
 
 
 def provider_of(text: str) -> str:
-    """Return an execution provider by the name that `SessionConfig.delegate` has for it.
+    """Return the full name of an execution provider, given its name in `SessionConfig.delegate`.
 
     Raises:
         NotFoundError: the installed onnxruntime does not have it.
@@ -282,20 +291,23 @@ def provider_of(text: str) -> str:
 
 
 def options_for(threads: int) -> onnxruntime.SessionOptions:
-    """Return how a session is made whose runs compute with so many threads."""
+    """Return the options of a session whose runs compute in this number of threads."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SILENT
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # one block for each set of shapes, which is kept, and saves no time
+    options.enable_mem_pattern = False  # it keeps a block of memory per set of shapes and saves no time
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # or activations become bytes
+    options.add_session_config_entry(
+        "session.qdq_matmulnbits_accuracy_level", "1"
+    )  # otherwise activations are quantized to bytes
     return options
 
 
 def _check_folding(graph: ClientGraph) -> None:
-    """Raise ResourceExhaustedError where values follow from constants alone, and are much larger: onnxruntime folds
-    them when it makes the session, whatever they take.
+    """Raise ResourceExhaustedError if values that depend on constants alone are much larger than these.
+
+    onnxruntime folds such values when it makes the session, whatever their size.
     """
     constant: set[str] = set()
     for name, read in graph.read_outputs().items():
@@ -316,11 +328,11 @@ def _check_folding(graph: ClientGraph) -> None:
 
 
 def model_session(model: bytes, threads: int) -> onnxruntime.InferenceSession:
-    """Return a session of a model that is complete, on the CPU.
+    """Return a session of a complete model, on the CPU.
 
     Raises:
         NotFoundError: onnxruntime does not have an op of the model.
-        OpError: it refuses the model.
+        OpError: onnxruntime rejects the model.
     """
     try:
         return _session(model, provider_of(""), options_for(threads))
@@ -336,7 +348,7 @@ def kinds_of(session: onnxruntime.InferenceSession) -> list[tuple[DType, Dims]]:
     """Return the dtype of each output, and its shape as far as it is known.
 
     Raises:
-        InvalidArgumentError: an output is no tensor, or has a dtype that onnxruntime does not exchange with NumPy.
+        InvalidArgumentError: an output is not a tensor, or has a dtype that is not exchanged with onnxruntime.
     """
     found: list[tuple[DType, Dims]] = []
     for each in session.get_outputs():
@@ -348,7 +360,7 @@ def kinds_of(session: onnxruntime.InferenceSession) -> list[tuple[DType, Dims]]:
                 actual=each.type,
             )
         dims = tuple(size if isinstance(size, int) and size >= 0 else None for size in each.shape)
-        found.append((dtype, dims or None))  # it says the same of a scalar as of an unknown rank
+        found.append((dtype, dims or None))  # onnxruntime reports () both for scalars and for unknown ranks
     return found
 
 
@@ -358,14 +370,19 @@ def _session(
     """Return a session.
 
     Args:
-        held: Values that are outside of the model, by their names. The session uses their memory.
+        model: The serialized model.
+        provider: Full name of the execution provider.
+        options: Options of the session.
+        held: Values that are stored outside the model, by name. The session uses their memory.
 
     Raises:
-        Exception: what onnxruntime has against the model.
+        Exception: onnxruntime rejects the model.
     """
     if held:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in held.values()]
-        options.add_external_initializers(list(held), values)  # for its optimizations; this alone copies them
+        options.add_external_initializers(
+            list(held), values
+        )  # for its optimizers; by itself this would copy the values
         for name, value in zip(held, values, strict=True):
             options.add_initializer(name, value)  # for its kernels
     return onnxruntime.InferenceSession(

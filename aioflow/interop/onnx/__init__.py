@@ -1,11 +1,11 @@
-"""ONNX models in and out, by the onnx package: without it, whoever asks for a name gets UnimplementedError."""
+"""Import and export of ONNX models with the onnx package; without it, access to a name raises UnimplementedError."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from aioflow.work.later import load_later as _load_later
 
 # ruff: noqa: TC004
-# Loaded with the first use.
+# Loaded on first use.
 if _TYPE_CHECKING:
     from aioflow.interop.onnx.exporting.export import export as export
     from aioflow.interop.onnx.loading import load as load

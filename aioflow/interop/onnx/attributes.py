@@ -1,4 +1,4 @@
-"""Attributes of nodes as Python values."""
+"""Conversion of node attributes to Python values."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _VALUES: Final[Mapping[int, Callable[[AttributeProto], Any]]] = {
 
 
 def attribute_value(proto: AttributeProto) -> Any:
-    """An int, float, str or array, a list of these, or the proto of a graph, a type or a sparse tensor.
+    """Return an int, float, str or array, a list of these, or the proto of a graph, a type or a sparse tensor.
 
     Raises:
-        InvalidArgumentError: it says of no kind that it is of it, or its text is not UTF-8.
+        InvalidArgumentError: the attribute has no known type, or its text is not UTF-8.
     """
     read = _VALUES.get(proto.type)
     if read is None:

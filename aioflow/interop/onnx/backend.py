@@ -1,9 +1,10 @@
 """The `onnx.backend.base.Backend` API, which blocks: for scripts, and for the onnx package's own tests.
 
     import aioflow.interop.onnx.backend as backend
+
     [y] = backend.run_model(model, [x])
 
-Whoever serves a model awaits `Session.run` of what `load` gives instead.
+A server should instead call `load`, and await `Session.run` of the result.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ __all__ = [
 
 
 class AioflowRep(BackendRep):
-    """A model with a session of its own.
+    """A model with its own session.
 
     Attributes:
-        model: What the ONNX model has become.
+        model: The imported model.
     """
 
     def __init__(self, proto: ModelProto, config: SessionConfig | None = None) -> None:
@@ -53,14 +54,14 @@ class AioflowRep(BackendRep):
         self._outputs = namedtupledict("Outputs", list(model.outputs))
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any], **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs, as a named tuple.
+        """Return the outputs as a named tuple.
 
         Args:
-            inputs: The values in the order of the model's inputs, those with a default value last, or by name.
+            inputs: The values by name, or in the order of the model's inputs, those with a default value last.
             kwargs: As for `Session.run`.
 
         Raises:
-            InvalidArgumentError: there are too few or too many.
+            InvalidArgumentError: there are too few or too many inputs, or one has an unknown name.
         """
         signature = self.model.signature()
         known = signature.all_inputs
@@ -76,26 +77,27 @@ class AioflowRep(BackendRep):
 
     def close(self) -> None:
         """Close the session."""
-        with self._session:  # who leaves it last closes it
+        with self._session:  # the last exit closes the session
             pass
 
 
 class AioflowBackend(Backend):
-    """Runs ONNX models by aioflow."""
+    """The ONNX backend that runs models with aioflow."""
 
     @classmethod
     def prepare(
         cls, model: ModelProto | bytes | str | os.PathLike[str], device: str = "CPU", **kwargs: Any
     ) -> AioflowRep:
-        """A model to be run as often as wanted.
+        """Return a model that can be run repeatedly.
 
         Args:
+            model: The model, its bytes, or its path.
             device: "CPU".
             kwargs: `config`, a SessionConfig.
 
         Raises:
-            InvalidArgumentError: there is no such device.
-            UnsupportedError: it has ops that cannot be imported.
+            InvalidArgumentError: the device does not exist.
+            UnsupportedError: the model has ops that cannot be imported.
         """
         if not cls.supports_device(device):
             raise InvalidArgumentError("there is no such device", expected="CPU", actual=device)
@@ -110,7 +112,7 @@ class AioflowBackend(Backend):
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of one node; `opset_version=` says of which opset it is, by default the newest."""
+        """Return the outputs of one node, of the opset `opset_version=`; by default the newest."""
         names = [name for name in node.input if name]
         wrapped = [_info(name, value) for name, value in zip(names, inputs, strict=True)]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
@@ -125,19 +127,19 @@ class AioflowBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models run on that kind of device."""
+        """Return whether models run on this kind of device."""
         return bool(Device(device).type == DeviceType.CPU)
 
 
 def _listed(value: Any, proto: TypeProto) -> Any:
-    """What is fed for a value: an optional is a list of one or none."""
+    """Return the feed for a value. An optional value becomes a list with one element, or an empty list for None."""
     if proto.WhichOneof("value") == "optional_type":
         return [] if value is None else [_listed(value, proto.optional_type.elem_type)]
     return value
 
 
 def _told(value: Any, proto: TypeProto) -> Any:
-    """A fetched value as ONNX has it: text is `str`, an optional is its element or None."""
+    """Return a fetched value in ONNX's form: text as `str`, an optional value as its element or None."""
     if proto.WhichOneof("value") == "optional_type":
         return _told(value[0], proto.optional_type.elem_type) if value else None
     if proto.WhichOneof("value") == "sequence_type" and proto.sequence_type.elem_type.HasField("map_type"):

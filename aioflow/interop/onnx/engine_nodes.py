@@ -1,4 +1,4 @@
-"""Nodes of other domains that have no translation: an installed engine for ONNX models computes each as it is."""
+"""Nodes of other domains without a translation; an installed engine for ONNX models computes each unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioflow.runtime.delegates import declared_engines
 
 __all__ = ["OnnxEngine", "model_of_node", "node_by_engine"]
 
-_IR: Final = 9  # of the format: older engines read it, too
+_IR: Final = 9  # version of the format that older engines also read
 
 
 @runtime_checkable
@@ -34,13 +34,14 @@ class OnnxEngine(Protocol):
 
         Raises:
             NotFoundError: the engine does not have the op.
-            OpError: it refuses the node.
+            OpError: the engine rejects the node.
         """
 
 
 def node_by_engine(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[object]) -> list[Tensor | None]:
-    """Return the outputs of a node that the engine computes; None for those that are not wanted. Refuses a node that no
-    installed engine has, and one with an input that is no tensor.
+    """Return the outputs of a node that the engine computes; None for unused outputs.
+
+    Raise Refused if no installed engine has the op, or an input is not a tensor.
     """
     if not any(node.outputs):
         return [None for _ in node.outputs]
@@ -62,10 +63,10 @@ def node_by_engine(node: Node, domain: str, opsets: Mapping[str, int], inputs: S
 
 
 def model_of_node(data: bytes) -> ModelProto:
-    """Return the model of an `OnnxNode`, which may have come from elsewhere.
+    """Return the model of an `OnnxNode`, which may come from an untrusted source.
 
     Raises:
-        InvalidArgumentError: it cannot be read, or has values in other files, which an engine would read.
+        InvalidArgumentError: the model cannot be read, or refers to other files, which an engine would read.
     """
     model = ModelProto()
     try:
@@ -91,9 +92,10 @@ def _model(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[
         if value is not None:
             graph.input.append(ValueInfoProto(name=proto.input[-1], type=type_of(kind_of(value))))
     for index, name in enumerate(node.outputs):
-        proto.output.append(f"output_{index}")  # all have names: some of onnxruntime's kernels crash where one has none
+        # Name all outputs: some of onnxruntime's kernels crash if one has no name.
+        proto.output.append(f"output_{index}")
         if name:
-            graph.output.append(ValueInfoProto(name=proto.output[-1]))  # the engine says of which type it is
+            graph.output.append(ValueInfoProto(name=proto.output[-1]))  # the engine infers the type
     graph.node.append(proto)
     versions = {"": min(NEWEST[""], opsets.get("", NEWEST[""])), domain: opsets.get(domain, 1)}
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*each) for each in versions.items()])
@@ -106,7 +108,7 @@ def _outputs(node: Node, model: bytes) -> Sequence[tuple[DType, Dims]]:
     for load in declared_engines().values():
         try:
             engine = load("")
-        except NotFoundError as error:  # with the command that installs it
+        except NotFoundError as error:  # `expected` is the command that installs the engine
             reasons.append(f"an engine may have it: {error.expected}")
             continue
         if isinstance(engine, OnnxEngine):
@@ -120,7 +122,7 @@ def _outputs(node: Node, model: bytes) -> Sequence[tuple[DType, Dims]]:
 
 
 def _tensors(message: Message) -> Iterator[TensorProto]:
-    """Yield the tensors of a model, those of graphs among the attributes and of sparse tensors too."""
+    """Yield the tensors of a model, including those of attribute graphs and of sparse tensors."""
     waiting: list[Message] = [message]
     while waiting:
         each = waiting.pop()

@@ -1,7 +1,7 @@
-"""Weights beside the model: files in its folder, mapped into memory and never read as a whole.
+"""Weights in files beside the model, mapped into memory and never read as a whole.
 
-In Hugging Face's cache a model is a link, `snapshots/REVISION/model.onnx`, into `blobs/`, and so are its weights. A
-file may therefore also be in the folder of the file that the path links to, as in onnxruntime.
+In Hugging Face's cache a model is a link, `snapshots/REVISION/model.onnx`, into `blobs/`, and so are its weights. As in
+onnxruntime, a file may therefore also be in the folder of the file that the path links to.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["ExternalFiles"]
 
 
 class ExternalFiles:
-    """The files that the tensors of a model name.
+    """Files that the tensors of a model refer to.
 
     Args:
-        model: The model's path; None for a model that has none, whose tensors may name no file.
+        model: The model's path. None for a model without a path, whose tensors must not refer to files.
     """
 
     def __init__(self, model: Path | None) -> None:
@@ -30,16 +30,17 @@ class ExternalFiles:
         self._maps: dict[Path, mmap.mmap] = {}
 
     def bytes_of(self, proto: TensorProto, count: int) -> Array:
-        """The bytes of a tensor, which cannot be written to.
+        """Return the bytes of a tensor, read-only.
 
         Args:
-            count: How many there have to be.
+            proto: The tensor.
+            count: Required number of bytes.
 
         Raises:
             InvalidArgumentError: the file would be outside the folders of the model's path and of the file that it
-                links to, or what the tensor says of it cannot be right.
-            NotFoundError: there is no such file.
-            DataLossError: it is too short.
+                links to, or the tensor's offset or length is malformed.
+            NotFoundError: the file does not exist or cannot be read.
+            DataLossError: the file is too short, or the length is not `count`.
         """
         entries = {each.key: each.value for each in proto.external_data}
         mapped = self._mapped(proto, entries.get("location", ""))
@@ -61,7 +62,7 @@ class ExternalFiles:
         if found is not None:
             return found
         try:
-            if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
+            if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
                 raise OSError("it is no file")
             with path.open("rb") as file:
                 if not path.stat().st_size:
@@ -84,7 +85,7 @@ class ExternalFiles:
         linked = self._model.resolve().parent
         try:
             path = Path() if "\0" in location else (folder / location).resolve()
-        except (OSError, RuntimeError):  # links that lead to one another
+        except (OSError, RuntimeError):  # a cycle of links
             path = Path()
         if folder not in path.parents and linked not in path.parents:
             raise InvalidArgumentError(

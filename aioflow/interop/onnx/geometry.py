@@ -1,7 +1,7 @@
-"""Windows of convolutions and pools as ONNX gives them: `auto_pad`, `pads`, `ceil_mode`, any number of axes.
+"""Windows of convolutions and pools in ONNX's terms: `auto_pad`, `pads`, `ceil_mode`, any number of axes.
 
-What a padding comes to may depend on the size of the images. Where that is known only in the step, so is the padding: a
-scalar of int64 in the place of a number.
+A padding may depend on the size of the images. If the size is known only in the step, the padding is an int64 scalar
+tensor instead of a number.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ class Windows:
     """Windows along each spatial axis.
 
     Attributes:
-        kernel, strides, dilations: One number an axis.
-        pads: (before, after) an axis; None for what keeps the size, the odd element after, where sizes are not known.
-        extra: How much more is needed after the end, so that the last window is whole (`ceil_mode`).
+        kernel: Size per axis.
+        strides: Stride per axis.
+        dilations: Dilation per axis.
+        pads: (before, after) per axis; None for SAME padding of unknown sizes, with the odd element at the end.
+        extra: Padding needed after `pads` to complete the last window (`ceil_mode`), per axis.
     """
 
     kernel: tuple[int, ...]
@@ -40,25 +42,25 @@ class Windows:
 
     @property
     def padded(self) -> bool:
-        """Whether something is put around, or may be."""
+        """True if the images need padding, or may need it."""
         return self.pads is None or any(map(_is_some, self._around()))
 
     @property
     def grown(self) -> bool:
-        """Whether the last windows need more than the padding, or may do so."""
+        """True if the last windows need more than `pads`, or may need it."""
         return any(map(_is_some, self.extra))
 
     @property
     def is_fed(self) -> bool:
-        """Whether the step tells what is put around."""
+        """True if a padding is known only in the step."""
         return any(isinstance(each, Tensor) for each in self._around())
 
     def whole_pads(self) -> list[list[Any]]:
-        """The paddings with what the last windows need. They are not None."""
+        """Return `pads` with `extra` added. `pads` must not be None."""
         return [[before, after + more] for (before, after), more in zip(self.pads or (), self.extra, strict=True)]
 
     def bare(self) -> Windows:
-        """The same over images that are padded already."""
+        """Return the same windows for images that are padded already."""
         none = (0,) * len(self.kernel)
         return replace(self, pads=tuple(zip(none, none, strict=True)), extra=none)
 
@@ -73,17 +75,20 @@ def _is_some(number: Any) -> bool:
 
 
 def framed(x: Tensor, windows: Windows, fill: Any) -> Tensor:
-    """Images of [batch, channels, spatial …] with what the windows need around them."""
+    """Pad images of [batch, channels, spatial …] as the windows need."""
     if not windows.padded:
         return x
     return padded(x, [[0, 0], [0, 0], *windows.whole_pads()], constant(fill, x.dtype))
 
 
 def windows_of(node: Node, x: Tensor, kernel: Sequence[int], keeps_same: bool = False) -> Windows:
-    """The windows of a node over images of [batch, channels, spatial …].
+    """Return the windows of a node over images of [batch, channels, spatial …].
 
     Args:
-        keeps_same: Leave a padding None that keeps the size, where the sizes are not known: for kernels that pad so.
+        node: The node.
+        x: The images.
+        kernel: Sizes of the kernel.
+        keeps_same: Whether to leave SAME padding as None if the sizes are unknown, for kernels that pad that way.
     """
     count = rank_of(node, x) - 2
     strides = _each(node, "strides", count)
@@ -124,7 +129,7 @@ def _pads(
 
 
 def _same(mode: str, size: Any, span: int, stride: int) -> Pair:
-    if stride == 1:  # each element has its window, whatever the size
+    if stride == 1:  # each element has its window, so the size does not matter
         total: Any = span - 1
     else:
         total = positive((quotient(size + stride - 1, stride) - 1) * stride + span - size)
@@ -134,11 +139,14 @@ def _same(mode: str, size: Any, span: int, stride: int) -> Pair:
 
 
 def _extra(size: Any, span: int, stride: int, pads: Pair) -> Any:
-    """What is missing to one more window; a window that begins beyond the image and its first padding is none."""
+    """Return the padding that is missing at the end to complete one more window.
+
+    A window that would begin beyond the image and its leading padding is not added.
+    """
     if stride == 1:
         return 0
     room = size + sum(pads) - span
-    last = quotient(room + stride - 1, stride) * stride  # where the last window begins
+    last = quotient(room + stride - 1, stride) * stride  # start of the last window
     if isinstance(last, Tensor):
         last = ops.where_v2(ops.greater_equal(last, size + pads[0]), last - stride, last)
     elif last >= size + pads[0]:
@@ -147,10 +155,10 @@ def _extra(size: Any, span: int, stride: int, pads: Pair) -> Any:
 
 
 def quotient(number: Any, by: int) -> Any:
-    """Rounded down."""
+    """Divide, rounding down."""
     return ops.floordiv(number, int64(by)) if isinstance(number, Tensor) else number // by
 
 
 def positive(number: Any) -> Any:
-    """The number, or 0 where it is less."""
+    """Return the number, or 0 if it is negative."""
     return ops.maximum(number, int64(0)) if isinstance(number, Tensor) else max(0, number)

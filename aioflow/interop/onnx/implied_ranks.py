@@ -1,4 +1,4 @@
-"""Ranks that an op fixes, for tensors whose shape the model does not say."""
+"""Ranks that an op fixes for its inputs, for tensors whose shape the model does not state."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _windows(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
 
 
 def _like(index: int) -> Callable[[Node, _Inputs], Sequence[_Rank]]:
-    """The rank of another input."""
+    """Return a rule: the first input has the rank of the input at `index`."""
     return lambda node, inputs: (_rank(inputs[index]),)
 
 
 def _alike(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
-    """The same rank for all inputs."""
+    """Return the same rank for all inputs."""
     known = next((rank for each in inputs if (rank := _rank(each)) is not None), None)
     return [known] * len(inputs)
 
@@ -39,7 +39,7 @@ def _order(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
 
 def _pads(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
     if len(inputs) > 3 and inputs[3] is not None:
-        return ()  # some axes alone
+        return ()  # only some axes are padded
     given = node.attr("pads") or node.attr("paddings") or []
     length = _length(inputs[1]) if len(inputs) > 1 else len(given)
     return (length // 2 if length else None,)
@@ -48,7 +48,7 @@ def _pads(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
 def _scales(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
     if node.attr("axes") is not None:
         return ()
-    given = inputs[2:] or inputs[1:]  # scales and sizes, from opset 11 on behind a region
+    given = inputs[2:] or inputs[1:]  # scales and sizes; from opset 11 on they follow roi
     return (next(filter(None, map(_length, given)), len(node.attr("scales", [])) or None),)
 
 
@@ -60,7 +60,7 @@ def _length(vector: Any) -> int | None:
     return vector.dims[0] if isinstance(vector, Tensor) and vector.dims else None
 
 
-# By op, what it says of its inputs, the first ones alone. What onnxruntime takes with several ranks is not among them.
+# Ranks of the first inputs, by op. Inputs that onnxruntime accepts with several ranks are not listed.
 _RANKS: Final[Mapping[str, Callable[[Node, _Inputs], Sequence[_Rank]]]] = {
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _windows),
     **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose", "DeformConv"), _like(1)),
@@ -80,7 +80,7 @@ _RANKS: Final[Mapping[str, Callable[[Node, _Inputs], Sequence[_Rank]]]] = {
 
 
 def implied_ranks(node: Node, domain: str, inputs: _Inputs) -> dict[int, int]:
-    """Return the rank that the node asks of inputs of unknown rank, by their position."""
+    """Return the ranks that the node requires of its inputs of unknown rank, by input position."""
     known = _RANKS.get(node.proto.op_type) if not domain else None
     unknown = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.dims is None]
     if known is None or not unknown:

@@ -1,8 +1,8 @@
-"""The layout of images: ONNX has the channels before the axes of space, our kernels are at their best with them last.
+"""The layout of images. ONNX has the channels before the spatial axes; aioflow's kernels are fastest with them last.
 
-So what computes images puts the channels last and back. What is between leaves them last too where the image came so:
-the transposes around it then meet, and the compiler leaves none. Elementwise nodes need no care: the compiler moves
-transposes behind them.
+Ops on images therefore transpose to channels last and back. Ops in between keep the channels last if their inputs came
+that way: adjacent transposes then cancel out, and the compiler removes them. Elementwise nodes need no such care, since
+the compiler moves transposes past them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from aioflow.ops import public as ops
 
 __all__ = ["channels_first", "channels_last", "in_last", "joined", "keeps_last", "padded"]
 
-_FAR: Final = 16  # elementwise nodes that are looked through
+_FAR: Final = 16  # longest chain of elementwise nodes to look through
 
 
 def channels_last(x: Tensor, rank: int) -> Tensor:
-    """[batch, channels, spatial …] with the channels at the end."""
+    """Return [batch, channels, spatial …] as [batch, spatial …, channels]."""
     return ops.transpose(x, [0, *range(2, rank), 1])
 
 
 def channels_first(x: Tensor, rank: int) -> Tensor:
-    """[batch, spatial …, channels] with the channels after the batch."""
+    """Return [batch, spatial …, channels] as [batch, channels, spatial …]."""
     return ops.transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
 
 def keeps_last(x: Tensor) -> bool:
-    """Whether a value is `channels_first` of something, or an elementwise function of that."""
+    """Return whether a value is the result of `channels_first`, or an elementwise function of it."""
     rank = len(x.dims or ())
     for _ in range(_FAR if rank > 2 else 0):
         op = x.op
@@ -46,13 +46,13 @@ def keeps_last(x: Tensor) -> bool:
 
 
 def in_last(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """What a function of images with channels last makes, with the channels back."""
+    """Apply a function to the images with channels last, and return the result with channels first."""
     rank = len(x.dims or ())
     return channels_first(function(channels_last(x, rank)), rank)
 
 
 def joined(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """The tensors one after the other along an axis."""
+    """Concatenate the tensors along an axis."""
     if not all(map(keeps_last, tensors)):
         return ops.concat(list(tensors), axis)
     rank = len(tensors[0].dims or ())
@@ -60,7 +60,7 @@ def joined(tensors: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def padded(x: Tensor, pairs: Sequence[Any], fill: Tensor) -> Tensor:
-    """The tensor with `fill` around it, (before, after) for each axis."""
+    """Pad the tensor with `fill`, (before, after) for each axis."""
     if not keeps_last(x):
         return ops.pad(x, list(pairs), constant_values=fill)
     around = [pairs[0], *pairs[2:], pairs[1]]
@@ -68,5 +68,5 @@ def padded(x: Tensor, pairs: Sequence[Any], fill: Tensor) -> Tensor:
 
 
 def _axis(axis: int, rank: int) -> int:
-    """Where an axis is when the channels are last."""
+    """Return the position of an axis when the channels are last."""
     return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1

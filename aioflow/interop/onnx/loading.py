@@ -1,4 +1,4 @@
-"""An ONNX file as a model."""
+"""The import of an ONNX file as a model."""
 
 from __future__ import annotations
 
@@ -41,35 +41,39 @@ def load(
     *,
     trainable: bool = False,
 ) -> Model:
-    """An ONNX model as a graph of its own. Blocks on the disk and while the graph is built, for a second or so where a
-    model is large: `await asyncio.to_thread(load, path)` keeps an event loop free meanwhile.
+    """Import an ONNX model as a graph of its own.
+
+    The call blocks on the disk and while the graph is built, for about a second if a model is large.
+    `await asyncio.to_thread(load, path)` keeps an event loop responsive meanwhile.
 
         model = aioflow.interop.onnx.load("model.onnx")
         async with aioflow.Session(graph=model.graph) as session:
             await session.run(model.outputs, {model.inputs["x"]: x})
 
     Args:
-        model: A file's path, its bytes, or what the onnx package has read.
-        shapes: Shapes of inputs by name, `{"x": [None, 3]}`, where the file does not say them. Many ops can only be
-            imported where the rank of their inputs is known.
-        trainable: Let the weights be variables, those of floating dtypes but for scalars and for the running moments of
-            batch normalization: an optimizer trains them, a `Saver` saves them, and `initialize` of the model gives
-            them the values of the file. Initializers and `Constant` nodes count as weights, except in subgraphs and
-            functions. Otherwise they are constants, and the compiler works out what it can of them. A quantized model
-            has its weights as integers, which stay constants, and no gradient goes through its rounding.
+        model: A file's path, its bytes, or a `ModelProto` that the onnx package has read.
+        shapes: Shapes of inputs by name, `{"x": [None, 3]}`, for inputs whose shape the file lacks. Many ops can only
+            be imported if the rank of their inputs is known.
+        trainable: Whether weights become variables, if they have a floating dtype and are neither scalars nor the
+            running moments of batch normalization. An optimizer trains variables, a `Saver` saves them, and
+            `initialize` of the model sets them to the values in the file. Initializers and `Constant` nodes count as
+            weights, except in subgraphs and functions. All other weights are constants, which the compiler folds
+            where it can. A quantized model has integer weights, which stay constants, and no gradient passes through
+            its rounding.
 
     Returns:
         A model whose `inputs` and `outputs` have ONNX's names. Inputs with an initializer are its `optional` inputs,
-        but for those whose value the import has to know. Its nodes have the names of the model's nodes, with "_" for
-        what a node's name may not have; what one node of the model needs besides is in a scope of its name.
+        except those whose value the import must know. Nodes are named after the model's nodes, with "_" for
+        characters that names of nodes must not contain. Further nodes made for a node of the model are in a scope of
+        its name.
 
     Raises:
-        UnsupportedError: it has ops that cannot be imported; lists them all.
-        NotFoundError: there is no such file.
+        UnsupportedError: the model has ops that cannot be imported; the error lists them all.
+        NotFoundError: the file does not exist.
         DataLossError: the file is truncated or altered.
-        InvalidArgumentError: it is no file; a shape is not that of an input; or the model is not as ONNX says, at the
-            node that is named.
-        ResourceExhaustedError: its functions and loops make a small file a graph without measure.
+        InvalidArgumentError: the path is not a regular file; a shape does not match its input; or the model violates
+            the ONNX standard at the named node.
+        ResourceExhaustedError: functions and loops of the model expand into too large a graph.
     """
     proto, source = read_model(model)
     path = Path(model) if isinstance(model, str | os.PathLike) else None
@@ -88,7 +92,7 @@ def load(
 
 
 def _given(proto: ModelProto, shapes: Mapping[str, ShapeLike] | None) -> dict[str, Dims]:
-    """The shapes that the caller has given, merged with those of the file."""
+    """Return the caller's shapes, merged with those of the file."""
     check_kind(shapes, (Mapping, type(None)), "the shapes", "a dictionary of shapes by the names of inputs")
     inputs = {each.name: each.type for each in proto.graph.input}
     found: dict[str, Dims] = {}
@@ -110,10 +114,10 @@ def _given(proto: ModelProto, shapes: Mapping[str, ShapeLike] | None) -> dict[st
 def _imported(
     proto: ModelProto, source: str, files: ExternalFiles, trainable: bool, shapes: Mapping[str, Dims]
 ) -> tuple[Walk, Signature]:
-    """Import the model, with as many of its optional inputs as possible.
+    """Import the model with as many of its optional inputs as possible.
 
-    Translations may have to know a value, such as that of axes: in another attempt those that they asked for are
-    constants, and in a last one all are.
+    A translation may need the value of an input, such as axes. If an attempt fails because of that, a second one makes
+    the inputs whose values were needed constants, and a last one makes all optional inputs constants.
     """
     every = defaults = {name: shapes.get(name, dims) for name, dims in _defaults(proto).items()}
     while True:
@@ -129,7 +133,8 @@ def _imported(
 
 
 def _defaults(proto: ModelProto) -> dict[str, Dims]:
-    """The inputs that have an initializer, with their shapes. Before version 4 of the format all weights are inputs."""
+    """Return the inputs that have an initializer, with their shapes."""
+    # Before version 4 of the format all weights had to be inputs.
     if proto.ir_version < _IR_OF_DEFAULTS:
         return {}
     weights = {each.name for each in proto.graph.initializer}
@@ -165,7 +170,7 @@ def _walked(proto: ModelProto, walk: Walk, source: str, shapes: Mapping[str, Dim
 
 
 def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str]:
-    """The model as onnx has it, and what to call it in messages. Raises as `load`."""
+    """Return the model as a `ModelProto`, and its name in messages. Raise the same errors as `load`."""
     if isinstance(model, ModelProto):
         return model, "the ONNX model"
     if isinstance(model, bytes):
@@ -175,7 +180,7 @@ def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[Mode
     with file_errors(path):
         if not path.exists():
             raise NotFoundError("there is no such model", expected="an ONNX file", actual=str(path))
-        if not path.is_file():  # a pipe may never have anything to read, nor a device an end
+        if not path.is_file():  # reading a pipe may block forever, a device may not end
             raise InvalidArgumentError("the model is no file", expected="an ONNX file", actual=str(path))
         return _parsed(path.read_bytes(), str(path)), str(path)
 

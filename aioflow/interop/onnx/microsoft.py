@@ -1,7 +1,7 @@
-"""The domain com.microsoft: operators that onnxruntime's optimizer and quantizer write.
+"""The domain com.microsoft: ops that onnxruntime's optimizer and quantizer produce.
 
-onnx has no schemas of them, so each translation lists the attributes that it handles, and a node with another one is
-refused. What an attribute is by default, the translation knows.
+onnx has no schemas for them, so each translation lists the attributes that it handles and supplies their default
+values. A node with another attribute is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def microsoft(op: str, *attributes: str) -> Callable[[_Function], _Function]:
 
 
 def refuse_unless(node: Node, **only: Any) -> None:
-    """Refuse a node with an attribute that is given and has another value than the only one that is supported."""
+    """Refuse a node if an attribute is set to another value than the only supported one."""
     for name, value in only.items():
         found = node.attr(name, value)
         if found != value:

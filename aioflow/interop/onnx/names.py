@@ -1,4 +1,4 @@
-"""Names of the model as names of nodes: ONNX allows any text."""
+"""Conversion of the model's names, which may be any text in ONNX, to names of nodes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _NOT_FIRST: Final = re.compile(r"^(?=[^A-Za-z0-9.])")
 
 
 def check_text(*names: str | bytes) -> None:
-    """Raise InvalidArgumentError unless they are text: what is not UTF-8 comes as bytes."""
+    """Raise InvalidArgumentError unless all names are text. Names that are not UTF-8 arrive as bytes."""
     for name in names:
         if not isinstance(name, str):
             raise InvalidArgumentError("a name in the model is not UTF-8", expected="text", actual=name[:40])
 
 
 def node_name(name: str, otherwise: str) -> str:
-    """A name that nodes may have: "/" at the ends left out, "_" for what is not allowed, "." before a first "_".
+    """Return the name with the changes that make it a valid name of a node.
 
-    The same name always gives the same one; two that differ may meet, and the graph then numbers them.
+    A "/" at either end is removed, "_" replaces characters that are not allowed, and "." precedes a leading "_".
+    Equal names have equal results. Different names may collide, and the graph then numbers them.
 
     Raises:
-        InvalidArgumentError: it is not UTF-8.
+        InvalidArgumentError: a name is not UTF-8.
     """
     check_text(name, otherwise)
     cleaned = _NOT_ALLOWED.sub("_", name).strip("/") or _NOT_ALLOWED.sub("_", otherwise).strip("/") or "node"

@@ -1,6 +1,7 @@
-"""Images and volumes read at places between their elements, for the ops of ONNX that do so.
+"""Sampling of images and volumes at positions between their elements.
 
-Coordinates are in elements, the first at 0; what lies outside is zero, or the element at the border, or mirrored.
+Coordinates count elements, and the first element is at 0. A position outside reads zero, the element at the border, or
+the mirrored image.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ _CUBIC: Final = -0.75
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to read between elements.
+    """The method of sampling.
 
     Attributes:
         mode: "nearest", "linear" or "cubic".
-        padding: "zeros", "border" or "reflection": about the borders' middles if `aligned`, or else their outer edges.
+        padding: "zeros", "border" or "reflection".
+        aligned: Whether the border is the center of the outermost elements, rather than their outer edges.
     """
 
     mode: str = "linear"
@@ -34,17 +36,19 @@ class Sampling:
 
 
 def shape_of_sizes(sizes: Sequence[Any]) -> Tensor:
-    """A vector of int64 of sizes, numbers or scalars."""
+    """Return an int64 vector of sizes, which are numbers or scalars."""
     if all(isinstance(size, int) for size in sizes):
         return int64(list(sizes))
     return ops.stack([int64(size) for size in sizes])
 
 
 def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
-    """The values [batch, places, channels] of x [batch, channels, sizes …] at places.
+    """Return the values [batch, places, channels] of x [batch, channels, sizes …] at places.
 
     Args:
-        coordinates: For each spatial axis, in order, the places' [batch, places].
+        x: The images or volumes.
+        coordinates: Coordinates of the places, [batch, places], for each spatial axis in order.
+        how: The method of sampling.
     """
     batch, channels, *sizes = sizes_of(x)
     flat = ops.transpose(ops.reshape(x, shape_of_sizes([batch, channels, product_of(sizes)])), [0, 2, 1])
@@ -62,7 +66,7 @@ def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
 
 
 def _axis(at: Tensor, size: Any, how: Sampling) -> list[tuple[Tensor, Tensor]]:
-    """The elements of an axis that are read for each place, each with its weight."""
+    """Return the elements of an axis that are read for each place, each with its weight."""
     if how.mode == "nearest":
         at = ops.round(at)
     at = _brought_in(at, size, how)
@@ -92,9 +96,9 @@ def _borders(size: Any, how: Sampling, dtype: Any) -> tuple[Any, Any]:
 
 
 def _brought_in(at: Any, size: Any, how: Sampling) -> Tensor:
-    """The coordinates, with those beyond the borders where the padding has them."""
+    """Return the coordinates with those outside of the borders moved as the padding specifies."""
     result: Tensor = at
-    if how.padding == "zeros" or how.mode == "cubic":  # of a cubic, each element read is brought in by itself
+    if how.padding == "zeros" or how.mode == "cubic":  # for cubic, `_fetched` moves each element instead
         return result
     least, most = _borders(size, how, at.dtype)
     if how.padding == "reflection":
@@ -105,7 +109,7 @@ def _brought_in(at: Any, size: Any, how: Sampling) -> Tensor:
 
 
 def _mirrored(at: Any, least: Any, most: Any) -> Tensor:
-    """Mirrored at both borders for as often as it takes."""
+    """Return the coordinates reflected at both borders, as often as needed."""
     span = most - least
     span = ops.where_v2(span > 0.0, span, ops.ones_like(span)) if isinstance(span, Tensor) else span or 1.0
     below = at < least
@@ -113,13 +117,13 @@ def _mirrored(at: Any, least: Any, most: Any) -> Tensor:
     turns = ops.floor(beyond / span)
     rest = beyond - turns * span
     even = ops.equal(ops.floormod(turns, 2.0), 0.0)
-    from_least = ops.equal(below, even)  # whether it is counted from that border in the end
+    from_least = ops.equal(below, even)  # True if the result is counted from the lower border
     inside = ops.where_v2(from_least, least + rest, most - rest)
     return ops.where_v2(ops.logical_or(below, at > most), inside, at)
 
 
 def _fetched(index: Any, weight: Any, size: Any, how: Sampling) -> tuple[Tensor, Tensor]:
-    """An element's index within the axis, and its weight; none of what is outside of zeros."""
+    """Return an element's index within the axis, and its weight, which is 0 outside with "zeros" padding."""
     if how.padding == "zeros":
         inside = ops.logical_and(index >= 0, index < size)
         weight = ops.where_v2(inside, weight, ops.zeros_like(weight))

@@ -1,4 +1,4 @@
-"""What onnx itself knows of its ops: which attributes they have, and which of them are functions of other ops."""
+"""Access to onnx's schemas: the attributes of its ops, and the functions that define some of them by other ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEWEST: Final = {"": defs.onnx_opset_version(), "ai.onnx.ml": defs.onnx_ml_opset
 
 @lru_cache(maxsize=4096)
 def schema_of(domain: str, op: str, version: int) -> Any:
-    """The op's schema in that opset version; None if there is no such op, or no longer."""
+    """Return the op's schema in that opset version, or None if the op does not exist or is deprecated."""
     try:
         found = defs.get_schema(op, version, domain)
     except defs.SchemaError:
@@ -27,7 +27,7 @@ def schema_of(domain: str, op: str, version: int) -> Any:
 
 @lru_cache(maxsize=4096)
 def _outline(domain: str, op: str, version: int) -> tuple[Mapping[str, int], tuple[str, ...], range, range] | None:
-    """The types of the attributes, those that are required, and how many inputs and outputs there may be."""
+    """Return the attributes' types, the required attributes, and the allowed numbers of inputs and outputs."""
     schema = schema_of(domain, op, version)
     if schema is None:
         return None
@@ -38,7 +38,10 @@ def _outline(domain: str, op: str, version: int) -> tuple[Mapping[str, int], tup
 
 
 def check_node(node: NodeProto, domain: str, version: int, attributes: Mapping[str, AttributeProto]) -> None:
-    """Raise InvalidArgumentError where an attribute has another type than the op's, or one or an input is missing."""
+    """Raise InvalidArgumentError if the node does not match the schema of its op.
+
+    The types of attributes, required attributes, and the numbers of inputs and outputs are checked.
+    """
     known = _outline(domain, node.op_type, version)
     if known is None:
         return
@@ -66,11 +69,12 @@ _TYPE_NAMES: Final = {number: name for name, number in AttributeProto.AttributeT
 
 
 def function_body(node: NodeProto, version: int, types: Sequence[TypeProto]) -> FunctionProto | None:
-    """The function of other ops that onnx defines the node's op by; None if there is none.
+    """Return the function of other ops by which onnx defines the node's op, or None.
 
     Args:
-        version: The opset version of the node's domain.
-        types: Those of its inputs; an empty one for an input left out.
+        node: The node.
+        version: Opset version of the node's domain.
+        types: Types of its inputs; an empty one for an omitted input.
     """
     schema = schema_of(node.domain, node.op_type, version)
     data = b"" if schema is None else _serialized(schema, node, version, types)
@@ -84,14 +88,14 @@ def function_body(node: NodeProto, version: int, types: Sequence[TypeProto]) -> 
 
 
 def has_function(domain: str, op: str, version: int) -> bool:
-    """Whether onnx defines the op by others."""
+    """Return whether onnx defines the op as a function of others."""
     schema = schema_of(domain, op, version)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 @lru_cache(maxsize=1024)
 def default_attributes(domain: str, op: str, version: int) -> Mapping[str, AttributeProto]:
-    """The attributes that a node has without saying so."""
+    """Return the attributes that have default values."""
     schema = schema_of(domain, op, version)
     return {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
 
@@ -111,5 +115,5 @@ def _serialized(schema: Any, node: NodeProto, version: int, types: Sequence[Type
 
 
 def _chosen(written_for: Sequence[int], version: int) -> int:
-    """A body's own opset version: the last that is not newer than the model's, if there is one."""
+    """Return the newest opset version of a function body that the model's version allows, or else the oldest."""
     return max((v for v in written_for if v <= version), default=min(written_for))

@@ -1,7 +1,7 @@
-"""ONNX's sequences and optionals as values of the graph: tensor lists, and what is known of what is in them.
+"""ONNX's sequences and optionals as values of the graph: tensor lists, with the known types of their elements.
 
-An optional is a list of one element or of none. A sequence whose elements are known while the graph is built, as most
-that a `Split` makes, is no list at all until something needs one.
+An optional is a list of one element or none. A sequence whose elements are known while the graph is built, such as most
+results of `Split`, becomes a list only when one is needed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """A tensor, as far as it is known before there is one."""
+    """Dtype and static shape of a tensor."""
 
     dtype: DType
     dims: Dims
@@ -51,14 +51,14 @@ class TensorKind:
 
 @dataclass(frozen=True, slots=True)
 class SequenceKind:
-    """A sequence of such elements."""
+    """The type of a sequence with elements of one kind."""
 
     element: Kind
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalKind:
-    """Such an element, or none."""
+    """The type of an optional element."""
 
     element: Kind
 
@@ -67,11 +67,11 @@ Kind: TypeAlias = TensorKind | SequenceKind | OptionalKind
 
 
 class Listed(CompositeTensor):
-    """A value that a tensor list stands for.
+    """A value represented by a tensor list.
 
     Attributes:
-        element: What its elements are.
-        items: The elements, where they are known while the graph is built.
+        element: Kind of its elements.
+        items: The elements, if they are known while the graph is built.
     """
 
     __slots__ = ("_handle", "element", "items")
@@ -83,9 +83,10 @@ class Listed(CompositeTensor):
 
     @property
     def handle(self) -> Tensor:
-        """The list; made anew where the elements are known, since it may be asked for inside a branch."""
+        """The tensor list."""
         if self._handle is not None:
             return self._handle
+        # The list is not kept: it may have been made inside a branch, outside of which it cannot be read.
         made = empty_list(stored_dtype(self.element))
         for item in self.items or ():
             made = push(made, stored(item))
@@ -93,15 +94,15 @@ class Listed(CompositeTensor):
 
     @property
     def components(self) -> tuple[Tensor, ...]:
-        """The list."""
+        """The tensor list, as the only component."""
         return (self.handle,)
 
     def with_components(self, components: Items[Any]) -> CompositeTensor:
-        """One of the same kind."""
+        """Return a value of the same kind with another list."""
         return type(self)(self.element, components[0])
 
     def at(self, index: Any) -> Any:
-        """The element at an index from the front: a number, or a scalar of int32."""
+        """Return the element at an index from the front: a number, or an int32 scalar."""
         if self.items is not None and isinstance(index, int) and index < len(self.items):
             return self.items[index]
         where = index if isinstance(index, Tensor) else constant(index, dtypes.int32)
@@ -111,19 +112,19 @@ class Listed(CompositeTensor):
 
 
 class Sequence(Listed):
-    """A sequence."""
+    """A sequence of ONNX."""
 
     __slots__ = ()
 
 
 class Optional(Listed):
-    """An optional."""
+    """An optional of ONNX."""
 
     __slots__ = ()
 
 
 def stored(value: Any, kind: Kind | None = None) -> Tensor:
-    """A value as a list has it; as one of that kind, an optional with it if need be."""
+    """Return a value as an element of a list. With an optional `kind`, a plain value is wrapped in an optional."""
     if isinstance(kind, OptionalKind) and not isinstance(value, Optional):
         value = Optional(kind.element, items=[value])
     tensor: Tensor = value.handle if isinstance(value, Listed) else value
@@ -131,12 +132,12 @@ def stored(value: Any, kind: Kind | None = None) -> Tensor:
 
 
 def stored_dtype(kind: Kind) -> DType:
-    """The dtype of a value of that kind, as a list has it."""
+    """Return the dtype that a value of that kind has as an element of a list."""
     return kind.dtype if isinstance(kind, TensorKind) else dtypes.variant
 
 
 def placed(kind: Kind, tensor: Tensor) -> Any:
-    """The value of that kind that a tensor is."""
+    """Return the value of that kind that a tensor holds."""
     if isinstance(kind, TensorKind):
         tensor.set_shape(kind.dims)
         return tensor
@@ -144,13 +145,13 @@ def placed(kind: Kind, tensor: Tensor) -> Any:
 
 
 def standing_for(kind: Kind, name: str | None = None) -> Tensor:
-    """A placeholder for a value of that kind."""
+    """Return a placeholder for a value of that kind."""
     dims: Dims = kind.dims if isinstance(kind, TensorKind) else ()
     return placeholder(stored_dtype(kind), dims, name=name)
 
 
 def kind_of(value: Any) -> Kind:
-    """What is known of a value."""
+    """Return the kind of a value."""
     if isinstance(value, Sequence):
         return SequenceKind(value.element)
     if isinstance(value, Optional):
@@ -159,7 +160,7 @@ def kind_of(value: Any) -> Kind:
 
 
 def kind_of_type(proto: TypeProto) -> Kind | None:
-    """What a type of ONNX says of a value; None for what aioflow has no values of."""
+    """Return the kind that a type of ONNX describes, or None if aioflow has no such values."""
     which = proto.WhichOneof("value")
     if which == "tensor_type":
         dtype = dtype_of(proto.tensor_type.elem_type)
@@ -173,7 +174,7 @@ def kind_of_type(proto: TypeProto) -> Kind | None:
 
 
 def type_of(kind: Kind) -> TypeProto:
-    """The type of ONNX for a value of that kind."""
+    """Return the ONNX type of values of that kind."""
     if isinstance(kind, TensorKind):
         return tensor_type(kind.dtype, kind.dims)
     proto = TypeProto()
@@ -183,7 +184,7 @@ def type_of(kind: Kind) -> TypeProto:
 
 
 def widened(one: Kind, other: Kind) -> Kind | None:
-    """What is known of a value that is of either kind; None if they have nothing in common."""
+    """Return the most specific kind that covers both kinds, or None if they have nothing in common."""
     if isinstance(one, OptionalKind) != isinstance(other, OptionalKind):
         one, other = (kind.element if isinstance(kind, OptionalKind) else kind for kind in (one, other))
         inner = widened(one, other)

@@ -1,4 +1,4 @@
-"""Ranks, axes and sizes of tensors for translations: numbers where the static shape tells them, tensors otherwise."""
+"""Ranks, axes and sizes of tensors for translations: numbers if the static shape contains them, otherwise tensors."""
 
 from __future__ import annotations
 
@@ -30,21 +30,25 @@ __all__ = [
 
 
 def rank_of(node: Node, tensor: Tensor) -> int:
-    """The rank, which must be known. Refuses a node where it is not."""
+    """Return the rank. Refuse the node if it is not known."""
     return node.refuse("a tensor of unknown rank") if tensor.dims is None else len(tensor.dims)
 
 
 def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0, from_end: bool = False) -> int:
-    """An axis counted from the front; `extra` more than the rank has may be named.
+    """Return an axis counted from the front.
 
     Args:
-        from_end: Leave an axis that is counted from the end as it is where the rank is not known.
+        node: Node being translated.
+        tensor: Tensor whose axis it is.
+        axis: Number of the axis, possibly negative.
+        extra: Number of axes allowed beyond the tensor's rank.
+        from_end: Whether to return a negative axis unchanged if the rank is not known.
 
     Raises:
         InvalidArgumentError: the tensor has no such axis.
     """
     if tensor.dims is None and (axis >= 0 or from_end):
-        return axis  # the step says whether there is one
+        return axis  # checked in the step
     rank = rank_of(node, tensor) + extra
     if not -rank <= axis < max(rank, 1):
         raise node.wrong("an axis", f"one in [{-rank}, {rank})", axis)
@@ -52,7 +56,7 @@ def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0, from_end: boo
 
 
 def integers(node: Node, tensor: Tensor | None, what: str) -> list[int] | None:
-    """The integers of a constant vector, or None where there is no tensor. Refuses a node where they are not known."""
+    """Return the integers of a constant vector, or None without a tensor. Refuse the node if they are not known."""
     if tensor is None:
         return None
     value = node.constant(tensor)
@@ -60,24 +64,24 @@ def integers(node: Node, tensor: Tensor | None, what: str) -> list[int] | None:
 
 
 def length_of(node: Node, vector: Tensor, what: str) -> int:
-    """How many elements a vector has. Refuses a node where that is not known."""
+    """Return the number of elements of a vector. Refuse the node if it is not known."""
     length = (vector.dims or (None,))[0]
     return node.refuse(f"an unknown number of {what}") if length is None else length
 
 
 def axes_of(node: Node, tensor: Tensor, given: Tensor | None, from_end: bool = False) -> list[int] | None:
-    """The axes that an attribute (before opset 13 or 18) or an input names, as `axis_of`; None for all."""
+    """Return the axes in an attribute (before opset 13 or 18) or an input, as `axis_of` does, or None for all."""
     axes = integers(node, given, "axes") if given is not None else node.attr("axes")
     return None if axes is None else [axis_of(node, tensor, axis, from_end=from_end) for axis in axes]
 
 
 def int64(values: Any) -> Tensor:
-    """A constant of int64."""
+    """Return the values as an int64 tensor, a constant if they are numbers."""
     return ops.cast(values, "int64") if isinstance(values, Tensor) else constant(np.asarray(values, np.int64))
 
 
 def count_of(tensor: Tensor) -> Tensor:
-    """A scalar of int32 from a number of int64: one that is beyond it becomes the nearest, and no other number."""
+    """Return a number as an int32 scalar. A value out of range becomes the nearest one."""
     value = ops.reshape(tensor, [])
     if value.dtype.size <= 4:
         return ops.cast(value, "int32")
@@ -85,7 +89,7 @@ def count_of(tensor: Tensor) -> Tensor:
 
 
 def shape_vector(tensor: Tensor) -> Tensor:
-    """The shape as a vector of int64; a constant where it is known."""
+    """Return the shape as an int64 vector, a constant if it is known."""
     dims = tensor.dims
     if dims is not None and None not in dims:
         return int64(list(dims))
@@ -93,7 +97,7 @@ def shape_vector(tensor: Tensor) -> Tensor:
 
 
 def sizes_of(tensor: Tensor) -> list[Any]:
-    """The size along each axis of a tensor of known rank: an int, or a scalar of int64."""
+    """Return the size along each axis of a tensor of known rank, as an int or int64 scalar."""
     dims = tensor.dims or ()
     if None not in dims:
         return list(dims)
@@ -102,7 +106,7 @@ def sizes_of(tensor: Tensor) -> list[Any]:
 
 
 def product_of(sizes: Sequence[Any]) -> Any:
-    """The product of sizes: an int if all are known."""
+    """Return the product of sizes, an int if all are known."""
     known = math.prod(s for s in sizes if not isinstance(s, Tensor))
     result: Any = known
     for size in sizes:
@@ -112,6 +116,6 @@ def product_of(sizes: Sequence[Any]) -> Any:
 
 
 def with_dims(tensor: Tensor, dims: Dims) -> Tensor:
-    """The tensor, with what is known of its shape besides."""
+    """Return the tensor with this additional knowledge of its shape."""
     tensor.set_shape(dims)
     return tensor

@@ -1,4 +1,4 @@
-"""`TensorProto` as an array, checked before it is unpacked."""
+"""Conversion of `TensorProto` to arrays, with checks before unpacking."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from aioflow.interop.onnx.types import dtype_of, element_type_name
 __all__ = ["array_of"]
 
 _MAX_RANK: Final = 64
-_MOST_EMPTY: Final = 2**63 // 16  # elements of the largest dtype
+_MOST_EMPTY: Final = 2**63 // 16  # number of elements of the largest dtype
 
 
 def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
-    """The value of a tensor, not to be written to; of strings, an array of bytes.
+    """Return the read-only value of a tensor. Strings become an object array of bytes.
 
     Args:
-        files: Those that it may name.
+        proto: The tensor.
+        files: Files that the tensor may refer to.
 
     Raises:
-        DataLossError: what is there does not fill the shape.
-        InvalidArgumentError: the shape cannot be right, or the file that the values are in.
-        NotFoundError: there is no such file.
+        DataLossError: the data does not fill the shape.
+        InvalidArgumentError: the shape or the reference to a file is malformed.
+        NotFoundError: the file does not exist.
         UnimplementedError: aioflow has no such element type.
     """
     dims = _checked_dims(proto)
@@ -50,7 +51,7 @@ def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
 
 def _checked_dims(proto: TensorProto) -> tuple[int, ...]:
     dims = tuple(proto.dims)
-    # NumPy counts the bytes of the sizes that are not 0, also where there are no elements.
+    # NumPy limits the product of the nonzero sizes, even if one size is 0 and there are no elements.
     if len(dims) > _MAX_RANK or any(d < 0 for d in dims) or (0 in dims and math.prod(filter(None, dims)) > _MOST_EMPTY):
         raise InvalidArgumentError(
             f"tensor {proto.name!r} has an impossible shape",
@@ -98,7 +99,7 @@ def _is_whole_bytes(proto: TensorProto) -> bool:
     return proto.data_type not in _PACKED
 
 
-# The bits of an element, where several share a byte.
+# Bits per element, for types of which several elements share a byte.
 _BITS: Final = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 _PACKED: Final = {number: _BITS[name] for name, number in TensorProto.DataType.items() if name in _BITS}
 

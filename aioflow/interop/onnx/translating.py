@@ -1,13 +1,13 @@
-"""How an op of ONNX becomes ops of the library: one function each, found by domain, name and opset version.
+"""The registry of translations from ONNX: one function per op, found by domain, name and opset version.
 
     @translation("Gemm")
     def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
         if node.attr("transA", 0):
             ...
 
-The inputs come in order: a tensor each (a `Sequence` or an `Optional` where ONNX has these), None for one that is left
-out. It gives a value for each output in order, in a tuple if there are several. What an op without a translation is,
-onnx may say by a function of other ops: see `schemas.py`.
+A translation receives the inputs in order. Each is a tensor (a `Sequence` or an `Optional` where ONNX has these), or
+None if it is omitted. The function returns a value for each output in order, in a tuple if there are several. onnx may
+define an op without a translation as a function of other ops: see `schemas.py`.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ __all__ = [
     "translation",
 ]
 
-Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None for what is left out: see `sequences.py`
+Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None if omitted: see `sequences.py`
 Translation: TypeAlias = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Translation)
 
-# By (domain, op): the opset versions from which on a translation holds, in order, and the translations.
+# By (domain, op): the first opset version of each translation, in order, and the translations.
 _TRANSLATIONS: Final[dict[tuple[str, str], tuple[list[int], list[Translation]]]] = {}
-# By (domain, op): all attributes that the translation handles, for ops of which onnx has no schema.
+# By (domain, op): all attributes that the translation handles, for ops without a schema in onnx.
 _ATTRIBUTES: Final[dict[tuple[str, str], frozenset[str]]] = {}
 
 
 class Refused(Exception):
-    """A translation cannot do what a node asks for."""
+    """Raised by a translation that does not support a node."""
 
     def __init__(self, op: UnsupportedOp) -> None:
         super().__init__(op.why)
@@ -67,29 +67,29 @@ class Subgraph(Protocol):
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    declared: tuple[Kind | None, ...]  # what the file says of its outputs
+    declared: tuple[Kind | None, ...]  # types of its outputs in the file
 
     def __call__(self, *inputs: Value) -> list[Value]:
-        """Add its nodes where nodes are added now, and give its outputs."""
+        """Add its nodes to the current graph and return its outputs."""
 
     def kinds(self, *inputs: Kind) -> list[Kind]:
-        """What is known of its outputs for such inputs, without any node being added."""
+        """Return the kinds of its outputs for inputs of these kinds, without adding nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the model, as its translation sees it.
+    """A node of the model during translation.
 
     Attributes:
-        proto: The node as the file has it.
+        proto: The node in the file.
         name: Its name, or that of its first output.
-        version: The version of its domain's opset that the model was written for.
-        attributes: Its attributes by name; within a function those that its caller has given.
-        subgraph: Makes something to call of a graph among the attributes.
-        known: The value of a tensor, where it is known while the graph is built.
-        named: The value of a name that the node can see, for the few that have names among the attributes.
-        weight: Makes what stands for a weight, of its name in the model and its value: a variable if it is trained.
-            None inside of subgraphs and functions, which may run often or never.
+        version: Opset version of its domain that the model declares.
+        attributes: Its attributes by name; within a function those of the caller.
+        subgraph: Function that makes a graph attribute callable.
+        known: Function that returns the value of a tensor, if it is known while the graph is built.
+        named: Function that returns the value of a visible name, for the few ops with names among their attributes.
+        weight: Function that returns the tensor for a weight of this name and value: a variable if it is trained.
+            None inside subgraphs and functions, which may run often or never.
     """
 
     proto: NodeProto
@@ -103,23 +103,23 @@ class Node:
 
     @property
     def op(self) -> str:
-        """The op's name, with its domain unless that is ONNX's own: "Gemm", "ai.onnx.ml:Binarizer"."""
+        """Name of the op, with its domain unless that is ONNX's own: "Gemm", "ai.onnx.ml:Binarizer"."""
         return f"{self.proto.domain}:{self.proto.op_type}" if self.proto.domain else str(self.proto.op_type)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of its outputs, "" for one that is not wanted."""
+        """Names of the outputs, "" for an unused one."""
         return tuple(self.proto.output)
 
     def wants(self, index: int) -> bool:
-        """Whether something may read that output."""
+        """Return whether the output at `index` may be read."""
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute: an int, float, str, array, list of these, or the proto of anything else.
+        """Return an attribute: an int, float, str, array, list of these, or the proto of any other type.
 
         Raises:
-            InvalidArgumentError: it is not of the kind of `default`, if that is given.
+            InvalidArgumentError: the attribute is not of the type of `default`, if that is given.
         """
         proto = self.attributes.get(name)
         if proto is None:
@@ -130,14 +130,14 @@ class Node:
         return value
 
     def required(self, name: str) -> Any:
-        """An attribute that must be there. Raises InvalidArgumentError if it is not."""
+        """Return an attribute. Raise InvalidArgumentError if it is missing."""
         value = self.attr(name)
         if value is None:
             raise self.wrong("the attributes", f"an attribute {name!r}", sorted(self.attributes))
         return value
 
     def dtype(self, name: str, default: DType | None = None) -> DType:
-        """An attribute that is an element type. Refuses one that aioflow does not have."""
+        """Return an attribute that is an element type. Refuse the node if aioflow does not have the type."""
         number = self.attr(name) if default is not None else self.required(name)
         if default is not None and number is None:
             return default
@@ -145,22 +145,22 @@ class Node:
         return self.refuse(f"{name} of element type {number}") if found is None else found
 
     def body(self, name: str) -> Subgraph:
-        """An attribute that is a graph, to be called."""
+        """Return a graph attribute as a callable."""
         graph = self.required(name)
         if not isinstance(graph, GraphProto) or self.subgraph is None:
             raise self.wrong(f"attribute {name!r}", "a graph", type(graph).__name__)
         return self.subgraph(graph)
 
     def constant(self, tensor: Tensor | None) -> Array | None:
-        """The tensor's value, if it is known while the graph is built; otherwise None. Do not modify it."""
+        """Return the tensor's value if it is known while the graph is built, or None. Do not modify it."""
         return None if tensor is None else self.known(tensor)
 
     def refuse(self, why: str) -> NoReturn:
-        """Say that the node cannot be imported, and why: "mode='cubic' of rank 5"."""
+        """Raise Refused: the node cannot be imported, for a reason such as "mode='cubic' of rank 5"."""
         raise Refused(UnsupportedOp(self.op, self.name, why))
 
     def wrong(self, what: str, expected: Any, actual: Any) -> InvalidArgumentError:
-        """The error about a node that is not as ONNX says."""
+        """Return the error for a node that violates the ONNX standard."""
         return InvalidArgumentError(
             f"{what} of the node cannot be right",
             node=self.name,
@@ -173,14 +173,17 @@ class Node:
 def translation(
     op: str, *, since: int = 1, domain: str = "", attributes: Collection[str] | None = None
 ) -> Callable[[_Function], _Function]:
-    """Register the translation of an op, for models of opset version `since` and later, up to the next one.
+    """Register the translation of an op for opset version `since` and later, up to the next registered version.
 
     Args:
-        attributes: All attributes that the translation handles; a node with another one is refused. None for ops whose
-            attributes onnx knows.
+        op: Name of the op.
+        since: First opset version that the translation applies to.
+        domain: Domain of the op.
+        attributes: All attributes that the translation handles; a node with another one is refused. None for ops with
+            a schema in onnx.
 
     Raises:
-        AlreadyRegisteredError: there is one for that version.
+        AlreadyRegisteredError: the op has a translation for that version.
     """
 
     module = importing()
@@ -203,7 +206,7 @@ def translation(
 
 
 def find_translation(domain: str, op: str, version: int) -> Translation | None:
-    """The translation of an op in a model of that opset version, or None."""
+    """Return the translation of an op in a model of that opset version, or None."""
     load_translations()
     versions, functions = _TRANSLATIONS.get((domain, op), ([], []))
     at = bisect_right(versions, version)
@@ -211,7 +214,7 @@ def find_translation(domain: str, op: str, version: int) -> Translation | None:
 
 
 def check_attributes(node: Node, domain: str) -> None:
-    """Refuse a node that has an attribute which its translation does not handle, where that lists those it does."""
+    """Refuse a node with an attribute outside the list of those its translation handles, if there is such a list."""
     handled = _ATTRIBUTES.get((domain, str(node.proto.op_type)))
     for name in sorted(node.attributes):
         if handled is not None and name not in handled:

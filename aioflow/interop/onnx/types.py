@@ -1,4 +1,4 @@
-"""Element types and shapes: ONNX's and ours."""
+"""Conversion between ONNX's and aioflow's element types and shapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _dtypes() -> Mapping[int, DType]:
     for name, number in TensorProto.DataType.items():
         if number in found or number == TensorProto.UNDEFINED:
             continue
-        # Older releases of onnx have NumPy dtypes of their own for the small ones, named as ml_dtypes names them.
+        # Older releases of onnx have their own NumPy dtypes for small types, with the names that ml_dtypes uses.
         small = getattr(ml_dtypes, name.lower().replace("float8e", "float8_e").replace("float4e", "float4_e"), None)
         try:
             found[number] = as_dtype(np.dtype(small) if small else helper.tensor_dtype_to_np_dtype(number))
@@ -36,30 +36,30 @@ _NUMBERS: Final = {dtype: number for number, dtype in _DTYPES.items()}
 
 
 def dtype_of(element_type: int) -> DType | None:
-    """The dtype for an element type of ONNX; None if aioflow has none."""
+    """Return the dtype for an element type of ONNX, or None if aioflow has no such dtype."""
     return _DTYPES.get(element_type)
 
 
 def element_type_of(dtype: DType) -> int | None:
-    """The element type of ONNX for a dtype; None if ONNX has none."""
+    """Return the element type of ONNX for a dtype, or None if ONNX has no such type."""
     return _NUMBERS.get(dtype)
 
 
 def element_type_name(element_type: int) -> str:
-    """The name of an element type of ONNX, or its number."""
+    """Return the name of an element type of ONNX, or its number."""
     known: dict[int, str] = {number: name for name, number in TensorProto.DataType.items()}
     return known.get(element_type, str(element_type))
 
 
 def dims_of_type(proto: TypeProto.Tensor) -> Dims:
-    """The shape of a tensor's type; None for a size that is not known or has a name only."""
+    """Return the shape of a tensor's type, with None for a size that is unknown or symbolic."""
     if not proto.HasField("shape"):
         return None
     return tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in proto.shape.dim)
 
 
 def tensor_type(dtype: DType, dims: Dims) -> TypeProto:
-    """The type of a tensor, as onnx wants it to work out a function's body."""
+    """Return the type of a tensor, from which onnx can derive a function's body."""
     proto = TypeProto()
     proto.tensor_type.elem_type = element_type_of(dtype) or 0
     if dims is not None:

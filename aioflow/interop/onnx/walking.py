@@ -1,4 +1,4 @@
-"""From the nodes of a model to nodes of a graph, in the order of the file."""
+"""The import of a model's nodes into a graph, in the order of the file."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from aioflow.ops.array.shape import ensure_shape
 
 __all__ = ["Scope", "Walk"]
 
-_DEEPEST: Final = 24  # subgraphs and functions inside one another
-_TRIALS: Final = 6  # loops inside one another: each doubles the work of those within it
-# Nodes of functions, branches and bodies, each as often as it is met: about a minute, and a GiB. A function that calls
-# another one twice, which does so too, makes a file of a few lines a graph without measure.
+_DEEPEST: Final = 24  # deepest nesting of subgraphs and functions
+_TRIALS: Final = 6  # deepest nesting of loops; each doubles the work of the loops within it
+# Limit on the nodes of functions, branches and bodies, counted each time they are expanded: about a minute and 1 GiB.
+# If each function calls the next one twice, a file of a few lines expands exponentially.
 _MOST_INSIDE: Final = 300_000
 
 
 class _Missing:
-    """Stands for the value of a node that cannot be imported."""
+    """The placeholder for the value of a node that cannot be imported."""
 
 
 class _Known(Exception):
-    """A node cannot be imported because of others, which are listed."""
+    """Raised for a node that cannot be imported because of other nodes, which are already listed."""
 
 
 _MISSING: Final = _Missing()
@@ -51,13 +51,14 @@ _Attributes = Mapping[str, AttributeProto]
 
 @dataclass(frozen=True)
 class Scope:
-    """The names that a graph or a function sees.
+    """The names that are visible in a graph or a function.
 
     Attributes:
-        opsets: The version of each domain.
-        outer: What is around a subgraph, whose names it sees too.
-        attributes: Those of the call, in a function.
-        depth: How many scopes are around it.
+        opsets: Opset version of each domain.
+        outer: Scope around a subgraph, whose names are visible too.
+        attributes: Attributes of the call, in a function.
+        depth: Number of scopes around it.
+        values: Values by name.
     """
 
     opsets: Mapping[str, int]
@@ -67,10 +68,10 @@ class Scope:
     values: dict[str, Value] = field(default_factory=dict)
 
     def inner(self, opsets: Mapping[str, int] | None = None, attributes: _Attributes | None = None) -> Scope:
-        """The scope of a subgraph; with opsets, that of a function, which sees nothing from outside.
+        """Return the scope of a subgraph. With `opsets`, it is that of a function, from which no outer name is visible.
 
         Raises:
-            InvalidArgumentError: there are too many inside one another, as where a function calls itself.
+            InvalidArgumentError: scopes are nested too deeply, as when a function calls itself.
         """
         if self.depth >= _DEEPEST:
             raise InvalidArgumentError(
@@ -81,7 +82,7 @@ class Scope:
         return Scope(opsets, None, attributes or {}, self.depth + 1)
 
     def find(self, name: str) -> Value:
-        """The value of that name. Raises InvalidArgumentError if nothing before has it."""
+        """Return the value of that name. Raise InvalidArgumentError if no earlier node defines it."""
         if name in self.values:
             return self.values[name]
         if self.outer is not None:
@@ -93,7 +94,7 @@ class Scope:
         )
 
     def define(self, name: str, value: Value) -> None:
-        """Give a name its value. Raises InvalidArgumentError if it has one."""
+        """Define the value of a name. Raise InvalidArgumentError if it already has one."""
         if name in self.values:
             raise InvalidArgumentError("two values have one name", expected="each name once", actual=repr(name))
         self.values[name] = value
@@ -101,18 +102,19 @@ class Scope:
 
 @dataclass(frozen=True)
 class _Abroad(Scope):
-    """The names of a scope, for a trial in another graph: what is known of their values, and no more.
+    """The names of a scope for a trial import into another graph, with stand-ins for their values.
 
     Attributes:
-        graph: That of the trial. A name may be asked for first by a trial within it, which is in a graph of its own,
-            or in a branch.
+        graph: Graph of the trial. Stand-ins are added to it even if the first lookup comes from a trial within the
+            trial, which has its own graph, or from a branch.
+        weights: Weights of the import, which contain the values known to be constant.
     """
 
     graph: Graph = field(default_factory=Graph)
     weights: Weights = field(default_factory=Weights)
 
     def find(self, name: str) -> Value:
-        """A constant or a placeholder like the value. Raises as the scope itself."""
+        """Return a constant or a placeholder like the value. Raise the same errors as the scope itself."""
         if name not in self.values and self.outer is not None:
             self.values[name] = self._likeness(self.outer.find(name))
         return self.values[name]
@@ -131,8 +133,10 @@ class Walk:
     """One import.
 
     Attributes:
-        graph: Where nodes go.
-        unsupported: What cannot be imported, so far.
+        graph: Graph that nodes are added to.
+        weights: Weights of the model.
+        unsupported: Parts of the model found so far that cannot be imported.
+        opsets: Opset version of each domain.
     """
 
     def __init__(self, model: ModelProto, graph: Graph, files: ExternalFiles, weights: Weights) -> None:
@@ -147,10 +151,10 @@ class Walk:
         self._inside = count(1)
 
     def trial(self) -> Walk:
-        """A walk into a graph of its own, to see what comes of it.
+        """Return a walk into a new graph, which shows the types of results without adding nodes to this graph.
 
         Raises:
-            InvalidArgumentError: there are too many inside one another.
+            InvalidArgumentError: trials are nested too deeply.
         """
         if self._trials >= _TRIALS:
             raise InvalidArgumentError("loops are nested too deeply", expected=f"at most {_TRIALS}", actual="more")
@@ -160,16 +164,16 @@ class Walk:
         return walk
 
     def run_nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
-        """Add what the nodes are."""
+        """Import the nodes."""
         for proto in nodes:
             self._run(proto, scope)
 
     def subgraph(self, graph: GraphProto, outer: Scope) -> _Subgraph:
-        """A graph among the attributes of a node, to be called."""
+        """Return a graph among the attributes of a node as a callable."""
         return _Subgraph(self, graph, outer)
 
     def initializers(self, graph: GraphProto, scope: Scope, weights: Weights) -> None:
-        """Let the names of a graph's weights stand for what they become."""
+        """Define the names of a graph's weights."""
         for sparse in graph.sparse_initializer:
             self.unsupported[UnsupportedOp("a sparse initializer", sparse.values.name, "weights are dense here")] = None
             scope.define(sparse.values.name, _MISSING)
@@ -226,7 +230,7 @@ class Walk:
         is_function = bool(local) or has_function(domain, proto.op_type, node.version)
         is_missing = any(each is _MISSING for each in inputs)
         if not is_function and not translate and (domain in NEWEST or is_missing):
-            node.refuse("no such op")  # an engine that may have it would have to know what it is given
+            node.refuse("no such op")  # without the types of its inputs an engine cannot be asked
         if is_missing:
             raise _Known
         if any(isinstance(each, LabelledTensor) for each in inputs):
@@ -256,7 +260,7 @@ class Walk:
                 raise
             with suppress(Refused):
                 return self._by_engine(node, domain, inputs, scope)
-            raise  # what the translation refuses says more
+            raise  # the translation's reason is the more specific one
         return outputs
 
     def _by_engine(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value]:
@@ -271,7 +275,7 @@ class Walk:
         ]
 
     def _name(self, outputs: Sequence[Value], first: int, prefix: str) -> None:
-        """Let the node that was made last have the model's name, if it gives what the model's node gives."""
+        """Name the new node that computes the outputs after the model's node."""
         for value in outputs:
             if isinstance(value, Tensor | LabelledTensor) and value.op.id >= first:
                 self.graph.take_scope_name(value.op, prefix)
@@ -288,7 +292,7 @@ class Walk:
         return [inner.find(name) for name in function.output]
 
     def _list_inside(self, proto: NodeProto, scope: Scope) -> None:
-        """List what the subgraphs of a node that is not imported have that cannot be, as far as it can be seen."""
+        """List the unsupported nodes in subgraphs of a node that cannot be imported, as far as their ops show it."""
         for attribute in proto.attribute:
             graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
             for graph in graphs:
@@ -306,7 +310,7 @@ class Walk:
 
 
 class _Subgraph:
-    """See `translating.Subgraph`."""
+    """A callable subgraph. See `translating.Subgraph`."""
 
     def __init__(self, walk: Walk, graph: GraphProto, outer: Scope) -> None:
         self.inputs = tuple(each.name for each in graph.input)
@@ -340,12 +344,15 @@ class _Subgraph:
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
-    """The version of each domain."""
+    """Return the opset version of each domain."""
     return {"" if each.domain == "ai.onnx" else each.domain: each.version for each in imports}
 
 
 def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
-    """The node's attributes; those that refer to one of the function around have its value, or are left out."""
+    """Return the node's attributes, with references to attributes of the function resolved.
+
+    References to an attribute that the call does not have are left out.
+    """
     found: dict[str, AttributeProto] = {}
     for each in proto.attribute:
         if not each.ref_attr_name:
@@ -356,8 +363,9 @@ def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
 
 
 def _ranked(node: Node, domain: str, inputs: list[Value], scope: Scope) -> list[Value]:
-    """The inputs with the ranks that the op fixes. Inside of a branch they hold where it is taken alone."""
+    """Return the inputs with the ranks that the op fixes."""
     found = list(inputs)
+    # A branch may not run, so there the rank holds only inside: set_shape would apply outside as well.
     for i, rank in implied_ranks(node, domain, inputs).items():
         if scope.depth:
             found[i] = ensure_shape(inputs[i], [None] * rank)
@@ -375,13 +383,13 @@ def _check_outputs(node: Node, outputs: Sequence[Value]) -> None:
 
 
 def _shown_name(proto: NodeProto) -> str:
-    """The node's name, or what tells it from others."""
+    """Return the node's name, or else the name of its first output or op."""
     return proto.name or next((each for each in proto.output if each), str(proto.op_type))
 
 
 @contextmanager
 def _errors_of(proto: NodeProto) -> Iterator[None]:
-    """Let an error name the node of the model, and not the one that it was about to be made of."""
+    """Set the model's node on errors that name no node."""
     try:
         yield
     except OpError as error:
@@ -393,7 +401,7 @@ def _errors_of(proto: NodeProto) -> Iterator[None]:
 
 @contextmanager
 def _mapped_errors(node: Node, inputs: Sequence[Value]) -> Iterator[None]:
-    """What a node makes the library or Python raise, as what it says of the node."""
+    """Convert errors of aioflow or Python during the import of a node into errors about the node."""
     try:
         yield
     except (DTypeError, UnimplementedError) as error:
@@ -406,7 +414,7 @@ def _mapped_errors(node: Node, inputs: Sequence[Value]) -> Iterator[None]:
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
         if any(isinstance(each, Tensor) and each.dims is None for each in inputs):
             raise Refused(UnsupportedOp(node.op, node.name, "a tensor of unknown rank")) from error
-        # The model decides what a translation and onnx get: what these cannot work with is not as ONNX says.
+        # A translation's and onnx's inputs come from the model, so an unexpected error means that the model is invalid.
         raise InvalidArgumentError(f"the node cannot be imported: {error}") from error
 
 

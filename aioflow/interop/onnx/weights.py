@@ -1,4 +1,4 @@
-"""Which weights of a model may be trained, and the variables that they become then."""
+"""The weights of an ONNX model as constants, trainable variables or optional inputs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ from aioflow.ops.variables.variable import Variable
 
 __all__ = ["Weights", "statistics_of"]
 
-# The inputs that an op only reads, though they are floats: running moments, and how far images are resized.
+# Floating-point inputs that training must not change: the running moments, and the scales of a resize.
 _STATISTICS: Final[Mapping[str, tuple[int, ...]]] = {"BatchNormalization": (3, 4), "Resize": (1, 2), "Upsample": (1,)}
 
 
 def statistics_of(graph: GraphProto) -> frozenset[str]:
-    """The weights that no training changes: the running moments of batch normalization, and what tells shapes."""
+    """Return the names of weights that no training changes: running moments of batch normalization, resize scales."""
     return frozenset(
         node.input[i] for node in graph.node for i in _STATISTICS.get(node.op_type, ()) if i < len(node.input)
     )
 
 
 class Weights:
-    """What the weights of a model become: constants, variables where they are floats and to be trained, or optional
-    inputs where the model lists them among its inputs.
+    """The translation of a model's weights to tensors.
+
+    A floating-point weight becomes a variable if the model is trainable. A weight that the model also lists as an input
+    becomes an optional input. All others become constants.
 
     Args:
-        fixed: Those that no training changes.
-        defaults: The shapes of those that are default values of inputs.
+        trainable: Whether floating-point weights become variables.
+        fixed: Names of weights that training never changes.
+        defaults: Shapes of the inputs that have a weight as their default value, by name.
 
     Attributes:
-        variables: The variables, by the names of the model.
-        optional: The optional inputs.
-        asked: Those of them whose values a translation wanted to know, and was not told.
+        variables: The variables, by their names in the model.
+        optional: The optional inputs, by their names in the model.
+        asked: Names of the optional inputs whose values a translation needed while the graph was built.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Weights:
         self._values: dict[Tensor, Array] = {}
 
     def tensor(self, name: str, value: Array) -> Tensor:
-        """The tensor that stands for a weight."""
+        """Return the tensor for the weight `name`: a variable's value, an optional input or a constant."""
         node = node_name(name, "weight")
         if self._is_trained(name, value):
             return self._variable(name, node, value)
@@ -77,10 +80,9 @@ class Weights:
         return made
 
     def of_node(self, name: str, value: Array) -> Tensor:
-        """The tensor that stands for the output of a Constant, in the name scope of that node.
-
-        Where no initializer is, numbers of the computation are Constants as weights are, mostly of one element.
-        """
+        """Return the tensor for the output of a Constant node, in the name scope of that node."""
+        # Models without initializers hold their weights in Constants, beside numbers of the computation, which mostly
+        # have one element.
         if value.size > 1 and self._is_trained(name, value):
             return self._variable(name, "weight", value)
         return constant_of(value)
@@ -97,9 +99,10 @@ class Weights:
         return read
 
     def constant(self, tensor: Tensor) -> Array | None:
-        """The value of a tensor, if it is known while the graph is built; otherwise None. Do not modify it.
+        """Return the value of a tensor that is known while the graph is built, or None. Do not modify it.
 
-        Of a weight that has become a variable it is that of the file: what shapes the graph itself is not trained.
+        For a weight that became a variable, this is the value in the file: values that determine the graph's structure
+        are not trained.
         """
         if tensor in self._inputs:
             self.asked.add(self._inputs[tensor])

@@ -1,8 +1,8 @@
-"""Weights in safetensors files, as Hugging Face keeps them: read without a copy, assigned to variables, written.
+r"""Weights in safetensors files, in the layout of Hugging Face: read without a copy, assigned to variables, written.
 
-weights = safetensors.open("gpt2")  # a file, or a folder with one, in one piece or in several
+weights = safetensors.open("gpt2")  # a file, or a folder with one or several
 async with aioflow.Session(graph) as session:
-    await safetensors.assign(session, weights, {r"layer_(\\d+)/kernel": r"h.\\1.weight"})
+    await safetensors.assign(session, weights, {r"layer_(\d+)/kernel": r"h.\1.weight"})
 """
 
 from aioflow.interop.safetensors.assigning import Leftover as Leftover

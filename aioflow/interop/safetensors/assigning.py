@@ -1,4 +1,4 @@
-"""Variables get the values of a checkpoint: all of them, or none if anything does not fit."""
+"""Assignment of a checkpoint's tensors to variables: of all of them, or of none if any does not fit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from aioflow.work.threads import in_thread
 
 __all__ = ["Leftover", "Misfit", "WeightsError", "assign"]
 
-_BATCH: Final = 64 << 20  # bytes that are converted before variables take them over
-_SHOWN: Final = 20  # names of a kind
+_BATCH: Final = 64 << 20  # bytes that are converted before they are assigned
+_SHOWN: Final = 20  # names of each kind that the error lists
 
 
 Source: TypeAlias = Mapping[str, Array]
@@ -36,11 +36,13 @@ Source: TypeAlias = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A tensor that its variable cannot have.
+    """A tensor whose dtype or shape its variable cannot have.
 
     Attributes:
-        variable, name: The names of both.
-        expected, actual: Dtype and shape, of the variable and of the tensor as it would be.
+        variable: Name of the variable.
+        name: Name of the tensor.
+        expected: Dtype and shape of the variable.
+        actual: Dtype and stored shape of the tensor, and the order of its axes if it is transposed.
     """
 
     variable: str
@@ -53,13 +55,13 @@ class Misfit:
 
 
 class Leftover(NamedTuple):
-    """What a map and a checkpoint have left over.
+    """Variables, tensors and patterns without a counterpart.
 
     Attributes:
-        missing: Of variables that there is no value for: the name that was looked for, or that of the variable where
-            the map has none.
-        unexpected: Tensors that no variable takes.
-        unused: Patterns of the map that gave no variable its name: none fits, or earlier ones do.
+        missing: Variables without a tensor: the tensor name that was looked up, or the variable's name if the map has
+            no entry for it.
+        unexpected: Tensors that no variable uses.
+        unused: Patterns of the map that named no variable's tensor, because none or only earlier ones match.
     """
 
     missing: list[str]
@@ -68,10 +70,12 @@ class Leftover(NamedTuple):
 
 
 class WeightsError(InvalidArgumentError):
-    """A checkpoint does not fit the variables.
+    """The error of a checkpoint that does not fit the variables.
 
     Attributes:
-        missing, unexpected, unused: As of `Leftover`.
+        missing: As in `Leftover`.
+        unexpected: As in `Leftover`.
+        unused: As in `Leftover`.
         misfits: Tensors of a shape or dtype that their variables cannot have.
     """
 
@@ -87,7 +91,7 @@ class WeightsError(InvalidArgumentError):
         lines = ["the weights do not fit the variables"]
         lines += [f"  {what}: {_listed(found)}" for what, found in parts.items() if found]
         super().__init__("\n".join(lines))
-        self.args = (left, self.misfits, dict(wanted))  # with which a copy is made
+        self.args = (left, self.misfits, dict(wanted))  # the arguments of `__init__`, for copy and pickle
 
 
 def _listed(found: list[str]) -> str:
@@ -97,7 +101,7 @@ def _listed(found: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """One variable and the tensor that it gets."""
+    """A variable and the tensor that is assigned to it."""
 
     variable: Variable
     name: str
@@ -114,30 +118,29 @@ async def assign(
     cast: bool = False,
     strict: bool = True,
 ) -> Leftover:
-    """Give variables the values of a checkpoint. Where anything does not fit, no variable has changed.
+    r"""Assign the values of a checkpoint to variables. If anything does not fit, no variable changes.
 
-    A variable in this process takes the mapped memory of the file as its value, without a copy, until its first update.
-    Tensors that are to be cast or transposed, or that are not aligned in the file, are copied, one after the other.
+    A variable in this process uses the mapped memory of the file as its value, without a copy, until its first update.
+    Tensors that are cast, transposed or not aligned in the file are copied, one after the other.
 
     Args:
-        session: Of the graph of the variables.
-        weights: What `open` returned, or takes; or arrays by name, which are copied unless they come from there.
-        names: Where the values are. Each key is a variable, or a regular expression that fits the whole of a variable's
-            name, and each value the tensor's name, with the expression's groups in it (`\\1`); or a function from the
-            variable's name to that, or to None where the variable is to keep what it has. The name is `Transposed`
-            where the tensor's axes are in another order. By default they have equal names.
-        variables: Which variables; by default those that are keys, or else all global variables of the graph.
-        ignore: Regular expressions that fit the whole names of tensors that nobody needs to take.
-        cast: Whether floating point values may become the variable's floating point dtype; float16 or bfloat16 are
-            float32 then. A value beyond its range is infinite.
-        strict: Whether it is an error that a variable, a tensor or a pattern is left over. Otherwise the variables keep
-            what they have.
+        session: A session of the variables' graph.
+        weights: The result of `open` or its argument; or arrays by name, which are copied unless they come from `open`.
+        names: A map from variables to tensors. Each key is a variable, or a regular expression that matches a
+            variable's whole name. Each value is the tensor's name, with the expression's groups in it (`\1`). Or a
+            function from the variable's name to the tensor's name, or to None for a variable that keeps its value.
+            A name is `Transposed` if the tensor's axes are in another order. By default the names are equal.
+        variables: The variables to assign; by default the keys of the map, or else all global variables of the graph.
+        ignore: Regular expressions that match the whole names of tensors that may remain unused.
+        cast: Whether floating-point values may be cast to the variable's floating-point dtype, for example float16 or
+            bfloat16 to float32. A value beyond the variable's range becomes infinite.
+        strict: Whether a leftover variable, tensor or pattern is an error. Otherwise such variables keep their values.
 
     Returns:
-        What is left over: nothing, but for `strict=False`.
+        The leftovers, which are empty if `strict`.
 
     Raises:
-        WeightsError: names are missing or left over, or tensors do not fit. All of them are listed.
+        WeightsError: names are missing or left over, or tensors do not fit. The error lists all of them.
         NotFoundError, DataLossError, AbortedError: the files cannot be read; see `open`.
     """
     check_session(session)
@@ -162,7 +165,7 @@ def _checked(
     cast: bool,
     strict: bool,
 ) -> tuple[list[_Move], Leftover]:
-    missing: dict[str, str] = {}  # the names of the variables, by the names that were looked for
+    missing: dict[str, str] = {}  # variable names by the tensor names that were looked up
     misfits: list[Misfit] = []
     moves: list[_Move] = []
     for variable, place in wanted.items():
@@ -213,11 +216,12 @@ def _spec(weights: Source, name: str) -> tuple[DType, tuple[int, ...]]:
 
 
 def _batches(weights: Source, moves: Iterable[_Move]) -> Iterator[list[_Move]]:
-    """Moves that go together: of distinct tensors that are fed, and of so many bytes at a time that are copied."""
+    """Split the moves into batches that feed distinct tensors and copy about `_BATCH` bytes each."""
     batch: list[_Move] = []
     fed: set[Any] = set()
     size = 0
     for move in moves:
+        # Initializers may share one initial value, and a step can feed a tensor only once.
         target = move.variable.initializer.inputs[1]
         if batch and (size > _BATCH or target in fed):
             yield batch
@@ -236,14 +240,14 @@ def _values(weights: Source, batch: Iterable[_Move]) -> list[Array]:
 
 
 def _value(weights: Source, move: _Move) -> Array:
-    """What the variable is to have, in memory that nobody writes to, where the array is ours."""
+    """Return the value for the variable, frozen unless the array belongs to the caller."""
     dtype = move.variable.dtype.np_dtype
     as_stored = move.axes is None and _spec(weights, move.name)[0] is move.variable.dtype
     if as_stored:
         value = np.asarray(weights[move.name])
         if is_frozen(value) or not isinstance(weights, Weights) or dtype.hasobject:
             return value
-    # Not by way of the mapped memory, which would count as the program's beside the copy.
+    # Read rather than map: mapped pages would add to the process's memory beside the copy.
     value = weights.read(move.name) if isinstance(weights, Weights) else np.asarray(weights[move.name])
     if not as_stored:
         turned = value if move.axes is None else value.transpose(move.axes)

@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint a variable gets its value from."""
+"""Maps from variables to the tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Names", "Place", "Transposed", "ignored", "places"]
 
 @dataclass(frozen=True)
 class Transposed:
-    """A name in a name map: the tensor is stored with other axes than the variable has.
+    """A name in a name map whose tensor is stored with its axes in another order than the variable's.
 
     Attributes:
-        name: In the checkpoint.
-        axes: For each axis of the variable the one of the tensor; by default in reverse.
+        name: The tensor's name in the checkpoint.
+        axes: The tensor's axis for each axis of the variable; by default reversed.
     """
 
     name: str
@@ -34,13 +34,19 @@ Names: TypeAlias = (
 
 
 def places(variables: Iterable[Variable], names: Names | None) -> tuple[dict[Variable, Place | None], list[str]]:
-    """For each variable that is to have a value its place in the checkpoint, None where the map knows none.
+    """Look up the place of each variable in the checkpoint, None if the map has no entry for it.
+
+    Variables that keep their values are not in the result.
+
+    Args:
+        variables: The variables to look up.
+        names: The name map; None maps each variable to its own name.
 
     Returns:
-        That, and the patterns by which no variable has got its place.
+        The places, and the patterns that gave no variable its place.
 
     Raises:
-        DTypeError: what is given is not a map, or has what is neither a name nor a variable.
+        DTypeError: `names` is not a map, or a key or value of it is neither a name nor a variable.
         InvalidArgumentError: a pattern is not a regular expression.
     """
     if names is None:
@@ -52,7 +58,7 @@ def places(variables: Iterable[Variable], names: Names | None) -> tuple[dict[Var
     found: dict[Variable, Place | None] = {}
     for variable in variables:
         place = names(variable.op.name)
-        if place is not None:  # the variable keeps what it has
+        if place is not None:  # otherwise the variable keeps its value
             found[variable] = _checked(place)
     return found, []
 
@@ -70,7 +76,8 @@ def _mapped(
             patterns.append((_pattern(key), _checked(place)))
         else:
             raise DTypeError("a key of a name map", expected="a variable or a pattern", actual=brief(key))
-    if patterns:  # otherwise what is not mentioned keeps what it has
+    # With only variables as keys, the other variables keep their values.
+    if patterns:
         for variable in variables:
             if variable not in found:
                 found[variable] = _by_pattern(variable.op.name, patterns, used)
@@ -78,7 +85,7 @@ def _mapped(
 
 
 def _by_pattern(name: str, patterns: Sequence[tuple[re.Pattern[str], Place]], used: set[str]) -> Place | None:
-    """The place by the first pattern that the whole name fits, which is used then."""
+    """Return the place of the first pattern that matches the whole name, and add the pattern to `used`."""
     for pattern, place in patterns:
         match = pattern.fullmatch(name)
         if match is None:
@@ -111,6 +118,6 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def ignored(names: Iterable[str], patterns: str | Iterable[str]) -> set[str]:
-    """Those of the names of which one of the patterns fits the whole. Raises InvalidArgumentError: one is none."""
+    """Return the names that a pattern matches as a whole. Raise InvalidArgumentError for an invalid pattern."""
     compiled = [_pattern(p) for p in ([patterns] if isinstance(patterns, str) else patterns)]
     return {name for name in names if any(p.fullmatch(name) for p in compiled)}

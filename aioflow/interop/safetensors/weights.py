@@ -1,4 +1,4 @@
-"""The tensors of one checkpoint, in one file or in several that an index names, as a mapping of read-only arrays."""
+"""The tensors of a checkpoint, in one file or in several with an index, as a mapping of read-only arrays."""
 
 from __future__ import annotations
 
@@ -19,18 +19,23 @@ __all__ = ["Weights", "open"]
 
 _FILE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
-_MAX_INDEX: Final = 100 * 2**20  # bytes, as of a header
+_MAX_INDEX: Final = 100 * 2**20  # bytes, the limit for a header too
 
 
 class Weights(Mapping[str, Array]):
-    """Arrays by name. Each is read-only and lies over the mapped file: it is read where and when it is used.
+    """Read-only arrays by name, over mapped files: data is read from the disk on first use.
 
-    The files stay mapped as long as an array over them is used, a variable's value included, and must not be changed
-    meanwhile, which nothing can prevent; one that is replaced, as `save` does, stays as it was for who has it open.
+    The files stay mapped as long as an array over them is in use, including one that is a variable's value. They must
+    not be changed meanwhile; this cannot be prevented. A file that is replaced, as `save` does, keeps its old content
+    for processes that have it open.
+
+    Args:
+        files: The open files, by name.
+        homes: The file of each tensor, by the tensor's name.
 
     Attributes:
-        files: The files, by their names.
-        metadata: What the writer has put into the headers, `{"format": "pt"}` for instance.
+        files: The files, by name.
+        metadata: The metadata of the headers, for example `{"format": "pt"}`.
     """
 
     def __init__(self, files: Mapping[str, TensorFile], homes: Mapping[str, TensorFile]) -> None:
@@ -41,24 +46,24 @@ class Weights(Mapping[str, Array]):
         self._homes = homes
 
     def names(self) -> list[str]:
-        """The names of all tensors, sorted."""
+        """Return the names of all tensors, sorted."""
         return sorted(self._homes)
 
     def entry(self, name: str) -> StoredTensor:
-        """The dtype and shape of a tensor, of which nothing is read.
+        """Return the dtype and shape of a tensor without reading its data.
 
         Raises:
             NotFoundError: no tensor has that name.
-            UnimplementedError: it has a dtype that there is not.
+            UnimplementedError: the dtype is not supported.
         """
         return self._home(name).entry(name)
 
     def __getitem__(self, name: str) -> Array:
-        """The tensor of that name. Raises as `entry`, and AbortedError: its file was replaced before the first use."""
+        """Return the tensor of that name. Raise as `entry`; AbortedError if its file was replaced before first use."""
         return self._home(name).map(name)
 
     def read(self, name: str) -> Array:
-        """The tensor in memory of its own, which is the caller's. Blocks on the disk. Raises as `[name]`."""
+        """Return a copy of the tensor, which the caller may modify. Blocks on the disk. Raise as `[name]`."""
         return self._home(name).read(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -81,15 +86,15 @@ class Weights(Mapping[str, Array]):
 
 
 def open(path: str | os.PathLike[str]) -> Weights:
-    """The checkpoint at `path`, of which only the headers are read.
+    """Open the checkpoint at `path`, and read only its headers.
 
     Args:
         path: A file, or a folder that has `model.safetensors`, or `model.safetensors.index.json` and the files that it
             names.
 
     Raises:
-        NotFoundError: there is no such file, or none of these in the folder.
-        DataLossError: a file is truncated, its header is not valid, or the index names what there is not.
+        NotFoundError: the file does not exist, or the folder has none of these files.
+        DataLossError: a file is truncated, its header is invalid, or the index names missing tensors.
     """
     check_kind(path, (str, os.PathLike), "the path of a checkpoint", "a str or a path")
     place = Path(path)
@@ -123,7 +128,7 @@ def _by_index(path: Path) -> Weights:
 
 
 def _index(path: Path) -> dict[str, str]:
-    """The file of each tensor."""
+    """Return the file name of each tensor."""
     try:
         homes = json.loads(_text(path))["weight_map"]
         named = dict(homes)
@@ -144,7 +149,7 @@ def _text(path: Path) -> str:
 
 
 def _is_beside(name: Any) -> bool:
-    """Whether this is the name of a file, wherever one is, and no way to another folder."""
+    """Return True if `name` is a plain file name on every platform, without a path to another folder."""
     plain = isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name
     return plain and PurePosixPath(name).name == name == PureWindowsPath(name).name
 

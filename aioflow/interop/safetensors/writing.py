@@ -1,4 +1,4 @@
-"""Writes arrays to a safetensors file, which is there whole or not at all."""
+"""A writer of safetensors files, which replaces a file as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ __all__ = ["save"]
 async def save(
     path: str | os.PathLike[str], tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a file that the safetensors library reads, too.
+    """Write a file that the safetensors library can also read.
 
-    It takes the place of what was there at once, when all of it is on the disk. Who has the old one open, as `Weights`
-    or as the value of a variable, keeps that.
+    The new file replaces an old one in one step, once all of it is on the disk. Processes that have the old file open,
+    as `Weights` or as the value of a variable, keep its content.
 
     Args:
-        tensors: Arrays by name, `Weights` for instance; they must not change meanwhile. Complex numbers are written as
-            pairs, strings as bytes, which this library reads back as they were.
-        metadata: Texts for the header. Some programs want `{"format": "pt"}`.
+        path: The file.
+        tensors: Arrays by name, for example `Weights`; they must not change meanwhile. Complex numbers are written as
+            pairs and strings as bytes; this library restores both.
+        metadata: Texts for the header. Some programs expect `{"format": "pt"}`.
 
     Raises:
-        InvalidArgumentError: a dtype that cannot be stored.
+        InvalidArgumentError: a dtype cannot be stored.
         NotFoundError, PermissionDeniedError, ResourceExhaustedError: the file cannot be written.
     """
     check_kind(path, (str, os.PathLike), "the path of a file", "a str or a path")

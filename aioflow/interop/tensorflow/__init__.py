@@ -1,4 +1,4 @@
-"""TensorFlow's graphs, SavedModels and checkpoints in and out, without TensorFlow."""
+"""Import and export of TensorFlow's graphs, SavedModels and checkpoints, without TensorFlow."""
 
 from aioflow.interop.tensorflow.exporting import export_graph_def as export_graph_def
 from aioflow.interop.tensorflow.graphs import import_graph_def as import_graph_def

@@ -1,4 +1,4 @@
-"""A graph of TensorFlow as a definition of ours, or all that stands against that at once."""
+"""Translation of TensorFlow's GraphDef messages to graph definitions, with all unsupported ops found at once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["definition_and_refused", "supported"]
 
 
 def supported(graph: Message, what: str, producer: Message = None) -> GraphDef:
-    """The definition that a GraphDef message holds.
+    """Return the definition that a GraphDef message holds.
 
     Args:
-        what: The model, for the error.
-        producer: An OpList message: the ops as the producer had them.
+        graph: The GraphDef message.
+        what: Name of the model, for the error.
+        producer: An OpList message: the op definitions of the program that wrote the graph.
 
     Raises:
-        UnsupportedError: there are ops that are not here; it says all of them.
+        UnsupportedError: ops are not supported; the error lists all of them.
         InvalidArgumentError: the graph is malformed.
-        ResourceExhaustedError: its constants are much larger than what is written.
+        ResourceExhaustedError: its constants are much larger than their serialized form.
     """
     definition, refused = definition_and_refused(graph, producer)
     if refused:
@@ -34,8 +35,9 @@ def supported(graph: Message, what: str, producer: Message = None) -> GraphDef:
 
 
 def definition_and_refused(graph: Message, producer: Message = None) -> tuple[GraphDef, list[UnsupportedOp]]:
-    """The definition that a GraphDef message holds, as far as there is one, and all that stands against it. Arguments
-    and errors are those of `supported`, but that nothing is unsupported.
+    """Return the definition that a GraphDef message holds, and the nodes that are not supported.
+
+    Arguments and errors are those of `supported`, except that unsupported nodes raise no error.
     """
     refused: list[UnsupportedOp] = []
 
@@ -52,7 +54,10 @@ def definition_and_refused(graph: Message, producer: Message = None) -> tuple[Gr
 
 
 def _alone(function: FunctionDef) -> FunctionDef:
-    """A function without wishes to be beside what is not in it: nodes of the program that traced it, eager ones too."""
+    """Return the function without colocation constraints on nodes outside it.
+
+    Such nodes belong to the program that traced the function, and may be eager.
+    """
     inside = {f"loc:@{node.name}" for node in function.nodes} | {f"loc:@{arg.name}" for arg in function.inputs}
     return replace(function, nodes=tuple(_beside(node, inside) for node in function.nodes))
 

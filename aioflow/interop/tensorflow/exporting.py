@@ -1,4 +1,4 @@
-"""Graphs of ours as TensorFlow runs them: without the ops that it lacks."""
+"""Rewriting of graphs to use only ops that TensorFlow has."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ __all__ = ["export_graph_def", "exported"]
 
 
 def export_graph_def(graph: Graph | GraphDef) -> GraphDef:
-    """The definition of a graph that TensorFlow imports and runs with equal results:
-    `tf.GraphDef.FromString(export_graph_def(graph).SerializeToString())`.
+    """Return a definition of the graph that TensorFlow imports and runs with equal results.
 
-    Ops of ours that can be put in terms of TensorFlow's are. The snapshots of a `train.Saver`, which are written by
-    a later step, are left out; what saves and restores at once stays.
+    Load it with `tf.GraphDef.FromString(export_graph_def(graph).SerializeToString())`.
+
+    Ops of aioflow are expressed in TensorFlow's ops where that is possible. The snapshots of a `train.Saver`, which a
+    later step writes, are left out; ops that save and restore in one step remain.
+
+    Args:
+        graph: The graph, or its definition.
 
     Raises:
-        UnsupportedError: TensorFlow lacks ops of the graph; it says all of them.
-        InvalidArgumentError: an attribute has no plain form, such as a Python function.
+        UnsupportedError: TensorFlow lacks ops of the graph; the error lists all of them.
+        InvalidArgumentError: an attribute cannot be serialized, for example a Python function.
     """
     return exported(graph.as_graph_def() if isinstance(graph, Graph) else graph)
 
 
 def exported(definition: GraphDef) -> GraphDef:
-    """The definition in terms of TensorFlow's ops. Raises UnsupportedError."""
+    """Return the definition in terms of TensorFlow's ops. Raise UnsupportedError if TensorFlow lacks an op."""
     definition = lowered(definition)
     nodes, functions = definition.nodes, definition.functions
     library = {function.name for function in functions}
@@ -42,7 +46,7 @@ def exported(definition: GraphDef) -> GraphDef:
 
 
 def _why(op: str) -> str:
-    """Why TensorFlow cannot run the op; "" where it can."""
+    """Return the reason why TensorFlow cannot run the op, "" if it can."""
     if op not in OPS or not OPS.get(op).published:
         return "TensorFlow has no such op"
     return "it stands for what is in this process" if OPS.get(op).traits.stays_home else ""

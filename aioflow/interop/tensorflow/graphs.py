@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow in files, and graphs of ours as TensorFlow runs them."""
+"""Import of TensorFlow's graphs from files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from aioflow.ops import importer
 
 __all__ = ["Source", "import_graph_def", "load_graph"]
 
-# A file or the bytes of one, a definition, or a GraphDef message of whoever made its class.
+# A file or the bytes of one, a definition, or a GraphDef message, also one of TensorFlow's own class.
 Source: TypeAlias = "str | os.PathLike[str] | bytes | GraphDef | protos.Message"
 
-_MAX_BYTES = 1 << 31  # what a message may have
+_MAX_BYTES = 1 << 31  # the limit of protocol buffers for a message
 
 
 def import_graph_def(
@@ -34,18 +34,20 @@ def import_graph_def(
     input_map: Mapping[str, TensorLike | Operation] | None = None,
     return_elements: Sequence[str] | None = None,
 ) -> list[Any] | None:
-    """Add the nodes of a graph of TensorFlow to the default graph. Blocks on the disk or the network for a file.
+    """Add the nodes of a TensorFlow graph to the default graph. Blocks on the disk or the network for a file.
 
-    It differs from `aioflow.import_graph_def` in what it takes, and in that it says all that is missing at once.
+    Unlike `aioflow.import_graph_def`, it accepts files and bytes, and reports all unsupported ops at once.
 
     Args:
         graph_def: A path or URL, or the contents of such a file, as bytes or as text (.pb, .pbtxt); or a definition.
-        name, input_map, return_elements: As of `aioflow.import_graph_def`.
+        name: As for `aioflow.import_graph_def`.
+        input_map: As for `aioflow.import_graph_def`.
+        return_elements: As for `aioflow.import_graph_def`.
 
     Raises:
-        NotFoundError: there is no such file.
-        DataLossError: it is damaged, or holds something else.
-        UnsupportedError: there are ops that are not here; it says all of them.
+        NotFoundError: the file does not exist.
+        DataLossError: the file is damaged or not a graph.
+        UnsupportedError: ops are not supported; the error lists all of them.
         InvalidArgumentError, ResourceExhaustedError, …: as `aioflow.import_graph_def`.
     """
     made = _definition(graph_def)
@@ -61,20 +63,20 @@ def load_graph(
     outputs: Iterable[str] | None = None,
     clear_devices: bool = True,
 ) -> Model:
-    """The model that a frozen graph is: one whose variables have become constants. Blocks on the disk or the network.
+    """Load a frozen graph, whose variables are constants, as a model. Blocks on the disk or the network.
 
     Args:
-        source: As of `import_graph_def`.
+        source: As for `import_graph_def`.
         inputs: Names of nodes or tensors; by default the placeholders.
-        outputs: Names of nodes or tensors; by default what no node reads.
-        clear_devices: Forget which devices the nodes were put on where the graph was made.
+        outputs: Names of nodes or tensors; by default the outputs that no node reads.
+        clear_devices: Whether to remove the device placements of the original program.
 
     Returns:
-        A model with one signature. An input or output has the name that is given, or that of its node; of an output
-        that is not the first of its node, that of the tensor.
+        A model with one signature. Its inputs and outputs have the given names, by default those of their nodes. An
+        output that is not the first of its node has the name of its tensor.
 
     Raises:
-        NotFoundError: there is no such file, or a name is not in the graph (UnknownNameError).
+        NotFoundError: the file does not exist, or a name is not in the graph (UnknownNameError).
         DataLossError, UnsupportedError, …: as `import_graph_def`.
     """
     definition = _definition(source)
@@ -138,7 +140,7 @@ def _placeholders(graph: Graph) -> dict[str, Tensor]:
 
 
 def _unread(graph: Graph) -> dict[str, Tensor]:
-    """What comes out: the outputs of nodes with inputs of which no output is read."""
+    """Return the outputs of nodes that have inputs and whose outputs no node reads."""
     operations = graph.get_operations()
     read = {tensor.op for op in operations for tensor in op.inputs}
     return {

@@ -1,4 +1,4 @@
-"""The part of a graph that is needed for something. Exported models have much else: training, saving, other calls."""
+"""Pruning of GraphDef messages, because exported models also hold nodes for training, saving and other calls."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["node_of", "pruned"]
 
 
 def node_of(name: str) -> str:
-    """The node of a tensor or control input: "node" of "node", "node:1", "node:output:1" and "^node"."""
+    """Return the node of a tensor or control input: "node" for "node", "node:1", "node:output:1" and "^node"."""
     return name.removeprefix("^").partition(":")[0]
 
 
 def pruned(graph: Message, wanted: Iterable[str]) -> Message:
-    """The GraphDef of the nodes and functions that some nodes need.
+    """Return a GraphDef with only the nodes and functions that the wanted nodes need.
 
     Args:
         graph: A GraphDef.
         wanted: Names of nodes or tensors.
 
     Raises:
-        InvalidArgumentError: it has not what is wanted, or needed.
+        InvalidArgumentError: the graph lacks a wanted node, or a node that one of them needs.
     """
     nodes = {node.name: node for node in graph.node}
     library = {function.signature.name: function for function in graph.library.function}
@@ -67,7 +67,7 @@ def _called(nodes: Iterable[Message], library: Mapping[str, Message], gradients:
 
 
 def _functions(node: Message) -> Iterator[str]:
-    """Names of the functions that a node may call."""
+    """Yield the names of the functions that a node may call, the op's own name among them."""
     yield node.op
     for value in node.attr.values():
         if value.HasField("func"):

@@ -1,4 +1,4 @@
-"""Which values of a checkpoint a model's own nodes restore into which variables."""
+"""Maps from a checkpoint's values to the variables that a model's own nodes restore from them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _VALUE: Final = "VARIABLE_VALUE"
 
 
 def restored_variables(nodes: Iterable[NodeDef], functions: Iterable[FunctionDef], restore: str) -> dict[str, str]:
-    """Nodes of the variables' handles, by the names that a checkpoint has for their values.
+    """Return the nodes of the variables' handles, by the keys of their values in the checkpoint.
 
     Args:
-        restore: The node that restores them all, as a SaverDef names it.
+        nodes: The nodes of the graph.
+        functions: The functions of the graph; a restoring node may call one that assigns the variables.
+        restore: The node that restores all variables, as named in the SaverDef.
     """
     library = {function.name: function for function in functions}
     by_name = {node.name: node for node in nodes}
@@ -37,11 +39,12 @@ def restored_variables(nodes: Iterable[NodeDef], functions: Iterable[FunctionDef
 
 
 def captured_variables(nodes: Iterable[NodeDef], saved: Message, checkpointed: Message) -> dict[str, str]:
-    """The same, for the objects that functions have captured, which a call gets behind its arguments.
+    """Like `restored_variables`, for the objects that functions capture: a call passes them after its arguments.
 
     Args:
-        saved: The SavedObjectGraph, which says what the functions have captured, as numbers of objects.
-        checkpointed: The TrackableObjectGraph of the checkpoint, where the objects have the same numbers.
+        nodes: The nodes of the graph.
+        saved: The SavedObjectGraph, which lists the captured objects of each function by number.
+        checkpointed: The TrackableObjectGraph of the checkpoint, which has the same numbers for the objects.
     """
     keys = checkpointed_values(checkpointed)
     found: dict[str, str] = {}
@@ -55,7 +58,7 @@ def captured_variables(nodes: Iterable[NodeDef], saved: Message, checkpointed: M
 
 
 def checkpointed_values(checkpointed: Message) -> dict[int, list[str]]:
-    """What a checkpoint calls the values of the variables, by the objects' numbers in its TrackableObjectGraph."""
+    """Return the checkpoint keys of the variables' values, by the objects' numbers in its TrackableObjectGraph."""
     return {
         i: [value.checkpoint_key for value in each.attributes if value.name == _VALUE]
         for i, each in enumerate(checkpointed.nodes)
@@ -74,7 +77,7 @@ def _ancestors(nodes: Mapping[str, NodeDef], name: str) -> list[NodeDef]:
 
 
 def _assigned(nodes: Mapping[str, NodeDef], among: Iterable[NodeDef]) -> Iterator[tuple[str, str]]:
-    """The name of a value and the node of the handle, for each assignment of a restored value."""
+    """Yield the checkpoint key of the value and the node of the handle, for each assignment of a restored value."""
     for node in among:
         refs = node.refs()
         if node.op in ("AssignVariableOp", "Assign") and len(refs) > 1:
@@ -84,7 +87,7 @@ def _assigned(nodes: Mapping[str, NodeDef], among: Iterable[NodeDef]) -> Iterato
 
 
 def _key(nodes: Mapping[str, NodeDef], value: InputRef) -> str | None:
-    """What the checkpoint calls a value, if it is restored and not only a part of it."""
+    """Return the checkpoint key of a value, or None if it is not restored, or is a slice of a stored tensor."""
     for _ in range(len(nodes)):
         node = nodes.get(value.node)
         if node is None:

@@ -1,4 +1,4 @@
-"""The nodes that save and restore variables and tables of a SavedModel, named as TensorFlow 1's Saver names them."""
+"""The nodes that save and restore the variables and tables of a SavedModel, named as by TensorFlow 1's Saver."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ RESTORE: Final = "save/restore_all"
 
 
 def names_of(i: int) -> tuple[str, str]:
-    """The nodes that read and restore the i-th variable."""
+    """Return the names of the nodes that read and restore the i-th variable."""
     return f"save/Read_{i}", f"save/Assign_{i}"
 
 
 def restoring_nodes(
     variables: Sequence[tuple[str, DType, Dims]], tables: Sequence[tuple[str, DType, DType]] = ()
 ) -> list[NodeDef]:
-    """Nodes for the variables whose handles have these names, dtypes and shapes, and for the tables whose handles have
-    these names and dtypes: of their keys, and of their values.
+    """Return the nodes that save and restore these variables and tables.
 
-    There is more than needed to restore them: TensorFlow looks for a read and an initializer of each variable, too.
+    The nodes include reads and assignments of each variable that are not needed to restore it: TensorFlow looks for a
+    read and an initializer of each variable.
+
+    Args:
+        variables: Name of the handle, dtype and shape of each variable.
+        tables: Name of the handle, dtype of the keys and dtype of the values of each table.
     """
     names = [name for name, *_ in variables] + [key for name, *_ in tables for key in table_keys(name)]
     dtypes_ = [dtype for _, dtype, _ in variables] + [dtype for _, *both in tables for dtype in both]
@@ -54,7 +58,7 @@ def restoring_nodes(
 
 
 def table_keys(name: str) -> tuple[str, str]:
-    """What the checkpoint calls the keys and the values of a table. No node, thus no variable, is called so."""
+    """Return the checkpoint keys of a table's keys and values, which no node or variable can have as its name."""
     return f"{name}:table-keys", f"{name}:table-values"
 
 

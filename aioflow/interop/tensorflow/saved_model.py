@@ -1,7 +1,7 @@
 """SavedModels, as TensorFlow 1 and 2 write them: a graph with signatures, a checkpoint of its variables, and assets.
 
-The graph that is imported is what the signatures need and what gives the variables their values; the model's own nodes
-restore them, from the checkpoint beside it, so there are no constants of them in the graph.
+The import keeps only the nodes that the signatures and the initialization of the variables need. The model's own nodes
+restore the variables from the checkpoint beside it, so the graph holds no constants of their values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load_saved_model(
     tags: Iterable[str] | str | None = None,
     signatures: Iterable[str] | str | None = None,
 ) -> Model:
-    """The model in a folder that TensorFlow, Keras or `save_saved_model` wrote. Blocks on the disk or the network.
+    """Load the model in a folder that TensorFlow, Keras or `save_saved_model` wrote. Blocks on the disk or the network.
 
         model = load_saved_model("exported")
         async with aioflow.Session(graph=model.graph) as session:
@@ -54,22 +54,22 @@ def load_saved_model(
 
     Args:
         folder: The folder with `saved_model.pb` (or `.pbtxt`), or its URL in a store.
-        tags: Those of the graph that is wanted; by default "serve", or those of the only one.
-        signatures: Names of those to load, with what they need of the graph and its variables; by default all. What the
-            others need may be unsupported then.
+        tags: Tags of the wanted graph; by default those of the only graph, or "serve" if there are several.
+        signatures: Names of the signatures to load, with the nodes and variables that they need; by default all.
+            Parts that only the other signatures need may be unsupported.
 
     Returns:
-        The graph, whose nodes have the model's names; its signatures; the variables by their names in the program that
-        made the model, where these are not those of several, and otherwise by the names of their nodes. Their
-        initializers give them the values of the file, but `initialize` also makes the tables that the model has, and
-        whatever else it does at the start. A sparse input or output "x" is three, "x/indices", "x/values" and
-        "x/dense_shape", and another composite one "x/0", "x/1", ….
+        The model. Its nodes have their original names. Its variables have their names in the program that made the
+        model where these are unique, and otherwise the names of their nodes. Initializers set the variables to the
+        values of the file, but only `initialize` also fills the tables and runs the model's other initialization.
+        A sparse input or output "x" becomes three, "x/indices", "x/values" and "x/dense_shape". Another composite one
+        becomes "x/0", "x/1", ….
 
     Raises:
-        NotFoundError: there is no SavedModel, or none of its graphs has these tags, or it has no such signature.
+        NotFoundError: the folder has no SavedModel, or the model has no graph with these tags or no such signature.
         DataLossError: the file is damaged.
-        UnsupportedError: the signatures need ops that are not there; it says all of them.
-        InvalidArgumentError: the model is inconsistent, or names files outside of its folder.
+        UnsupportedError: the signatures need unsupported ops; the error lists all of them.
+        InvalidArgumentError: the model is inconsistent, or names files outside its folder.
     """
     store = store_at(folder)
     place = os.fspath(folder)
@@ -116,14 +116,14 @@ def _tensor(graph: Graph, name: str) -> Tensor:
 
 @dataclass(frozen=True)
 class _Values:
-    """How the variables get their values.
+    """The graph to import, and the way in which its variables get their values.
 
     Attributes:
-        graph_def: What of the graph is needed.
-        prefix: Of the checkpoint; "" where there is none.
-        handles: The nodes of the variables, by the names that the checkpoint has for their values.
-        others: Nodes of those that the model's own nodes do not restore.
-        restore: The node that restores the rest; "" where nothing is left.
+        graph_def: The part of the graph that is needed.
+        prefix: Path prefix of the checkpoint; "" if there is no checkpoint.
+        handles: The nodes of the variables, by the checkpoint keys of their values.
+        others: The nodes of the variables that the model's own nodes do not restore.
+        restore: The node that restores the rest; "" if nothing remains.
         checkpointed: The TrackableObjectGraph of the checkpoint, or None.
     """
 
@@ -136,8 +136,10 @@ class _Values:
 
 
 def _values(meta: Message, parts: Parts, place: str) -> _Values:
-    """Where it is known which objects the signatures have captured, and these are variables, they are what is restored,
-    and nothing else. Otherwise the model's own nodes restore whatever they do, tables among it.
+    """Find the needed part of the graph, and the variables to restore.
+
+    If the objects that the signatures capture are known and cover all variables, only these are restored. Otherwise the
+    model's own nodes restore everything that they restore, including tables.
     """
     prefix = joined(place, VARIABLES)
     prefix = prefix if checkpoint_exists(prefix) else ""
@@ -148,7 +150,8 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
     captured = _captured(graph_def, meta, prefix, checkpointed)
     handles = {node.name for node in graph_def.nodes if node.op == "VarHandleOp"}
     assigned = (ref for node in graph_def.nodes if node.op == "AssignVariableOp" for ref in node.refs()[:1])
-    handles -= {ref.node for ref in assigned}  # as assets' names
+    # Variables that the model's initialization itself assigns, for example the names of assets.
+    handles -= {ref.node for ref in assigned}
     if handles and not prefix:
         raise NotFoundError(
             f"the variables of the SavedModel in {place} are missing",
@@ -166,7 +169,7 @@ def _values(meta: Message, parts: Parts, place: str) -> _Values:
 
 
 def checkpointed_objects(prefix: str) -> Message:
-    """How a checkpoint's objects are connected: its TrackableObjectGraph, or None."""
+    """Return the TrackableObjectGraph of a checkpoint, which connects its objects, or None."""
     reader = CheckpointReader(prefix) if prefix else None
     if reader is None or OBJECT_GRAPH not in reader:
         return None
@@ -182,7 +185,7 @@ def _captured(graph_def: GraphDef, meta: Message, prefix: str, checkpointed: Mes
 
 
 def _variables(graph: Graph, stored: Sequence[StoredVariable], prefix: str) -> dict[str, Variable]:
-    """The variables, by name. Their initializers give them the values of the checkpoint."""
+    """Return the variables by name. Their initializers assign the values of the checkpoint."""
     handles = {each.key: graph.get_operation_by_name(each.node).outputs[0] for each in stored}
     values = _restored(graph, handles, prefix) if prefix else {}
     return {
@@ -191,7 +194,7 @@ def _variables(graph: Graph, stored: Sequence[StoredVariable], prefix: str) -> d
 
 
 def _restored(graph: Graph, handles: Mapping[str, Tensor], prefix: str) -> dict[str, Callable[[], Tensor]]:
-    """What gives the values, of the variables that have the dtype and shape of what is stored."""
+    """Return functions that return the restored value, for the variables whose dtype and shape fit the stored ones."""
     reader = CheckpointReader(prefix)
     wanted = {
         key: handle.op.attrs["dtype"]
@@ -215,7 +218,7 @@ def _same(value: Tensor) -> Tensor:
 
 
 def _with_assets(graph_def: GraphDef, parts: Parts, place: str) -> GraphDef:
-    """The graph with the paths that the assets have here: those in the file are of the program that saved the model."""
+    """Return the graph with the paths of the assets in this folder, instead of those where the model was saved."""
     paths = {node_of(name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()}
 
     def here(node: NodeDef) -> NodeDef:

@@ -1,4 +1,4 @@
-"""What is in the folder of a SavedModel: the message with its graphs, and what there is around the graph."""
+"""The contents of a SavedModel's folder: the message with its graphs, and their signatures, savers and assets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ __all__ = ["ASSETS", "FILES", "INIT_SIGNATURES", "VARIABLES", "Parts", "componen
 FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
 VARIABLES: Final = "variables/variables"
 ASSETS: Final = "assets"
-INIT_SIGNATURES: Final = ("__saved_model_init_op", "__saved_model_train_op")  # nodes in the form of signatures
+# Signatures that hold a node to run rather than a way to call the model.
+INIT_SIGNATURES: Final = ("__saved_model_init_op", "__saved_model_train_op")
 _INIT_COLLECTIONS: Final = ("saved_model_main_op", "legacy_init_op")
 _ASSET_COLLECTION: Final = "saved_model_assets"
 _SERVE: Final = frozenset({"serve"})
-_MAX_BYTES: Final = 1 << 31  # what a message may have
+_MAX_BYTES: Final = 1 << 31  # the limit of protocol buffers for a message
 
 
 def saved_model(store: Store, place: str) -> Message:
-    """The SavedModel message. Raises NotFoundError, DataLossError, ResourceExhaustedError."""
+    """Return the SavedModel message. Raise NotFoundError, DataLossError or ResourceExhaustedError."""
     for name in FILES:
         size = store.size(name)
         if size is None:
@@ -41,7 +42,7 @@ def saved_model(store: Store, place: str) -> Message:
 
 
 def meta_graph(model: Message, tags: Iterable[str] | str | None, place: str) -> Message:
-    """The graph with these tags. Raises NotFoundError."""
+    """Return the graph with these tags. Raise NotFoundError if there is no such graph."""
     known = [frozenset(meta.meta_info_def.tags) for meta in model.meta_graphs]
     if tags is None:
         wanted = known[0] if len(known) == 1 else _SERVE
@@ -59,13 +60,14 @@ def meta_graph(model: Message, tags: Iterable[str] | str | None, place: str) -> 
 
 @dataclass(frozen=True)
 class Parts:
-    """What there is around the graph.
+    """The parts of a MetaGraphDef beside its graph.
 
     Attributes:
-        signatures: Those that can be called.
-        init: Nodes to be run when the variables have their values.
-        restore, filename: The node that restores the variables, and the tensor that names the checkpoint; "" for none.
-        assets: Names of files, by the tensors that stand for them.
+        signatures: The callable signatures, by name.
+        init: Nodes to run once the variables have their values.
+        restore: The node that restores the variables, or "".
+        filename: The tensor that holds the checkpoint's name, or "".
+        assets: File names, by the tensors that hold their paths.
     """
 
     signatures: Mapping[str, Message]
@@ -76,7 +78,7 @@ class Parts:
 
     @classmethod
     def of(cls, meta: Message) -> Parts:
-        """What a MetaGraphDef has. Raises InvalidArgumentError: an asset is outside of the model."""
+        """Return the parts of a MetaGraphDef. Raise InvalidArgumentError if an asset is outside the model."""
         signatures = {k: meta.signature_def[k] for k in sorted(meta.signature_def) if k not in INIT_SIGNATURES}
         init = [
             tensor.name
@@ -97,7 +99,7 @@ class Parts:
         )
 
     def only(self, names: Iterable[str] | str | None, place: str) -> Parts:
-        """With these signatures alone; None are all. Raises NotFoundError."""
+        """Return the parts with only these signatures, or with all if `names` is None. Raise NotFoundError."""
         if names is None:
             return self
         wanted = [names] if isinstance(names, str) else list(names)
@@ -111,7 +113,7 @@ class Parts:
         return replace(self, signatures={name: self.signatures[name] for name in wanted})
 
     def tensors(self) -> Iterator[str]:
-        """Names of the tensors of the signatures, and of those that stand for assets."""
+        """Yield the names of the tensors of the signatures, and of those that hold paths of assets."""
         for signature in self.signatures.values():
             for given in (signature.inputs, signature.outputs):
                 yield from (name for key in given for _, name in components(key, given[key]))
@@ -121,7 +123,7 @@ class Parts:
 def _assets(meta: Message) -> dict[str, str]:
     found = list(meta.asset_file_def)
     if _ASSET_COLLECTION in meta.collection_def:
-        # An Any says which message it holds by a name that depends on who wrote it; what it holds is the same.
+        # The type name of an Any depends on the program that wrote it, so it is not checked; the content is the same.
         held = meta.collection_def[_ASSET_COLLECTION].any_list.value
         found += [parse("AssetFileDef", each.value) for each in held]
     assets = {each.tensor_info.name: each.filename for each in found}
@@ -133,7 +135,7 @@ def _assets(meta: Message) -> dict[str, str]:
 
 
 def components(key: str, info: Message) -> list[tuple[str, str]]:
-    """Names for the tensors of one input or output, and the tensors' own."""
+    """Return pairs of a name and the tensor's own name, for the tensors of one input or output."""
     if info.HasField("coo_sparse"):
         sparse = info.coo_sparse
         names = (sparse.indices_tensor_name, sparse.values_tensor_name, sparse.dense_shape_tensor_name)

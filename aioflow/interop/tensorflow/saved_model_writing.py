@@ -1,5 +1,7 @@
-"""SavedModels out, in the form of TensorFlow 1, which TensorFlow 2 loads too: the graph that the signatures need, nodes
-that save and restore its variables and tables, and what these hold in a checkpoint beside it.
+"""Export of SavedModels in the form of TensorFlow 1, which TensorFlow 2 can load, too.
+
+A model has the graph that the signatures need, nodes that save and restore its variables and tables, and a checkpoint
+of their contents.
 """
 
 from __future__ import annotations
@@ -48,26 +50,25 @@ async def save_saved_model(
     assets: Mapping[Tensor, str | os.PathLike[str]] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write what the signatures need of the session's graph, with the variables' values and the tables' entries of now,
-    as a SavedModel.
+    """Write the part of the session's graph that the signatures need, and its current state, as a SavedModel.
 
-    The values are of one moment if no step that changes variables is running. A table that an asset gives its entries
-    gets them from that where the model is loaded.
+    The state is the values of the variables and the entries of the tables. The values are consistent if no step that
+    changes variables is running. The entries of a table that an asset fills are not saved; the table is filled from the
+    asset again when the model is loaded.
 
     Args:
-        session: Its graph is written, and its values.
-        folder: A folder, which is made, or its URL in a store.
-        signatures: The ways to call the model, by name; one alone is called "serving_default".
-        assets: For each string scalar that is the path of a file, that file, which is copied. Where the model is
-            loaded, the path of the copy is fed for the scalar to what initializes variables and tables with it, and to
-            nothing else.
-        tags: What `load_saved_model(tags=)` and TensorFlow's loaders find the graph by.
-        overwrite: Replace a SavedModel that is there.
+        session: The session whose graph and values are written.
+        folder: A folder, which is created, or its URL in a store.
+        signatures: The ways to call the model, by name; a single one is called "serving_default".
+        tags: Tags by which `load_saved_model(tags=)` and TensorFlow's loaders find the graph.
+        assets: For each string scalar that holds the path of a file, that file, which is copied. When the model is
+            loaded, the scalar is fed the copy's path only while variables and tables are initialized.
+        overwrite: Whether to replace an existing SavedModel.
 
     Raises:
         InvalidArgumentError: there is no signature, or one names a tensor of another graph.
-        AlreadyExistsError: there is a SavedModel in the folder.
-        UnsupportedError: the graph has ops that TensorFlow has not; it says all of them.
+        AlreadyExistsError: the folder has a SavedModel.
+        UnsupportedError: the graph has ops that TensorFlow lacks; the error lists all of them.
         FailedPreconditionError: a variable has no value, or a table no entries.
         PermissionDeniedError, ResourceExhaustedError, …: the file system refuses; the error names the file.
     """
@@ -97,7 +98,7 @@ async def save_saved_model(
 
 
 def _check_free(folder: str, overwrite: bool) -> None:
-    """Raise AlreadyExistsError where the folder must not be written."""
+    """Raise AlreadyExistsError if the folder has a SavedModel and must not be overwritten."""
     store = store_at(folder)
     if not overwrite and any(store.size(name) is not None for name in FILES):
         raise AlreadyExistsError(f"there is a SavedModel in {folder}", expected="nothing there, or overwrite=True")
@@ -133,7 +134,7 @@ def _is_own(op: str) -> bool:
 
 
 def _reads(graph: Graph, handles: Sequence[Operation]) -> list[Any]:
-    """What gives the values of the variables: the variables themselves, where the graph knows them."""
+    """Return fetches of the variables' values: the variables themselves if the graph has them, else new reads."""
     known = {
         v.op.name: v
         for key in (GraphKeys.GLOBAL_VARIABLES, GraphKeys.LOCAL_VARIABLES)
@@ -147,7 +148,7 @@ def _reads(graph: Graph, handles: Sequence[Operation]) -> list[Any]:
 
 
 def _tables(graph: Graph, part: Message, starting: Sequence[str]) -> list[Operation]:
-    """The tables whose entries are saved: not those that get them from an asset when the model is loaded."""
+    """Return the tables whose entries are saved, without those that an asset fills when the model is loaded."""
     begun = {tensor.op for name in starting for tensor in graph.get_operation_by_name(name).inputs}
     found = [graph.get_operation_by_name(node.name) for node in part.node if is_kept_table(node.op)]
     return [table for table in found if table not in begun]
@@ -195,7 +196,7 @@ def _meta_graph(
 
 
 def _add_variables(meta: Message, graph: Graph, handles: Sequence[Operation]) -> None:
-    """The collections by which TensorFlow knows the variables, and which of them are trained."""
+    """Add the collections by which TensorFlow finds the variables and the trainable ones."""
     trained = {v.handle.op for v in graph.get_collection(GraphKeys.TRAINABLE_VARIABLES) if hasattr(v, "handle")}
     for i, handle in enumerate(handles):
         value, assigned = names_of(i)
@@ -231,7 +232,7 @@ def _write_info(info: Message, tensor: Tensor) -> None:
 
 
 def _write(folder: str, meta: Message, values: Mapping[str, Any], assets: Mapping[str, str], overwrite: bool) -> None:
-    """The variables and assets first: until the graph is there, so is no model."""
+    """Write the assets, the checkpoint and at last the graph, so that an interrupted write leaves no model."""
     _check_free(folder, overwrite)
     store = store_at(folder)
     for path, name in assets.items():

@@ -1,4 +1,4 @@
-"""What a SavedModel says of its variables, beside their values: what they are called, and which are trained."""
+"""The names of a SavedModel's variables, and which of them are trainable."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _PASSING: Final = frozenset({"ReadVariableOp", "Identity", "Cast"})
 _ASSIGNING: Final = frozenset({"AssignVariableOp", "Assign"})
 _CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _NORMALIZING: Final = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
-_MOMENTS: Final = (3, 4)  # inputs of those
+_MOMENTS: Final = (3, 4)  # the inputs of these ops that are mean and variance
 
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """One variable.
+    """A variable of a SavedModel.
 
     Attributes:
-        name: What the program called it, if no other has that name; otherwise its node.
-        key: What the checkpoint calls its value.
-        node: Its handle.
+        name: Its name in the original program if that is unique, otherwise the name of its node.
+        key: The checkpoint key of its value.
+        node: The node of its handle.
         trainable: Whether optimizers change it by default.
     """
 
@@ -41,17 +41,20 @@ class StoredVariable:
 def stored_variables(
     handles: Mapping[str, str], meta: Message, graph: GraphDef, checkpointed: Message
 ) -> list[StoredVariable]:
-    """The variables of a model. Whether one is trained is said by the model's objects, or by its collections; where
-    neither does, the moving moments of batch normalization are not.
+    """Return the variables of a model.
+
+    The model's objects or its collections determine which variables are trainable. If neither has a variable, it is
+    trainable unless it is a moving moment of batch normalization.
 
     Args:
-        handles: Their nodes, by the names of their values.
+        handles: The nodes of the variables, by the checkpoint keys of their values.
         meta: The MetaGraphDef.
-        graph: What of its graph is needed.
+        graph: The part of its graph that is needed.
         checkpointed: The TrackableObjectGraph of the checkpoint, or None.
     """
     objects = _objects(meta.object_graph_def, checkpointed)
-    keys = {node: key for key, node in sorted(handles.items(), reverse=True)}  # one of each, if it has several
+    # A variable may have several keys; it gets the first in order.
+    keys = {node: key for key, node in sorted(handles.items(), reverse=True)}
     known = {node: objects[key].trainable for node, key in keys.items() if key in objects}
     collected = _collected(meta)
     left = keys.keys() - known.keys() - collected.keys()
@@ -64,7 +67,7 @@ def stored_variables(
 
 
 def _names(given: Mapping[str, str]) -> dict[str, str]:
-    """A name for each node: the one that is given, if that is no other's."""
+    """Return a name for each node: the given one if it is unique, otherwise the node's own."""
     count = Counter(given.values())
     return {
         node: name if name and count[name] == 1 and (name == node or name not in given) else node
@@ -73,7 +76,7 @@ def _names(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _objects(saved: Message, checkpointed: Message) -> dict[str, Message]:
-    """The SavedVariable messages, by the names of their values."""
+    """Return the SavedVariable messages by the checkpoint keys of their values."""
     found = {}
     for number, keys in (checkpointed_values(checkpointed) if checkpointed is not None else {}).items():
         if number < len(saved.nodes) and saved.nodes[number].HasField("variable"):
@@ -82,7 +85,7 @@ def _objects(saved: Message, checkpointed: Message) -> dict[str, Message]:
 
 
 def _collected(meta: Message) -> dict[str, bool]:
-    """Which variables TensorFlow 1's collections list as trained, by node; nothing if they do not tell."""
+    """Return by node whether TensorFlow 1's collections list a variable as trainable; empty if they list none."""
     kept = {
         name: {node_of(parse("VariableDef", data).variable_name) for data in meta.collection_def[name].bytes_list.value}
         for name in ("variables", "trainable_variables")
@@ -96,7 +99,7 @@ def _collected(meta: Message) -> dict[str, bool]:
 
 
 class _Uses:
-    """What reads what, in the graph and in each function."""
+    """The readers of each node, in the graph and in each function."""
 
     def __init__(self, graph: GraphDef) -> None:
         self._library = {function.name: function for function in graph.functions}
@@ -104,7 +107,7 @@ class _Uses:
         self._readers: dict[str, dict[str, list[tuple[NodeDef, int]]]] = {}
 
     def ends(self, node: str) -> Iterator[tuple[NodeDef | None, int]]:
-        """The nodes that use the value of a variable, and as which input; None where a function returns it."""
+        """Yield each node that uses a variable's value, with the input's index; None where a function returns it."""
         left, seen = [("", node)], set[tuple[str, str]]()
         while left:
             here = left.pop()
@@ -141,7 +144,7 @@ class _Uses:
 
 
 def _moments(graph: GraphDef, nodes: Collection[str]) -> set[str]:
-    """Those of the variables that batch normalization takes as mean or variance, and nothing else reads."""
+    """Return the variables that only batch normalization reads, as mean or variance."""
     uses, found = _Uses(graph), set()
     for node in nodes:
         ends = list(uses.ends(node))

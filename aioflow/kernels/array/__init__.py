@@ -1,1 +1,1 @@
-"""Kernels of tensors as arrays: made, cut, joined, reordered."""
+"""Kernels that create, slice, join and reorder arrays."""

@@ -20,7 +20,7 @@ def diag(xp: Any, diagonal: Any) -> Any:
 
 
 def _on_diagonals(xp: Any, rows: Any) -> Any:
-    """For each row a matrix of zeros with it on the diagonal."""
+    """Return a matrix for each row, with the row on its diagonal and zeros elsewhere."""
     count, size = rows.shape
     claim_array((count, size, size), rows.dtype)
     result = xp.zeros((count, size, size), rows.dtype)

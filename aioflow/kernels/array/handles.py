@@ -1,4 +1,4 @@
-"""Kernels on vectors of handles, such as those of the queues of which a step chooses one."""
+"""Kernels on vectors of handles, for example of the queues among which a step chooses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__: list[str] = []
 
 @kernel("Pack", device="CPU", dtypes={"T": ["resource"]}, priority=1)
 def pack_handles(values: tuple[Any, ...], *, axis: int) -> Any:
-    """NumPy's own way of making an array would look into handles that have a length."""
+    """Stack handles to an object vector."""
+    # np.array(values) would iterate over handles that have a length.
     packed = np.empty(len(values), object)
     packed[:] = values
     return packed

@@ -1,4 +1,4 @@
-"""Kernels that pick and place by index. NumPy wraps negative indices around; here they are errors."""
+"""Kernels that gather and scatter by index. Negative indices are errors; NumPy alone would wrap them around."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__: list[str] = []
 def _check_range(xp: Any, indices: Any, limit: int) -> None:
     if not indices.size:
         return
-    # Seen as unsigned, a negative index is a huge one: a single reduction checks both ends.
+    # Viewed as unsigned, a negative index is huge, so a single reduction checks both bounds.
     dtype = indices.dtype
     unsigned = indices.view(f"u{dtype.itemsize}") if dtype.kind == "i" else indices
     if int(unsigned.max()) < limit:
@@ -80,7 +80,7 @@ def _batched(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
 
 
 def _policy(binding: Binding) -> bool:
-    """Whether bad indices are skipped. Raises InvalidArgumentError for an unknown policy."""
+    """Return True if bad indices are skipped. Raise InvalidArgumentError for an unknown policy."""
     policy = binding.attrs["bad_indices_policy"]
     if policy not in ("", "DEFAULT", "ERROR", "IGNORE"):
         raise InvalidArgumentError("unknown bad_indices_policy", expected="'', DEFAULT, ERROR or IGNORE", actual=policy)
@@ -88,7 +88,7 @@ def _policy(binding: Binding) -> bool:
 
 
 def _leading(shape: tuple[int, ...], indices: Any) -> int:
-    """Length of the index vectors. Raises InvalidArgumentError where they are longer than the shape."""
+    """Return the length of the index vectors. Raise InvalidArgumentError if they are longer than the shape."""
     length: int = indices.shape[-1] if indices.ndim else -1
     if not 0 <= length <= len(shape):
         raise InvalidArgumentError(
@@ -128,7 +128,7 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 
 def _scatter_into(xp: Any, mode: str, result: Any, indices: Any, updates: Any, ignore: bool) -> Any:
-    """Apply `updates` at index vectors to `result`, a contiguous new array."""
+    """Apply `updates` at index vectors to `result`, a new contiguous array."""
     length = _leading(result.shape, indices)
     inner = result.shape[length:]
     if updates.shape != indices.shape[:-1] + inner:
@@ -196,7 +196,8 @@ def select_v2(xp: Any, condition: Any, t: Any, e: Any) -> Any:
 def _chosen(xp: Any, condition: Any, t: Any, e: Any) -> Any:
     if not (is_large(condition) or is_large(t) or is_large(e)):
         return xp.where(condition, t, e)
-    shape = broadcast_shape(condition.shape, t.shape, e.shape)  # NumPy's broadcast_arrays takes at most 32 dimensions
+    # np.broadcast_arrays accepts at most 32 dimensions.
+    shape = broadcast_shape(condition.shape, t.shape, e.shape)
     condition, t, e = (np.broadcast_to(each, shape) for each in (condition, t, e))
     return rows_written(condition.shape, t.dtype, lambda part: np.where(condition[part], t[part], e[part]))
 

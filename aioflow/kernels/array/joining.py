@@ -1,4 +1,4 @@
-"""Kernels that join, split and repeat. Splitting gives views; joining and repeating make new arrays."""
+"""Kernels that join, split and repeat. Splitting returns views; joining and repeating create new arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ __all__: list[str] = []
 
 _Cuts: TypeAlias = tuple[tuple[slice, ...], ...]
 
-_FEW: Final = 64  # parts whose places are remembered: a loop cuts in the same ones each time
+# The most parts of a split whose slices are cached: a loop splits in the same way in each iteration.
+_FEW: Final = 64
 
 
 def _joined(xp: Any, values: Sequence[Any], axis: int) -> Any:
@@ -43,7 +44,7 @@ def _joined_in_blocks(values: Sequence[Any], axis: int) -> Any:
     position = axis % max(1, len(shape))
     others = {(*value.shape[:position], *value.shape[position + 1 :]) for value in values}
     if len(others) > 1 or any(value.ndim != len(shape) for value in values) or not -len(shape) <= axis < len(shape):
-        return np.concatenate(values, axis)  # which says what is wrong
+        return np.concatenate(values, axis)  # raises the error
     shape[position] = sum(value.shape[position] for value in values)
     result = np.empty(shape, values[0].dtype)
     start = 0
@@ -154,7 +155,7 @@ def pack(binding: Binding) -> Callable[[Sequence[Any]], Any]:
 @binder("Unpack")
 def unpack(binding: Binding) -> Callable[[Any], Any]:
     count, axis = binding.attrs["num"], binding.attrs["axis"]
-    # The elements of an object vector are plain bytes; the ellipsis keeps them arrays.
+    # Indexing an object vector returns plain bytes; an ellipsis keeps the elements arrays.
     after: tuple[Any, ...] = (...,) if binding.input_dtypes[0] is dtypes.string else ()
 
     def slices(value: Any) -> Any:
@@ -179,5 +180,5 @@ def tile(xp: Any, value: Any, multiples: tuple[int, ...]) -> Any:
     shape = tuple(m * d for m, d in zip(multiples, value.shape, strict=True))
     claim_array(shape, value.dtype)
     wide = value.reshape([size for d in value.shape for size in (1, d)])
-    # copied before the reshape, which could otherwise return a view of the input
+    # Copied before the reshape, which could otherwise return a view of the input.
     return copied(xp.broadcast_to(wide, pairs)).reshape(shape)

@@ -1,4 +1,4 @@
-"""Kernels that make tensors from sizes and scalars."""
+"""Kernels that create tensors from sizes and scalars."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ones_like(binding: Binding) -> Callable[[Any], Any]:
 
 
 def _is_all_zero_bytes(value: Any) -> bool:
-    """Whether memory that is cleared holds it; -0.0 is equal to 0, and is not that."""
+    """Return True if cleared memory represents the value. -0.0 equals 0 but has a sign bit."""
     return not np.asarray(value).tobytes().strip(b"\0")
 
 

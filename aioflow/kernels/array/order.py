@@ -1,4 +1,4 @@
-"""Kernels that change the order of elements or sort them out."""
+"""Kernels that reorder, deduplicate, partition and search elements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aioflow.work.stopping import batches, blocks
 
 __all__: list[str] = []
 
-_SEARCHED: Final = BLOCK >> 4  # numbers that are looked up at once, each in a microsecond where most are not cached
+_SEARCHED: Final = BLOCK >> 4  # numbers searched at once; a search takes 1 µs where most of the data is not cached
 
 
 def _flipped(value: Any, axes: set[int]) -> Any:
@@ -77,7 +77,7 @@ def reverse_sequence(xp: Any, value: Any, seq_lengths: Any, *, seq_dim: int, bat
 
 
 def _first_outside(values: Any, low: int, high: int) -> int:
-    """The first of them that is not in the range. (All of them may be millions.)"""
+    """Return the first value outside [low, high); an error message with all of them could list millions."""
     flat = values.reshape(-1)
     return int(flat[int(((flat < low) | (flat >= high)).argmax())])
 
@@ -129,7 +129,7 @@ def invert_permutation(xp: Any, x: Any) -> Any:
 
 
 def _distinct(xp: Any, value: Any, dtype: Any, axis: int | None = None) -> tuple[Any, Any, Any]:
-    """(distinct, idx, count) in the order of first appearance; NaN equals nothing, itself included."""
+    """Return (distinct, idx, count) in the order of first appearance. NaN equals nothing, not even itself."""
     if axis is not None and (is_large(value) or value.dtype.kind == "O"):
         return _distinct_slices(value, dtype, axis)
     if axis is None and is_large(value):
@@ -151,7 +151,8 @@ def _distinct_objects(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
 
 
 def _distinct_slices(value: Any, dtype: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Told apart by their bytes: NumPy would sort them while nothing else can run, and strings it cannot."""
+    """Like `_distinct`, for slices along `axis`, compared by their bytes."""
+    # np.unique would sort large slices in one call that other work cannot interrupt, and it cannot sort strings.
     slices = np.moveaxis(value, axis, 0)
     rows = slices.reshape(len(slices), math.prod(slices.shape[1:]))
     numbers: dict[Any, int] = {}
@@ -167,11 +168,12 @@ def _distinct_slices(value: Any, dtype: Any, axis: int) -> tuple[Any, Any, Any]:
 
 
 def _keys(rows: Any, start: int) -> list[Any]:
-    """For each row something that is equal where the rows are; NaN equals nothing."""
+    """Return a key for each row; keys are equal if the rows are. NaN equals nothing."""
     if rows.dtype.kind == "O":
         return [tuple(row) for row in rows.tolist()]
-    plain = np.ascontiguousarray(rows) + rows.dtype.type(0)  # 0.0 for -0.0, which has other bytes
+    plain = np.ascontiguousarray(rows) + rows.dtype.type(0)  # turns -0.0 into 0.0, so that equal rows have equal bytes
     keys: list[Any] = plain.view(f"V{rows.shape[1] * rows.itemsize}").reshape(-1).tolist()
+    # A row with NaN gets a unique key: its number, which equals no bytes.
     for place in np.flatnonzero((plain != plain).any(axis=1)).tolist():
         keys[place] = start + place
     return keys
@@ -183,7 +185,7 @@ def _distinct_numbers(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
     begins = np.concatenate(
         [part.start + np.flatnonzero(_differs(ordered, part)) for part in blocks(len(order), BLOCK)]
     )
-    first = order[begins]  # equal numbers are in the order in which they came
+    first = order[begins]  # the sort is stable, so this is the first appearance of each number
     rank = np.empty(len(first), np.int64)
     rank[order_of(first)] = np.arange(len(first))
     places = np.empty(len(order), dtype)
@@ -193,7 +195,7 @@ def _distinct_numbers(value: Any, dtype: Any) -> tuple[Any, Any, Any]:
 
 
 def _differs(ordered: Any, part: slice) -> Any:
-    """Whether each number differs from the one before it."""
+    """Return for each number whether it differs from the one before it."""
     if part.start:
         return ordered[part] != ordered[part.start - 1 : part.stop - 1]
     return np.append(True, ordered[1 : part.stop] != ordered[: part.stop - 1])
@@ -258,7 +260,7 @@ def list_diff(binding: Binding) -> Callable[[Any, Any], Any]:
 
 
 def _is_in(xp: Any, x: Any, y: Any) -> Any:
-    """`xp.isin`."""
+    """Return the same as `xp.isin`, in blocks if an array is large."""
     if not is_large(x) and not is_large(y):
         return xp.isin(x, y)
     if x.dtype.kind == "O":

@@ -17,7 +17,7 @@ Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def _as_pairs(value: Any) -> Pairs:
-    """Paddings or crops: one pair per dimension. Raises InvalidArgumentError for a negative one."""
+    """Return paddings or crops as one pair per dimension. Raise InvalidArgumentError for a negative one."""
     array = as_array(value)
     if array.ndim != 2 or array.shape[1] != 2 or (array < 0).any():
         raise InvalidArgumentError(
@@ -122,7 +122,7 @@ def mirror_pad_grad(xp: Any, value: Any, paddings: Pairs, *, mode: str) -> Any:
 
 
 def _copied(value: Any, shape: Any) -> Any:
-    """The transposed view laid out anew in `shape`."""
+    """Return a contiguous copy of the transposed view, in `shape`."""
     return copied(value).reshape(shape)
 
 

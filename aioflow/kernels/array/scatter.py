@@ -1,7 +1,7 @@
-"""Scattering rows into an array: what variables' sparse updates are made of.
+"""Scattering of rows into an array, for sparse updates of variables among others.
 
-The work is proportional to the rows touched. `ufunc.at` is the fastest for single elements and for a few of them; for
-many wide rows it is slower, up to tens of times, than a sort, a `reduceat` that folds repeated indices, and one update.
+The work is proportional to the rows touched. `ufunc.at` is fastest for single elements and for few of them. For many
+wide rows it is up to tens of times slower than a sort, a `reduceat` that folds repeated indices, and one update.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from aioflow.work.stopping import blocks
 
 __all__ = ["checked_rows", "flat_rows", "in_bounds", "repeats", "scatter_rows"]
 
-_FEW: Final = 512  # elements: measured, NumPy 2.4
+_FEW: Final = 512  # elements up to which `ufunc.at` is faster, measured with NumPy 2.4
 
 
 def in_bounds(xp: Any, indices: Array, limit: int) -> bool:
-    """Whether every index is in [0, limit)."""
+    """Return True if every index is in [0, limit)."""
     if indices.size == 0:
         return True
-    # Seen as unsigned, a negative index is a huge one: a single comparison checks both ends.
+    # Viewed as unsigned, a negative index is huge, so a single comparison checks both bounds.
     unsigned = indices.astype(xp.uint64)
     return bool(unsigned.max() < limit)
 
 
 def checked_rows(xp: Any, indices: Any, limit: int) -> Array:
-    """The indices as a flat vector, each in [0, limit).
+    """Return the indices as a flat vector, each in [0, limit).
 
     Raises:
-        InvalidArgumentError: one is not; the error names it and where it stands.
+        InvalidArgumentError: an index is out of bounds; the error names it and its position.
     """
     given = xp.asarray(indices)
     flat: Array = given.reshape(-1)
@@ -53,9 +53,9 @@ def checked_rows(xp: Any, indices: Any, limit: int) -> Array:
 
 
 def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = False) -> tuple[Array, Array | None]:
-    """Index vectors (the last axis of `indices`) into the leading `sizes`, as flat row numbers.
+    """Return index vectors (the last axis of `indices`) into the leading `sizes` as flat row numbers.
 
-    With `skip_bad`, also a mask of those that are in bounds, where some are not: only these get a row number.
+    With `skip_bad`, only vectors in bounds get a row number; if some are not, the result has a mask of those that are.
 
     Raises:
         InvalidArgumentError: an index vector is out of bounds.
@@ -78,7 +78,7 @@ def flat_rows(xp: Any, indices: Any, sizes: tuple[int, ...], skip_bad: bool = Fa
 
 
 def _numbered(xp: Any, vectors: Any, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-    """For each index vector the row, and whether it is in bounds."""
+    """Return for each index vector the row, and whether it is in bounds."""
     rows = xp.zeros(len(vectors), dtype=xp.int64)
     good = xp.ones(len(vectors), dtype=bool)
     if is_large(vectors):
@@ -96,7 +96,9 @@ def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array)
     """Apply `updates[i]` to `target[rows[i]]` in place, for every i; rows may repeat.
 
     Args:
+        xp: The array namespace.
         mode: "update" (the last one wins), "add", "sub", "mul", "div", "min" or "max".
+        target: The array to change.
         rows: [n] indices in bounds.
         updates: [n, ...] with the inner shape of `target`.
 
@@ -109,6 +111,7 @@ def scatter_rows(xp: Any, mode: str, target: Array, rows: Array, updates: Array)
 
 def _update(xp: Any, target: Any, rows: Array, updates: Array) -> None:
     if not isinstance(target, np.ndarray):
+        # A GPU writes repeated rows in no defined order, so every update of a row writes the last one's values.
         updates = xp.broadcast_to(updates, rows.shape + target.shape[1:])[_last(xp, rows, target)]
     if is_large(updates):
         for part in blocks(len(updates), max(1, BLOCK * len(updates) // updates.size)):
@@ -118,7 +121,7 @@ def _update(xp: Any, target: Any, rows: Array, updates: Array) -> None:
 
 
 def _last(xp: Any, rows: Array, target: Array) -> Array:
-    """For each update, which one is the last of its row. A GPU writes in no order: all of a row write the same then."""
+    """Return for each update the number of the last update of its row."""
     numbers = xp.arange(len(rows), dtype=xp.int32)
     winners = xp.zeros(len(target), dtype=xp.int32)
     xp.maximum.at(winners, rows, numbers)
@@ -127,7 +130,7 @@ def _last(xp: Any, rows: Array, target: Array) -> Array:
 
 
 def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]:
-    """Combine the updates of a row by `fold`, then with the row by `apply`."""
+    """Return a function that combines the updates of a row by `fold`, and the result with the row by `apply`."""
 
     def scatter(xp: Any, target: Array, rows: Array, updates: Array) -> None:
         function = getattr(xp, apply)
@@ -144,18 +147,18 @@ def _folded(apply: str, fold: str) -> Callable[[Any, Array, Array, Array], None]
             starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]]))
             rows = ordered[starts]
             updates = getattr(xp, fold).reduceat(updates[order], starts, axis=0, dtype=updates.dtype)
-        present = xp.take(target, rows, axis=0)  # three times as fast as target[rows]
+        present = xp.take(target, rows, axis=0)  # 3 times as fast as target[rows]
         target[rows] = function(present, updates, out=present)
 
     return scatter
 
 
 def repeats(xp: Any, rows: Array) -> bool:
-    """Whether a row number occurs twice."""
+    """Return True if a row number occurs twice."""
     if is_long(rows):
         ordered = rows[order_of(rows)]
     else:
-        ordered = xp.sort(rows)  # much faster than a stable order of them
+        ordered = xp.sort(rows)  # much faster than a stable argsort
     return bool((ordered[1:] == ordered[:-1]).any())
 
 
@@ -172,7 +175,7 @@ def _divide(xp: Any, target: Array, rows: Array, updates: Array) -> None:
 
 
 def _quotient(xp: Any, a: Array, b: Array) -> Array:
-    """a / b, for integers rounded towards zero."""
+    """Return a / b, rounded towards zero for integers."""
     if a.dtype.kind not in "iu":
         quotient: Array = xp.divide(a, b)
         return quotient

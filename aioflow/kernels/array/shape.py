@@ -1,4 +1,4 @@
-"""Kernels of ops that change a shape and not the elements: they return views wherever the array library can."""
+"""Kernels of ops that change only the shape. They return views wherever the array library can."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aioflow.work.copying import copied
 
 __all__ = ["checked_axis"]
 
-_FEW: Final = 4096  # elements
+_FEW: Final = 4096  # elements up to which a filled array is made faster than a broadcast view
 
 
 def checked_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """`axis` counted from the front. Raises InvalidArgumentError if there is none."""
+    """Return `axis` counted from the front. Raise InvalidArgumentError if it is out of range."""
     if not -rank <= axis < rank:
         raise InvalidArgumentError(
             f"{what} {axis} is out of range", expected=f"{what} in [{-rank}, {rank})", actual=axis
@@ -29,7 +29,7 @@ def checked_axis(axis: int, rank: int, what: str = "axis") -> int:
 
 
 def _as_open_sizes(value: Any) -> tuple[int, ...]:
-    """A shape vector in which one size may be -1."""
+    """Return a shape vector in which one size may be -1. Raise InvalidArgumentError for other negative sizes."""
     sizes = as_ints(value)
     if sizes and (min(sizes) < -1 or sizes.count(-1) > 1):
         raise InvalidArgumentError(
@@ -87,7 +87,7 @@ def reshape(tensor: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _without_elements(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape of no elements with its -1 worked out from the sizes other than 0."""
+    """Return the shape `wanted` of no elements, with its -1 computed from the sizes other than 0."""
     whole, known = (math.prod(size for size in sizes if size > 0) for sizes in (given, wanted))
     return tuple(whole // known if size == -1 else size for size in wanted)
 
@@ -141,7 +141,7 @@ def broadcast_to(xp: Any, value: Any, shape: tuple[int, ...]) -> Any:
     try:
         on_host = isinstance(value, np.ndarray | np.generic)
         if value.size == 1 and on_host and value.ndim <= len(shape) and math.prod(shape) <= _FEW:
-            return np.full(shape, value, value.dtype)  # a fraction of the time that it takes to make the view
+            return np.full(shape, value, value.dtype)
         return xp.broadcast_to(value, shape)
     except ValueError as error:
         raise InvalidArgumentError(

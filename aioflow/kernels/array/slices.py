@@ -1,4 +1,4 @@
-"""Kernels of Slice and StridedSlice: views of the input."""
+"""Kernels of Slice and StridedSlice, which return views of the input."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _block(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]
 
 
 def _bind_index(binding: Binding, first: int) -> Index | None:
-    """The index tuple, where the three inputs from `first` on are constants."""
+    """Return the index tuple if the three inputs from `first` on are constants, otherwise None."""
     bounds = binding.constants[first : first + 3]
     if any(b is None for b in bounds):
         return None
@@ -62,7 +62,7 @@ _BOUNDS: Final = {"begin": as_ints, "end": as_ints, "strides": as_ints}
 
 @binder("StridedSlice", host=_BOUNDS)
 def strided_slice(binding: Binding) -> Callable[..., Any]:
-    # Indexing an object array by integers alone gives plain bytes; an ellipsis keeps the result an array.
+    # Indexing an object array by integers alone returns plain bytes; an ellipsis keeps the result an array.
     keep_array = binding.input_dtypes[0] is dtypes.string
     fixed = _bind_index(binding, 1)
     attrs = binding.attrs

@@ -1,4 +1,4 @@
-"""Kernels of tensor arrays. The handle is the array itself: made by its node, gone with the step."""
+"""Kernels of tensor arrays. The handle is the array itself: its node creates it, and it lives until the step ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLEARED: Any = object()
 
 
 class TensorArrayValue:
-    """The tensors of one array, written once each; those of a gradient are added up."""
+    """The tensors of one array. Each element is written once; in an array of gradients, writes are added up."""
 
     def __init__(self, name: str, size: int, attrs: Any) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class TensorArrayValue:
         self.adds_up = False
         self.closed = False
         self.forward: TensorArrayValue | None = None
-        self.parts: int | None = None  # as many elements at the front were written by a split
+        self.parts: int | None = None  # number of elements that a split wrote, at the front
         self.gradients: dict[str, TensorArrayValue] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}
         self.given_out: set[int] = set()
@@ -43,8 +43,8 @@ class TensorArrayValue:
         """Set the tensor at `index`.
 
         Raises:
-            InvalidArgumentError: the array does not grow so far, the shape does not fit, there is a tensor already, or
-                it has been read.
+            InvalidArgumentError: the index is out of range, the shape does not fit, or the element was already written
+                or read.
         """
         with self.lock:
             self._check_open()
@@ -62,11 +62,11 @@ class TensorArrayValue:
             self.shapes[index] = shape
 
     def read(self, xp: Any, index: int) -> Any:
-        """The tensor at `index`.
+        """Return the tensor at `index`.
 
         Raises:
-            InvalidArgumentError: there is no such index, or nothing has been written there.
-            FailedPreconditionError: it has been read already, and the array clears after a read.
+            InvalidArgumentError: the index is out of range, or nothing was written there and the shape is unknown.
+            FailedPreconditionError: it was read before, and the array clears elements after a read.
         """
         with self.lock:
             self._check_open()
@@ -86,7 +86,7 @@ class TensorArrayValue:
             return value
 
     def prepare_for(self, count: int, dims: Dims) -> None:
-        """Make room for `count` tensors of that shape. Where there are none, it is known all the same."""
+        """Make room for `count` tensors of the shape `dims`, which the array records even if `count` is 0."""
         with self.lock:
             self._check_open()
             if self.identical and is_compatible(self.dims, dims):
@@ -95,7 +95,7 @@ class TensorArrayValue:
                 self.items.extend([None] * (count - len(self.items)))
 
     def gradient(self, source: str) -> TensorArrayValue:
-        """The array of the gradients that flow to this one, one for each name."""
+        """Return the array of the gradients of this one for `source`, and create it on the first call."""
         with self.lock:
             self._check_open()
             found = self.gradients.get(source)
@@ -114,17 +114,17 @@ class TensorArrayValue:
 
     @property
     def joined(self) -> int:
-        """How many elements a concat joins: for the gradient of what was split, as many as there were parts."""
+        """The number of elements that a concat joins; for the gradient of a split array, the number of parts."""
         parts = None if self.forward is None else self.forward.parts
         return len(self.items) if parts is None else parts
 
     def close(self) -> None:
-        """Drop the tensors."""
+        """Close the array and drop its tensors."""
         self.closed = True
         self.items = []
 
     def _zeros(self, xp: Any, index: int) -> Any:
-        """What was never written reads as zeros where the shape is known; for a gradient, from the forward array."""
+        """Return zeros for an element that was never written. Raise InvalidArgumentError if its shape is unknown."""
         dims = self._known_shape(index)
         if dims is None or None in dims:
             raise InvalidArgumentError(
@@ -135,7 +135,7 @@ class TensorArrayValue:
         return _zeros(xp, dims, self.dtype)
 
     def _known_shape(self, index: int) -> Dims:
-        """What is known of the shape of an element; the gradient of an element has that of the element."""
+        """Return the known shape of an element; for a gradient, that of the element in the forward array."""
         if self.adds_up and index in self.shapes:
             return self.shapes[index]
         if self.forward is not None and index in self.forward.shapes:
@@ -152,7 +152,7 @@ class TensorArrayValue:
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < len(self.items):
-            raise InvalidArgumentError(  # OutOfRangeError would pass for the end of the input
+            raise InvalidArgumentError(  # OutOfRangeError would read as the end of the input
                 f"tensor array {self.name} has no index {index}",
                 expected=f"an index below {len(self.items)}",
                 actual=index,
@@ -160,7 +160,7 @@ class TensorArrayValue:
 
     def _check_shape(self, index: int, shape: tuple[int, ...]) -> None:
         wanted = self._known_shape(index)
-        if wanted == shape == self.dims:  # nearly always, and nothing is learned
+        if wanted == shape == self.dims:  # the common case: compatible, and `dims` needs no merge
             return
         if not is_compatible(wanted, shape):
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Kernels of tensor lists: see `kernels.list_values` for what one is."""
+"""Kernels of tensor lists, which `kernels.list_values` defines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from aioflow.work.stopping import blocks, claim
 
 __all__: list[str] = []
 
-_PLACE: Final = 8  # bytes for each tensor of a list, besides the tensor
-_PLACES: Final = 1 << 20  # made at once: nothing else runs meanwhile
+_PLACE: Final = 8  # bytes of a list for each tensor, besides the tensor
+_PLACES: Final = 1 << 20  # places added at once: no other Python code runs meanwhile
 
 
 def _lengthened(tensors: list[Any], size: int) -> list[Any]:
-    """A list of that size, at least the old one, whose new tensors were never set."""
+    """Return a copy of the list with `size` elements, at least as many as before; the new ones are unset (None)."""
     check_room((size,))
     claim(size * _PLACE)
     made = tensors.copy()
@@ -41,10 +41,10 @@ def push(items: Any, tensor: Any) -> Any:
 
 
 def _as_dims(element_shape: Any) -> Dims:
-    """Return the shape of an element, with None for each size that is -1; None where `element_shape` is a scalar.
+    """Return the shape of an element, with None for each size that is -1; None if `element_shape` is a scalar.
 
     Raises:
-        InvalidArgumentError: it is another scalar than -1, has more than one axis, or a size is less than -1.
+        InvalidArgumentError: it is a scalar other than -1, has more than one axis, or has a size less than -1.
     """
     sizes = np.asarray(element_shape)
     if sizes.ndim > 1 or (sizes < -1).any() or (sizes.ndim == 0 and sizes != -1):
@@ -73,9 +73,9 @@ def bind_pop(binding: Binding) -> Callable[[Any, Dims], Any]:
 
 
 def _element_of(binding: Binding) -> Callable[[Any, Dims], Any]:
-    """Return a function that returns a tensor of a list as the op declares it: zeros where none was set.
+    """Return a function that returns a tensor of a list as the op declares it, or zeros if the tensor was never set.
 
-    A list does not know of what dtype and shape its tensors are, so that whatever reads one compares.
+    A list does not record the dtype and shape of its tensors, so every reader compares them.
     """
     wanted = binding.attrs["element_dtype"]
     dtype, zeros = wanted.np_dtype, _zeros_of(binding)
@@ -98,7 +98,7 @@ def _element_of(binding: Binding) -> Callable[[Any, Dims], Any]:
 
 
 def _zeros_of(binding: Binding) -> Callable[[Dims], Any]:
-    """Return a function that makes zeros of a shape, for a tensor that was never set."""
+    """Return a function that creates zeros of a shape, for a tensor that was never set."""
     xp, dtype = binding.xp, binding.attrs["element_dtype"]
 
     def zeros(dims: Dims) -> Any:
@@ -129,7 +129,7 @@ def concat(binding: Binding) -> Callable[..., Any]:
         if not all(np.ndim(t) for t in tensors):
             raise InvalidArgumentError("scalars cannot be joined", expected="rank >= 1", actual="rank 0")
         sizes = np.array([np.shape(t)[0] for t in tensors], np.int64)
-        if not tensors:  # of what rank, only the shape can tell
+        if not tensors:  # only the element shape determines the rank
             if None in rest:
                 raise InvalidArgumentError(
                     "an empty tensor list of elements of unknown shape cannot be joined",
@@ -156,7 +156,7 @@ def split(tensor: Any, element_shape: Any, lengths: Any) -> Any:
 
 @binder("_Hole", fresh=True)
 def bind_hole(binding: Binding) -> Callable[[], Any]:
-    """The least there is of the dtype: its gradient is asked for, though never used."""
+    """Bind the smallest value of the dtype, for an element whose gradient is requested but never used."""
     dtype = binding.attrs["dtype"]
     least: Any = () if dtype.name == "variant" else np.zeros((), dtype.np_dtype)[()]
     return lambda: least
@@ -164,7 +164,7 @@ def bind_hole(binding: Binding) -> Callable[[], Any]:
 
 @kernel("ZerosLike", dtypes={"T": ("variant",)}, priority=1)
 def zeros_like(xp: Any, items: Any) -> Any:
-    """Zeros in the place of every tensor, lists in lists among them."""
+    """Return a list with zeros in place of every tensor, including those of nested lists."""
     return stack_of([_zeros(xp, tensor) for tensor in tensors_of(items)])
 
 

@@ -1,1 +1,1 @@
-"""Kernels that make batches of what concurrent steps bring."""
+"""Kernels that form batches from concurrent steps."""

@@ -1,4 +1,4 @@
-"""Kernels of batches that one step carries."""
+"""Kernels of Batch and Unbatch, where one of the steps carries the batch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from aioflow.sync.waiting import Waiting, wake_all
 
 __all__: list[str] = []
 
-_COLUMNS: Final = 3  # of an index: the number of a step, and where its rows begin and end
+_COLUMNS: Final = 3  # columns of an index: the number of a step, and the begin and end of its rows
 
 
 def _number() -> int:
-    """One that no other step has, in any process."""
+    """Return a number that is unique among the steps of all processes."""
     return secrets.randbits(63)
 
 
 class CarriedLine(BatchLine):
-    """Rows that wait for others. A payload is the arrays and the step's number; the last step of a batch carries it."""
+    """The queue of rows that wait to form a batch.
+
+    A payload holds the arrays and the step's number. The last step of a batch carries it; the others get no rows.
+    """
 
     async def _results(self, pieces: list[Piece]) -> list[Any]:
         rows = sum(piece.end - piece.begin for piece in pieces)
@@ -51,7 +54,7 @@ class CarriedLine(BatchLine):
 
 
 def _carried(arrays: Sequence[Any], index: Sequence[tuple[int, int, int]], number: int) -> list[Any]:
-    """The outputs of `Batch`."""
+    """Return the outputs of `Batch`: the arrays, the index and the step's number."""
     return [*arrays, np.array(index, np.int64).reshape(-1, _COLUMNS), np.int64(number)]
 
 
@@ -76,7 +79,7 @@ def batch(binding: Binding) -> Callable[[Sequence[Any]], Any]:
 
 
 def _rows_of(index: Any) -> list[tuple[int, int, int]]:
-    """Number, begin and end of each step in a batch. Raises InvalidArgumentError."""
+    """Return the number, begin and end of each step in a batch. Raise InvalidArgumentError for a malformed index."""
     if index.ndim != 2 or index.shape[1] != _COLUMNS:
         raise InvalidArgumentError("batch_index has the wrong shape", expected=f"[n, {_COLUMNS}]", actual=index.shape)
     return [(int(number), int(begin), int(end)) for number, begin, end in index.tolist()]
@@ -130,7 +133,7 @@ def unbatch_grad(binding: Binding) -> Callable[[Any, Any, Any, int], Any]:
 
 
 def _whole(rows: int, grads: Sequence[Any]) -> Any:
-    """The gradients of a batch; nothing flows to what it was filled up with."""
+    """Return the gradient of a batch of `rows` rows, with zeros for the padding."""
     filled = rows - sum(len(grad) for grad in grads)
     if filled <= 0:
         return np.concatenate(grads)

@@ -1,4 +1,4 @@
-"""The kernel of functions that run once for the rows of several steps."""
+"""The kernel of BatchFunction, which runs a function once for the rows of several steps."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from aioflow.sync.batches import Piece
 
 __all__: list[str] = []
 
-_SMALL: Final = 64  # bytes of a captured value that is compared by what is in it
+_SMALL: Final = 64  # bytes up to which captured values are compared by content, not by identity
 
 
 class _Caller(NamedTuple):
-    """What stands behind the rows of one step.
+    """The function that one step calls on its rows.
 
     Attributes:
         body: The function.
-        captured: What it reads besides the rows.
+        captured: Its inputs besides the rows.
     """
 
     body: BodySteps
@@ -32,7 +32,10 @@ class _Caller(NamedTuple):
 
 
 class FunctionLine(BatchLine):
-    """Rows that wait for a run of their function, which is that of the first of them: they are all the same."""
+    """The queue of rows that wait for a run of their function.
+
+    All rows of a batch have equal functions, so the first one's function runs.
+    """
 
     async def _results(self, pieces: list[Piece]) -> list[Any]:
         *arrays, caller = pieces[0].request.payload
@@ -92,14 +95,17 @@ def batch_function(binding: Binding) -> Callable[[Sequence[Any], Sequence[Any]],
 
 
 def _same(value: Any) -> Hashable:
-    """What is equal for captured values with which a function does the same. It holds as long as they are held."""
+    """Return a key that is equal for captured values with which a function computes the same.
+
+    The key is valid only as long as the value is alive, since large values are compared by identity.
+    """
     if isinstance(value, np.ndarray | np.generic) and value.nbytes <= _SMALL:
         return _content(value)
     return id(value)
 
 
 def _content(value: Any) -> Hashable:
-    """What is equal for equal arrays."""
+    """Return a key that is equal for equal arrays."""
     if value.dtype.hasobject:
         return value.shape, tuple(value.reshape(-1).tolist())
     return value.dtype.str, value.shape, value.tobytes() if value.nbytes <= _SMALL else blake2b(value).digest()

@@ -1,4 +1,4 @@
-"""Where the rows of concurrent steps gather: a resource of a device, found by name, with a line for each event loop."""
+"""The queue in which rows of concurrent steps gather: a named resource of a device, with a line for each event loop."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from aioflow.work.threads import in_thread
 
 __all__ = ["BatchLine", "BatchSettings", "Turn", "check_rows", "concatenated", "line_finder"]
 
-_LARGE: Final = 1 << 18  # bytes, copied in about the time that a thread takes to answer
+_LARGE: Final = 1 << 18  # bytes; to copy them takes about as long as a call in a thread
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What nodes that share a line must agree on.
+    """The settings on which nodes that share a queue must agree.
 
     Attributes:
-        most: Rows that a step may bring.
-        concurrency: How many batches may be computed at once.
+        policy: Sizes of batches, their timeout and the length of the queue.
+        most: The most rows of one step.
+        concurrency: The most batches that run at the same time.
     """
 
     policy: BatchPolicy
@@ -38,7 +39,7 @@ class BatchSettings:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any]) -> Self:
-        """The settings of a node. Raises InvalidArgumentError."""
+        """Return the settings of a node. Raise InvalidArgumentError if its attributes are invalid."""
         most, allowed = attrs["max_batch_size"], tuple(attrs["allowed_batch_sizes"])
         splits = attrs.get("enable_large_batch_splitting", False)
         policy = BatchPolicy(
@@ -51,18 +52,18 @@ class BatchSettings:
 
 
 class BatchLine(BatchDriver):
-    """The rows of the steps of one event loop."""
+    """The queue of rows from the steps of one event loop."""
 
     def __init__(self, name: str, settings: BatchSettings) -> None:
         super().__init__(settings.policy, Background(), settings.concurrency, lingers=False)
         self.name = name
 
     async def answer(self, rows: int, payload: Any, kind: Hashable) -> Any:
-        """What comes of the rows. A caller that is cancelled leaves nothing running.
+        """Queue the rows and return their results. On cancellation, wait until no run of them is left.
 
         Raises:
-            ResourceExhaustedError: too much is waiting.
-            OpError: what made the batch fail.
+            ResourceExhaustedError: the queue is full.
+            OpError: the batch failed.
         """
         loop = asyncio.get_running_loop()
         call = Call(rows, payload, kind, 0, loop.create_future())
@@ -76,7 +77,7 @@ class BatchLine(BatchDriver):
             raise
 
     def describe(self) -> str:
-        """The state in words, for reports."""
+        """Return the state in words, for reports."""
         running = sum(len(run.pieces) for run in self._runs)
         return f"batches {self.name!r} (waiting: {self._core.requests} with {self._core.rows} rows; running: {running})"
 
@@ -85,7 +86,7 @@ class BatchLine(BatchDriver):
 
 
 class Turn:
-    """What a kernel returns whose rows are in a line: an awaitable that can say what it waits for."""
+    """The awaitable result of a kernel whose rows are in a queue; `describe` reports what it waits for."""
 
     __slots__ = ("_ask", "describe")
 
@@ -98,7 +99,7 @@ class Turn:
 
 
 class BatchQueue:
-    """The lines of one name."""
+    """The queue of one name, with a line for each event loop."""
 
     def __init__(self, name: str, kind: type[BatchLine], settings: BatchSettings) -> None:
         self.name = name
@@ -108,7 +109,7 @@ class BatchQueue:
         self._lines: dict[asyncio.AbstractEventLoop, BatchLine] = {}
 
     def here(self) -> BatchLine:
-        """The line of the running loop."""
+        """Return the line of the running loop, and create it on the first call."""
         loop = asyncio.get_running_loop()
         with self._lock:
             found = self._lines.get(loop)
@@ -119,9 +120,9 @@ class BatchQueue:
 
 
 def line_finder(kind: type[BatchLine], binding: Binding) -> Callable[[], Any]:
-    """A function that finds the line of the running loop for a node.
+    """Return a function that finds the line of the running loop for a node.
 
-    The function raises InvalidArgumentError where the name stands for something else, or for other settings.
+    The function raises InvalidArgumentError if the name has other settings or belongs to a queue of another kind.
     """
     settings = BatchSettings.of(binding.attrs)
     find = resource_finder(BatchQueue, binding, lambda name: BatchQueue(name, kind, settings))
@@ -138,7 +139,7 @@ def line_finder(kind: type[BatchLine], binding: Binding) -> Callable[[], Any]:
 
 
 def check_rows(tensors: Sequence[Any], most: int) -> int:
-    """How many rows a step brings. Raises InvalidArgumentError."""
+    """Return the number of rows of a step. Raise InvalidArgumentError if the tensors disagree or have too many."""
     shapes = [np.shape(tensor) for tensor in tensors]
     if not all(shapes):
         raise InvalidArgumentError("a batch is made of rows", expected="rank >= 1", actual="a scalar")
@@ -153,7 +154,7 @@ def check_rows(tensors: Sequence[Any], most: int) -> int:
 
 
 async def concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[Any]:
-    """The first `count` arrays of the payloads, each as one of so many rows: those at the end repeat the last one."""
+    """Return the first `count` arrays of the payloads, each joined and padded to `rows` rows with its last row."""
     first = pieces[0].request
     if len(pieces) == 1 and first.rows == rows:
         return list(first.payload[:count])

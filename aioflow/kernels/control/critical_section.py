@@ -1,4 +1,4 @@
-"""Kernels of locks. A lock is taken for the rest of the step, or until a node gives it back."""
+"""Kernels of locks. A lock is held until a node consumes it, or until the step ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Held"]
 
 
 class Held:
-    """A lock that is held. Whoever is first gives it back: the node that consumes it, or the end of the step."""
+    """A lock that is held. Either the node that consumes it or the end of the step releases it, whichever is first."""
 
     __slots__ = ("_guard", "_held", "mutex")
 
@@ -26,7 +26,7 @@ class Held:
         self._guard = threading.Lock()
 
     def release(self) -> bool:
-        """Hand the lock on; whether it was still held."""
+        """Pass the lock to the next waiter. Return True if it was still held."""
         with self._guard:
             held, self._held = self._held, False
         if held:

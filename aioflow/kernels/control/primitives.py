@@ -1,4 +1,4 @@
-"""Kernels of Assert, Print and Abort. Switch, Merge and the ops of loops have none: the run-time interprets them."""
+"""Kernels of Assert, Print and Abort. The runtime itself interprets Switch, Merge and the ops of loops."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _text(value: Any) -> str:
 
 
 def _summary(value: Any, limit: int) -> str:
-    """The first elements, in brackets, one pair per axis; a scalar without, except that numbers have one pair."""
+    """Return the first elements in one pair of brackets. A string scalar has no brackets."""
     array = np.asarray(value)
     if array.ndim == 0:
         return f"[{_text(array)}]" if array.dtype != object else _text(array)

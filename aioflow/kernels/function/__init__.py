@@ -1,1 +1,1 @@
-"""Kernels of functions of a graph and of Python."""
+"""Kernels of graph functions and Python functions."""

@@ -1,7 +1,7 @@
-"""Async iterators as sources: a task reads ahead, steps take what it has read.
+"""Async iterators as sources: a task prefetches items, and steps consume them.
 
-`SourceCore` decides who gets what and has no clock, task or loop; `AsyncSource` drives it. Whoever waits may do so on
-another loop than that of the reader.
+`SourceCore` assigns items to waiters and has no clock, task or loop; `AsyncSource` drives it. Waiters may run on
+another event loop than the reader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ Item = TypeVar("Item")
 
 
 class SourceCore(Generic[Waiter, Item]):
-    """Items that were read ahead, and waiters, of which there are never both. Waiters are served in order."""
+    """Prefetched items and waiters, of which at most one queue is not empty. Waiters are served in order.
+
+    Attributes:
+        depth: The most items to prefetch.
+        items: Prefetched items.
+        waiters: Waiters for an item.
+    """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -38,44 +44,44 @@ class SourceCore(Generic[Waiter, Item]):
 
     @property
     def wants_more(self) -> bool:
-        """Whether another item should be read."""
+        """True if another item should be read."""
         return bool(self.waiters) or len(self.items) < self.depth
 
     def ask(self, waiter: Waiter) -> Item | None:
-        """An item, or None: the waiter is in the queue then."""
+        """Return an item, or queue the waiter and return None."""
         if self.items:
             return self.items.popleft()
         self.waiters.append(waiter)
         return None
 
     def put(self, item: Item) -> Waiter | None:
-        """An item was read: who gets it, or None where it is kept."""
+        """Return the waiter that gets a new item, or keep the item and return None."""
         if self.waiters:
             return self.waiters.popleft()
         self.items.append(item)
         return None
 
     def put_back(self, item: Item) -> Waiter | None:
-        """As `put`, for an item whose taker went away: it is the next one still."""
+        """Like `put`, for an item whose consumer was cancelled: it remains the next item."""
         if self.waiters:
             return self.waiters.popleft()
         self.items.appendleft(item)
         return None
 
     def withdraw(self, waiter: Waiter) -> None:
-        """A waiter went away before it got anything."""
+        """Remove a waiter that was cancelled before it got an item."""
         with suppress(ValueError):
             self.waiters.remove(waiter)
 
     def end(self) -> list[Waiter]:
-        """Nothing more will be read: everybody who waits in vain."""
+        """Remove and return all waiters, because no more items will be read."""
         left = list(self.waiters)
         self.waiters.clear()
         return left
 
 
 class _Item:
-    """What one `anext` came to."""
+    """The result of one `anext`: a value or an error."""
 
     __slots__ = ("error", "value")
 
@@ -85,7 +91,7 @@ class _Item:
 
 
 class _Waiter:
-    """A step that waits on its loop; `item` is set under the lock of the source."""
+    """A step that waits on its own event loop; `item` is set under the lock of the source."""
 
     __slots__ = ("future", "item", "loop")
 
@@ -98,7 +104,7 @@ class _Waiter:
         if self.loop is asyncio.get_running_loop():
             self._resume()
             return
-        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # its loop is closed, so the step no longer waits
             self.loop.call_soon_threadsafe(self._resume)
 
     def _resume(self) -> None:
@@ -117,7 +123,7 @@ def _reader_gone() -> BaseException:
 
 
 class AsyncSource:
-    """One session's reading of one async iterable."""
+    """The prefetched items of one async iterable, for one session."""
 
     def __init__(self, function: PythonFunction, depth: int, background: Background) -> None:
         self._function = function
@@ -126,14 +132,14 @@ class AsyncSource:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._room = asyncio.Event()
-        self._last: Callable[[], BaseException] | None = None  # what every further step gets
+        self._last: Callable[[], BaseException] | None = None  # creates the error of every step after the end
 
     async def next(self) -> _Item:
         """Return the next element.
 
         Raises:
-            OutOfRangeError: there is none.
-            BaseException: what the iterator raised.
+            OutOfRangeError: the iterator has ended.
+            BaseException: the iterator raised it.
         """
         await self._ensure_reader()
         waiter = _Waiter()
@@ -149,7 +155,7 @@ class AsyncSource:
         return item
 
     def give_back(self, item: _Item) -> None:
-        """Put an element back: the next step gets it."""
+        """Put an element back, so that the next step gets it."""
         with self._lock:
             heir = self._core.put_back(item)
             if heir is not None:
@@ -190,7 +196,7 @@ class AsyncSource:
         await self._background.start(self._read())
 
     def _call_reader(self) -> None:
-        """Let it read on. Where its loop was closed without cancelling it, the waiters are told that it is gone."""
+        """Wake the reader. If its loop was closed without cancelling it, end the source with an error."""
         loop = self._loop
         if loop is None or loop is asyncio.get_running_loop():
             self._room.set()
@@ -201,7 +207,7 @@ class AsyncSource:
             self._end(_reader_gone)
 
     def _end(self, last: Callable[[], BaseException]) -> None:
-        """Nothing more is read: let the waiters raise what `last` makes, and every later one, unless it has ended."""
+        """End the source, unless it has ended before. Waiters and later steps raise the error that `last` creates."""
         with self._lock:
             self._last = self._last or last
             left = self._core.end()
@@ -209,7 +215,7 @@ class AsyncSource:
             waiter.wake()
 
     async def _read(self) -> None:
-        """Read until the end. Ends by a cancellation where the session, or the loop, is closed."""
+        """Read until the iterator ends. The task is cancelled when the session or the loop is closed."""
         last: Callable[[], BaseException] = _reader_gone
         iterator: Any = None
         try:
@@ -226,13 +232,13 @@ class AsyncSource:
         finally:
             self._end(last)
             if hasattr(iterator, "aclose"):
-                with suppress(Exception):  # nobody is left to tell
+                with suppress(Exception):  # no waiter is left to receive the error
                     await iterator.aclose()
 
     def _begin(self) -> AsyncIterator[Any]:
         try:
             return self._open()
-        except StopAsyncIteration as error:  # there is nothing yet that could have ended
+        except StopAsyncIteration as error:  # an error of the factory, not the end of the iterator
             raise call_error(error) from error
 
     def _open(self) -> AsyncIterator[Any]:
@@ -264,7 +270,7 @@ def _again(error: Exception) -> Callable[[], BaseException]:
 
 
 async def _next_item(iterator: AsyncIterator[Any]) -> _Item:
-    """The next element or its error. Raises StopAsyncIteration, or CancelledError where the reader is to stop."""
+    """Return the next element or its error. Raise StopAsyncIteration; CancelledError if the reader is cancelled."""
     try:
         return _Item(await anext(iterator))
     except StopAsyncIteration:

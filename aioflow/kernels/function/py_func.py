@@ -1,7 +1,7 @@
 """Kernels that call the user's Python: a coroutine function on the event loop, a plain function in a thread.
 
-What goes in is read-only: the arrays belong to the step. What comes out is checked and copied: the function may keep
-its arrays and change them later.
+Inputs are passed read-only, because the arrays belong to the step. Results are checked and copied, because the function
+may keep its arrays and change them later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["ResultCheck", "call_error", "is_cancelled"]
 
 
 def read_only(value: Any) -> Any:
-    """The value as the user's function gets it: a read-only view, or a scalar."""
+    """Return the value as the user's function receives it: a read-only view, or a scalar."""
     if not isinstance(value, np.ndarray):
         return value
     if value.ndim == 0:
@@ -53,17 +53,17 @@ def read_only(value: Any) -> Any:
 
 
 class ResultCheck:
-    """Turns what a function returned into the outputs of its node."""
+    """The conversion of a function's result to the outputs of its node."""
 
     def __init__(self, binding: Binding) -> None:
         self._specs = list(zip(binding.output_dtypes, binding.output_dims, strict=True))
 
     def __call__(self, result: Any) -> tuple[Any, ...]:
-        """One array per output.
+        """Return one array per output.
 
         Raises:
-            InvalidArgumentError: a different number of values, or a different shape.
-            DTypeError: a different dtype.
+            InvalidArgumentError: the number of values, or a shape, differs.
+            DTypeError: a dtype differs.
         """
         values = _listed(result)
         if len(values) != len(self._specs):
@@ -75,7 +75,7 @@ class ResultCheck:
         return tuple(_output(i, v, *spec) for i, (v, spec) in enumerate(zip(values, self._specs, strict=True)))
 
     async def wherever(self, result: Any) -> tuple[Any, ...]:
-        """The same, in a thread if it takes long enough."""
+        """Like `__call__`, but in a thread if the conversion takes long enough."""
         values = _listed(result)
         if any(takes_long(value, dtype) for value, (dtype, _) in zip(values, self._specs, strict=False)):
             return await in_thread(self, result, effects=False)
@@ -116,7 +116,7 @@ def _output(index: int, value: Any, dtype: DType, dims: Dims) -> Any:
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# As TensorFlow's py_func has it.
+# The mapping of TensorFlow's py_func.
 _MEANINGS: Final[tuple[tuple[type[BaseException], type[OpError]], ...]] = (
     ((StopIteration), OutOfRangeError),
     ((ValueError), InvalidArgumentError),
@@ -127,7 +127,7 @@ _MEANINGS: Final[tuple[tuple[type[BaseException], type[OpError]], ...]] = (
 
 
 def call_error(error: BaseException, meanings: Sequence[tuple[type[BaseException], type[OpError]]] = ()) -> OpError:
-    """The engine's error for what the user's function raised, which is kept as its cause."""
+    """Return the engine's error for an exception of the user's function, with that exception as its cause."""
     if isinstance(error, OpError):
         return error
     kind = next((to for foreign, to in meanings if isinstance(error, foreign)), UnknownError)
@@ -161,8 +161,10 @@ def py_coroutine(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[
 
 
 def is_cancelled() -> bool:
-    """Whether this task was cancelled, and not only something that the user's code awaited, which must not look to the
-    step as if it had been stopped."""
+    """Return True if the current task itself was cancelled.
+
+    Otherwise a CancelledError came from something that the user's code awaited, and the step reports it as an error.
+    """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -232,16 +234,16 @@ def py_func(binding: Binding) -> Callable[[Sequence[Any]], Awaitable[tuple[Any, 
 
 
 async def _tried_in_thread(call: Callable[[], Any], effects: bool) -> tuple[Any, BaseException | None]:
-    """The result and the exception of a call in a thread, in the context of the caller.
+    """Return the result and the exception of a call in a thread, in the context of the caller.
 
-    A function cannot be stopped. Where the task is cancelled this waits for it, so that nothing of a step runs on after
-    the step, unless it has not begun: then it never does. One that is said to have no effects is left behind.
+    A running function cannot be stopped. If the task is cancelled, a call that has not begun never runs. A running call
+    with effects is awaited, so that no work of a step outlives the step. One without effects is abandoned.
     """
 
     def work() -> tuple[Any, BaseException | None]:
         try:
             return call(), None
-        except BaseException as error:  # a future can carry neither StopIteration nor a CancelledError as an error
+        except BaseException as error:  # a future cannot hold StopIteration or CancelledError as its exception
             return None, error
 
     return await in_thread(work, effects=effects)

@@ -1,1 +1,1 @@
-"""Kernels of images."""
+"""Kernels that decode, encode, resize, transform and draw on images."""

@@ -1,4 +1,4 @@
-"""Kernels of boxes: non-maximum suppression, and drawing."""
+"""Kernels of boxes: non-maximum suppression and drawing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow.work.stopping import batches, blocks, checkpoint
 
 __all__: list[str] = []
 
-_BLOCK = 1 << 14  # boxes with which one is compared at a time, between two checkpoints
+_BLOCK = 1 << 14  # boxes that are compared with one box, or drawn, between two checkpoints
 
 
 @binder(
@@ -43,7 +43,7 @@ def non_max_suppression(binding: Binding) -> Callable[..., Any]:
 
 
 def _kept(boxes: Any, order: Any, most: int, overlap: float) -> list[int]:
-    """Of boxes in order, the best first, which are kept."""
+    """Return the indices of the kept boxes, for boxes sorted by descending score."""
     corners = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
     areas = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     kept: list[int] = []
@@ -57,7 +57,7 @@ def _kept(boxes: Any, order: Any, most: int, overlap: float) -> list[int]:
 
 
 def _overlaps(corners: Any, areas: Any, one: Any, others: Any) -> Any:
-    """Intersection over union; 0 where a box has no area."""
+    """Return the intersection over union of `one` with each of the others; 0 if a box has no area."""
     result = np.zeros(len(others), np.float32)
     for start in range(0, len(others), _BLOCK):
         part = others[start : start + _BLOCK]
@@ -71,7 +71,7 @@ def _overlaps(corners: Any, areas: Any, one: Any, others: Any) -> Any:
 
 # ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Yellow, blue, red, lime, purple, olive, maroon, navy, aqua and fuchsia, none of which is transparent.
+# Yellow, blue, red, lime, purple, olive, maroon, navy, aqua and fuchsia, all opaque.
 _COLOURS: Final = np.array(
     [
         (1, 1, 0, 1),

@@ -1,4 +1,4 @@
-"""Kernels of colours. All work on pixels: [pixels, 3], some at a time."""
+"""Kernels of color spaces. They process blocks of pixels, of shape [pixels, 3]."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 
 def _by_pixels(xp: Any, images: Any, convert: Callable[[Any], Any]) -> Any:
-    """New images, whose pixels `convert` makes of [some, 3], in single or double precision."""
+    """Return new images whose pixels `convert` computes, from blocks [n, 3] in single or double precision."""
     if not images.ndim or images.shape[-1] != 3:
         raise InvalidArgumentError("colours have three channels", expected="[..., 3]", actual=images.shape)
     pixels = images.reshape(-1, 3)
@@ -30,7 +30,7 @@ def _by_pixels(xp: Any, images: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def _hue(xp: Any, pixels: Any, value: Any, spread: Any) -> Any:
-    """From 0 to 1."""
+    """Return the hue, from 0 to 1."""
     red, green, blue = pixels.T
     sixth = pixels.dtype.type(1 / 6)
     norm = sixth / xp.where(spread > 0, spread, 1)
@@ -44,7 +44,7 @@ def _hue(xp: Any, pixels: Any, value: Any, spread: Any) -> Any:
 
 
 def _coloured(xp: Any, hue: Any, white: Any, spread: Any) -> Any:
-    """`white` plus the part of `spread` that each channel has at that hue."""
+    """Return `white` plus the share of `spread` that each channel has at that hue."""
     turn = hue * 6
     red = abs(turn - 3) - 1
     parts = xp.stack([red, 2 - abs(turn - 2), 2 - abs(turn - 4)], axis=1)

@@ -1,6 +1,6 @@
-"""Kernels that decode and encode images. Pillow does most of it, and is imported when the first image needs it.
+"""Kernels that decode and encode images. Pillow does most of the work, and is imported for the first image.
 
-Whatever may take longer than a moment is done in a thread, so that the event loop goes on.
+All but the smallest images are processed in a thread, so that the event loop stays responsive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aioflow.work.threads import in_thread
 
 __all__: list[str] = []
 
-_FEW_PIXELS: Final = 1 << 12  # decoded in some tens of microseconds, less than a thread takes to answer
+_FEW_PIXELS: Final = 1 << 12  # decoded in some tens of microseconds, less than a call in a thread takes
 _JPEG, _GIF, _BMP = b"\xff\xd8\xff", b"GIF8", b"BM"
 
 
@@ -44,13 +44,13 @@ def _pillow() -> Any:
 
 @contextmanager
 def _image_errors(what: str) -> Iterator[None]:
-    """Turn what decoders raise into one typed error."""
+    """Convert all exceptions of decoders to one typed error."""
     try:
         yield
     except (OpError, MemoryError):
         raise
-    except Exception as error:  # Pillow's decoders raise nearly anything for damaged files
-        actual = str(error).partition(" <_io.")[0]  # the rest is the address of an object that the user never saw
+    except Exception as error:  # Pillow's decoders raise nearly any exception for damaged files
+        actual = str(error).partition(" <_io.")[0]  # without the repr of the internal stream
         raise InvalidArgumentError(f"not a complete {what} image", expected="its bytes", actual=actual) from error
 
 
@@ -67,7 +67,7 @@ def _most(image: Any) -> Any:
 
 
 def _recoloured(image: Any, channels: int) -> Any:
-    """The image with that many channels; 0 leaves it as it is. Grey is weighed in integers, as libpng does it."""
+    """Return the image with that many channels; 0 keeps its own. Gray is computed in integers, as by libpng."""
     have = image.shape[2]
     if channels in (0, have):
         return image
@@ -77,7 +77,7 @@ def _recoloured(image: Any, channels: int) -> Any:
             return colours.copy()
         red, green, blue = np.moveaxis(colours.astype(np.int64), 2, 0)
         half = 16384 if image.dtype == np.uint16 else 0
-        grey = (9797 * red + 19234 * green + 3737 * blue + half) >> 15  # weights of 32768
+        grey = (9797 * red + 19234 * green + 3737 * blue + half) >> 15  # the weights sum to 32768
         return grey.astype(image.dtype)[:, :, None]
     if colours.shape[2] == 1:
         colours = np.repeat(colours, 3, axis=2)
@@ -102,7 +102,7 @@ def _png(data: bytes, channels: int, deep: bool) -> Any:
         image = read_deep_png(data)
     else:
         image = _shallow_png(data, channels)
-    image = _recoloured(image, channels)  # libpng does this first
+    image = _recoloured(image, channels)  # before the change of depth, in the order of libpng
     if image.dtype == np.uint16 and not deep:
         return (image >> 8).astype(np.uint8)
     return image.astype(np.uint16) * np.uint16(257) if deep and image.dtype == np.uint8 else image
@@ -128,7 +128,8 @@ def _jpeg(data: bytes, channels: int, ratio: int = 1, recover: bool = False) -> 
     _only((0, 1, 3), channels, "JPEG")
     if ratio not in (1, 2, 4, 8):
         raise InvalidArgumentError("unsupported ratio", expected="1, 2, 4 or 8", actual=ratio)
-    opened = _opened(data + b"\xff\xd9" if recover else data, "JPEG")  # an end, where there may be none
+    # For recovery an end marker is appended, which a truncated file lacks.
+    opened = _opened(data + b"\xff\xd9" if recover else data, "JPEG")
     with _image_errors("JPEG"):
         mode = {0: "L" if opened.mode == "L" else "RGB", 1: "L", 3: "RGB"}[channels]
         wanted = tuple(-(-size // ratio) for size in opened.size)
@@ -141,7 +142,7 @@ def _jpeg(data: bytes, channels: int, ratio: int = 1, recover: bool = False) -> 
 
 
 def _gif(data: bytes, limit: int | None = None) -> Any:
-    """[frames, height, width, 3], of at most `limit` frames. What a frame has outside of the first is cut off."""
+    """Return at most `limit` frames, as [frames, height, width, 3], each cropped to the size of the image."""
     opened = _opened(data, "GIF")
     width, height = opened.size
     frames: list[Any] = []
@@ -159,7 +160,7 @@ def _gif(data: bytes, limit: int | None = None) -> Any:
 
 
 def _bmp(data: bytes, channels: int) -> Any:
-    """Rows from the bottom up (or down, where the height is negative), each padded to four bytes, blue first."""
+    """Decode an uncompressed BMP image."""
     with _image_errors("BMP"):
         offset, _, width, height, _, bits, packing = struct.unpack_from("<IIiiHHI", data, 10)
     if data[:2] != _BMP or bits not in (8, 24, 32) or packing not in (0, 3) or width <= 0 or height == 0:
@@ -171,6 +172,7 @@ def _bmp(data: bytes, channels: int) -> Any:
     stride = -(-width * have // 4) * 4
     if offset + stride * abs(height) > len(data):
         raise InvalidArgumentError("the BMP image is cut short", expected=stride * abs(height), actual=len(data))
+    # Rows run from the bottom up, or down if the height is negative. Each is padded to four bytes; blue comes first.
     rows = np.frombuffer(data, np.uint8, stride * abs(height), offset).reshape(abs(height), stride)
     image = rows[:, : width * have].reshape(abs(height), width, have)
     image = image if have == 1 else image[:, :, [2, 1, 0, 3][:have]]
@@ -178,7 +180,7 @@ def _bmp(data: bytes, channels: int) -> Any:
 
 
 def _still(data: bytes, channels: int, deep: bool) -> Any:
-    """A PNG, JPEG or GIF image of one frame, which is what the ops for PNG and JPEG take alike."""
+    """Decode a PNG, JPEG or GIF image of one frame: the ops for PNG and for JPEG accept all three formats."""
     if data.startswith(SIGNATURE):
         return _png(data, channels, deep)
     if data.startswith(_JPEG):
@@ -195,7 +197,8 @@ def _still(data: bytes, channels: int, deep: bool) -> Any:
 
 
 def _deepened(image: Any) -> Any:
-    """At 16 bits, as TensorFlow does it for all formats but PNG: the largest number is 255 * 256."""
+    """Return the image at 16 bits, scaled by 256 as TensorFlow does for all formats except PNG."""
+    # White becomes 255 * 256, not 65535.
     return image.astype(np.uint16) * np.uint16(256)
 
 
@@ -220,12 +223,13 @@ def _any(data: bytes, channels: int, dtype: Any, animated: bool) -> Any:
 
 
 def _is_small(data: bytes) -> bool:
-    """Whether the image is decoded in no time. A GIF or JPEG file of a few bytes may hold millions of pixels."""
+    """Return True if the header proves that the image has few pixels."""
     if data.startswith(SIGNATURE) and data[12:16] == b"IHDR" and len(data) > 24:
         width, height = struct.unpack_from(">II", data, 16)
     elif data.startswith(_BMP) and len(data) > 26:
         width, height = struct.unpack_from("<ii", data, 18)
     else:
+        # A GIF or JPEG file of a few bytes may hold millions of pixels.
         return False
     return bool(abs(width * height) <= _FEW_PIXELS)
 
@@ -281,7 +285,7 @@ _PICTURES: Final = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 
 
 def _picture(data: bytes, pixels: str) -> Any:
-    """The pixels as Pillow has them, of any format that models are promised."""
+    """Return the pixels as Pillow decodes them, for any format of the ONNX op ImageDecoder."""
     with _image_errors("complete"):
         opened = _pillow().open(BytesIO(data), formats=_PICTURES)
         width, height = opened.size

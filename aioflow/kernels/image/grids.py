@@ -1,4 +1,4 @@
-"""What kernels that resize images share: where new pixels are among the old ones, and how the work is cut."""
+"""Pixel positions and sizes that the kernels for resizing share, and their division into blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["checked_size", "original_size", "positions", "scale_of", "scaling_fl
 
 
 def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width. Raises InvalidArgumentError unless images can be resized to them."""
+    """Return height and width. Raise InvalidArgumentError unless the images can be resized to them."""
     if images.ndim != 4 or len(size) != 2:
         raise InvalidArgumentError("images are resized in batches", expected="rank 4, 2 sizes", actual=images.shape)
     if min(size) <= 0 or min(images.shape[1:3]) <= 0:
@@ -25,7 +25,7 @@ def checked_size(images: Any, size: tuple[int, ...]) -> tuple[int, int]:
 
 
 def original_size(grads: Any, image: Any) -> tuple[int, int]:
-    """Height and width of the images that were resized. Raises InvalidArgumentError: the gradients are not of them."""
+    """Return height and width of the resized images. Raise InvalidArgumentError if the gradients do not fit them."""
     shapes = np.shape(grads), np.shape(image)
     if {len(shape) for shape in shapes} != {4} or shapes[0][::3] != shapes[1][::3]:
         raise InvalidArgumentError(
@@ -37,14 +37,14 @@ def original_size(grads: Any, image: Any) -> tuple[int, int]:
 
 
 def scale_of(old: int, new: int, corners: bool) -> Any:
-    """How many old pixels there are to a new one, float32."""
+    """Return the number of old pixels per new pixel, as float32."""
     if corners and new > 1:
         return np.float32(old - 1) / np.float32(new - 1)
     return np.float32(old) / np.float32(new)
 
 
 def positions(old: int, new: int, corners: bool, centres: bool) -> Any:
-    """Where the new pixels are among the old ones, float32."""
+    """Return the positions of the new pixels among the old ones, as float32."""
     numbers = np.arange(new, dtype=np.float32)
     scale = scale_of(old, new, corners)
     if centres:
@@ -53,7 +53,7 @@ def positions(old: int, new: int, corners: bool, centres: bool) -> Any:
 
 
 def scaling_flags(binding: Binding) -> tuple[bool, bool]:
-    """`align_corners` and `half_pixel_centers`. Raises InvalidArgumentError where both are set."""
+    """Return `align_corners` and `half_pixel_centers`. Raise InvalidArgumentError if both are set."""
     corners, centres = binding.attrs["align_corners"], binding.attrs["half_pixel_centers"]
     if corners and centres:
         raise InvalidArgumentError(
@@ -65,6 +65,6 @@ def scaling_flags(binding: Binding) -> tuple[bool, bool]:
 
 
 def some_lines(xp: Any, shape: tuple[int, ...]) -> Iterator[slice]:
-    """Some lines of images at a time, on the CPU."""
+    """Yield blocks of lines of images, on the CPU; elsewhere all lines at once."""
     batch, height, width, depth = shape
     return blocks(height, max(1, BLOCK // max(1, batch * width * depth)) if on_host(xp) else max(1, height))

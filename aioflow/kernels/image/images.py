@@ -1,5 +1,6 @@
-"""Kernels that resize images, or parts of them, and change their contrast. Resizing whole images looks up, or weighs,
-rows first, then columns.
+"""Kernels that resize images, crop and resize parts of them, and change their contrast.
+
+Whole images are resized along the rows first, then along the columns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__: list[str] = []
 
 
 def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Any, Any, Any]:
-    """For each new pixel the two old ones between which it is, and how far it is from the first."""
+    """Return for each new pixel the two old pixels around it, and its distance from the first."""
     at = positions(old, new, *flags)
     below = np.floor(at)
     return (
@@ -54,7 +55,7 @@ def resize_bilinear(binding: Binding) -> Callable[[Any, tuple[int, ...]], Any]:
 
 
 def _weights(old: int, new: int, flags: tuple[bool, bool]) -> Any:
-    """[old, new]: how much of each old pixel there is in each new one."""
+    """Return the weight of each old pixel in each new one: [old, new]."""
     below, above, share = _neighbours(old, new, flags)
     made = np.zeros((old, new), dtype=np.float32)
     columns = np.arange(new)
@@ -89,7 +90,7 @@ def _nearest(old: int, new: int, corners: bool, centres: bool) -> Any:
     numbers = np.arange(new, dtype=np.float32)
     scale = scale_of(old, new, corners)
     at = (numbers + np.float32(0.5)) * scale if centres else numbers * scale
-    # Half a pixel is rounded up here, not to the even one.
+    # Half a pixel is rounded up here, not to even.
     chosen = np.floor(at + np.float32(0.5)) if corners else np.floor(at)
     return np.clip(chosen, 0, old - 1).astype(np.int64)
 
@@ -139,12 +140,13 @@ def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Any, tuple[int, 
 
 
 class _Axis(NamedTuple):
-    """Where the pixels of crops are along one axis of their images; each field is [boxes, new].
+    """Positions of the pixels of crops along one axis of their images; each field is [boxes, new].
 
     Attributes:
-        before, after: The two pixels between which one is; one pixel twice, if the nearest is taken.
-        share: How far it is from the first.
-        inside: Whether it is in the image.
+        before: The first of the two neighboring pixels; the nearest pixel for that method.
+        after: The second of the two neighboring pixels; the nearest pixel for that method.
+        share: Distance from the first neighbor.
+        inside: True where the position is inside the image.
     """
 
     before: Any
@@ -153,11 +155,11 @@ class _Axis(NamedTuple):
     inside: Any
 
     def of_lines(self) -> _Axis:
-        """[boxes * new]"""
+        """Return the axis with each field flattened to [boxes * new]."""
         return _Axis(*(value.reshape(-1) for value in self))
 
     def ends(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Both pixels, with their weights."""
+        """Return both neighbors with their weights."""
         return (self.before, 1 - self.share), (self.after, self.share)
 
 
@@ -179,13 +181,13 @@ def _axis(xp: Any, begin: Any, end: Any, old: int, new: int, nearest: bool) -> _
 
 
 def _slopes(xp: Any, old: int, new: int) -> tuple[Any, Any]:
-    """By how much the pixels of a crop move with the beginning and with the end of its box: [new] each."""
+    """Return the derivatives of a crop's pixel positions by the begin and the end of its box: [new] each."""
     along = xp.arange(new, dtype=np.float32) / np.float32(new - 1) if new > 1 else xp.full(1, 0.5, np.float32)
     return (1 - along) * (old - 1), along * (old - 1)
 
 
 class _Crops:
-    """Crops by their lines: a line is a row of one crop."""
+    """Crops, processed by lines: a line is a row of one crop."""
 
     def __init__(
         self, xp: Any, boxes: Any, box_ind: Any, image: tuple[int, ...], size: tuple[int, ...], method: str
@@ -198,14 +200,14 @@ class _Crops:
         self.numbers = box_ind.astype(np.int64)[self.boxes]
 
     def parts(self) -> Iterator[tuple[slice, _Axis, _Axis, Any]]:
-        """Some lines at a time: which, their rows [lines, 1], their columns and what is inside [lines, width]."""
+        """Yield blocks of lines: slice, rows [lines, 1], columns, and a mask of the pixels inside [lines, width, 1]."""
         for part in some_lines(self.xp, (1, len(self.boxes), self.size[1], self.image[3])):
             rows = _Axis(*(value[part, None] for value in self.rows))
             columns = _Axis(*(value[self.boxes[part]] for value in self.columns))
             yield part, rows, columns, (rows.inside & columns.inside)[..., None]
 
     def corners(self, image: Any, part: slice, rows: _Axis, columns: _Axis) -> list[Any]:
-        """The four pixels around each, float32: above left, above right, below left, below right."""
+        """Return the four neighbors of each pixel as float32: above left, above right, below left, below right."""
         numbers = self.numbers[part, None]
         return [
             image[numbers, y, x].astype(np.float32, copy=False)
@@ -289,7 +291,7 @@ def _check_grads(grads: Any, boxes: Any, image: tuple[int, ...]) -> None:
 
 @binder("CropAndResizeGradBoxes", fresh=True, synchronises=True)
 def crop_and_resize_grad_boxes(binding: Binding) -> Callable[..., Any]:
-    """By how much a pixel changes down and across the image, times by how much it moves with the edges of its box."""
+    """Bind the gradient by the boxes: each pixel's slope in the image, times the derivative of its position."""
     xp = binding.xp
 
     def back(grads: Any, image: Any, boxes: Any, box_ind: Any) -> Any:
@@ -299,7 +301,7 @@ def crop_and_resize_grad_boxes(binding: Binding) -> Callable[..., Any]:
         crops = _Crops(xp, boxes, box_ind, image.shape, size, "bilinear")
         by_rows, by_columns = _slopes(xp, image.shape[1], size[0]), _slopes(xp, image.shape[2], size[1])
         lines = grads.reshape(len(crops.boxes), *grads.shape[2:])
-        sums = xp.zeros((3, len(crops.boxes)), np.float64)  # down; across, times either slope
+        sums = xp.zeros((3, len(crops.boxes)), np.float64)  # slope down; slope across times each of the derivatives
         for part, rows, columns, inside in crops.parts():
             given = xp.where(inside, lines[part], 0)
             above_left, above_right, below_left, below_right = crops.corners(image, part, rows, columns)

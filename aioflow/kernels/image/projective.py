@@ -1,4 +1,4 @@
-"""The kernel of projective transforms of images. A line is a row of one new image, and some are made at a time."""
+"""The kernel of projective transforms of images. It computes blocks of lines; a line is a row of one new image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _clamped(xp: Any, at: Any, size: int) -> Any:
 
 
 def _reflected(xp: Any, at: Any, size: int) -> Any:
-    """abcd goes on as dcba|abcd|dcba."""
+    """Continue abcd as dcba|abcd|dcba."""
     if size <= 1:
         return xp.where(xp.isnan(at), at, np.float32(0))
     period = np.float32(2 * size)
@@ -38,7 +38,7 @@ def _reflected(xp: Any, at: Any, size: int) -> Any:
 
 
 def _wrapped(xp: Any, at: Any, size: int) -> Any:
-    """abcd goes on as abcd|abcd|abcd."""
+    """Continue abcd as abcd|abcd|abcd."""
     if size <= 1:
         return xp.where(xp.isnan(at), at, np.float32(0))
     last, whole = np.float32(size - 1), np.float32(size)
@@ -59,24 +59,24 @@ _FILLS: Final[dict[str, _Places]] = {
 
 
 class _Source:
-    """Images from which pixels are read, where there are any; elsewhere the fill."""
+    """The images from which pixels are read; outside them, pixels have the fill value."""
 
     def __init__(self, xp: Any, images: Any, numbers: Any, fill: Any) -> None:
         self.xp, self.images, self.numbers, self.fill = xp, images, numbers, fill
 
     def read(self, y: Any, x: Any) -> Any:
-        """The pixels of whole coordinates: [lines, width, channels]."""
+        """Return the pixels at integer coordinates: [lines, width, channels]."""
         xp, (_, height, width, _) = self.xp, self.images.shape
         inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
         rows, columns = (xp.where(inside, at, 0).astype(np.int64) for at in (y, x))
         return xp.where(inside[..., None], self.images[self.numbers, rows, columns], self.fill)
 
     def nearest(self, y: Any, x: Any) -> Any:
-        """The nearest pixels; of two equally near the one that is further from 0."""
+        """Return the nearest pixels; of two equally near ones, the one further from 0."""
         return self.read(*(_rounded(self.xp, at) for at in (y, x)))
 
     def bilinear(self, y: Any, x: Any) -> Any:
-        """Between four pixels, float32."""
+        """Interpolate between the four neighboring pixels, as float32."""
         xp = self.xp
         top, left = xp.floor(y), xp.floor(x)
         bottom, right = top + 1, left + 1
@@ -96,7 +96,7 @@ def _rounded(xp: Any, at: Any) -> Any:
 
 
 def _places(xp: Any, transforms: Any, rows: Any, width: int) -> tuple[Any, Any]:
-    """Where pixels come from: y and x, float32 [lines, width], NaN where the pixel is infinitely far away."""
+    """Return the source coordinates y and x, float32 [lines, width], NaN if the source is infinitely far away."""
     a0, a1, a2, b0, b1, b2, c0, c1 = (number[:, None] for number in transforms.T)
     x, y = xp.arange(width, dtype=np.float32), rows[:, None].astype(np.float32)
     scale = c0 * x + c1 * y + np.float32(1)

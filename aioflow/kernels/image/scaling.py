@@ -1,4 +1,4 @@
-"""Kernels that resize images by more than two neighbours of each pixel: bicubic, by area, and by a filter."""
+"""Kernels that resize images with more than two neighbors per pixel: bicubic, by area, and by a filter."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from aioflow.kernels.registry import Binding, binder
 __all__: list[str] = []
 
 _F32: Final = np.float32
-_LEAST: Final = _F32(1000) * np.finfo(np.float32).tiny  # what a sum of weights is divided by
+_LEAST: Final = _F32(1000) * np.finfo(np.float32).tiny  # the smallest sum of weights to divide by
 
 
 def _normalized(weights: Any, owners: Any, new: int) -> Any:
-    """Weights that sum up to 1 for each new pixel, or are 0 where their sum is."""
+    """Return weights that sum to 1 for each new pixel, or are 0 if their sum is nearly 0."""
     sums = np.bincount(owners, weights, new).astype(np.float32)
     solid = np.abs(sums) >= _LEAST
     return weights * np.where(solid, 1 / np.where(solid, sums, 1), 0)[owners].astype(np.float32)
@@ -33,11 +33,11 @@ def _sized(images: Any, height: int, width: int) -> None:
 
 # ── bicubic ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_STEPS: Final = 1024  # between two pixels: the weights come from a table
+_STEPS: Final = 1024  # entries of the weight table per pixel
 
 
 def _cubic_table(sharpness: float) -> tuple[Any, Any]:
-    """Weights by distance, of the pixels within 1 and of those from 1 to 2, in so many steps: Keys's a is given."""
+    """Return the weights by distance, from 0 to 1 and from 1 to 2; `sharpness` is Keys's parameter a."""
     a, near = sharpness, np.arange(_STEPS + 1) / _STEPS
     far = near + 1
     within = ((a + 2) * near - (a + 3)) * near * near + 1
@@ -56,7 +56,7 @@ def _cubic(old: int, new: int, flags: tuple[bool, bool]) -> Taps:
     weights = np.stack([far[step], near[step], near[_STEPS - step], far[_STEPS - step]], axis=1).reshape(-1)
     places = (below.astype(np.int64)[:, None] + np.arange(-1, 3)).reshape(-1)
     inside = np.clip(places, 0, old - 1)
-    if centres:  # what is outside does not count, otherwise the edge stands for it
+    if centres:  # pixels outside have no weight; without this flag the edge pixel replaces them
         weights = _normalized(np.where(inside == places, weights, _F32(0)), np.repeat(np.arange(new), 4), new)
     return Taps(np.arange(new) * 4, np.full(new, 4), inside, weights)
 
@@ -90,14 +90,14 @@ def resize_bicubic_grad(binding: Binding) -> Callable[[Any, Any], Any]:
 
 
 def _areas(old: int, new: int, corners: bool) -> Taps:
-    """How much of each old pixel is between the borders of a new one. Beyond the edge, the edge stands for it."""
+    """Return each old pixel's share of the area of a new one. Beyond the image, the edge pixel is used."""
     scale = scale_of(old, new, corners)
     begins = np.arange(new, dtype=np.float32) * scale
     ends = np.arange(1, new + 1, dtype=np.float32) * scale
     first = np.floor(begins).astype(np.int64)
     counts = np.ceil(ends).astype(np.int64) - first
     starts, owners, places = spans(first, counts)
-    # Where one old pixel holds all of the new one, the scale is its share.
+    # If one old pixel covers the new one entirely, its share is the scale.
     after = (places + 1).astype(np.float32)
     leading = np.where(after > ends[owners], scale, after - begins[owners])
     trailing = np.where(after > ends[owners], ends[owners] - places.astype(np.float32), _F32(1))
@@ -147,12 +147,15 @@ def _keys(x: Any) -> Any:
 
 
 def _mitchell(x: Any) -> Any:
-    """Mitchell and Netravali, "Reconstruction filters in computer graphics", 1988, with B = C = 1/3."""
+    """Mitchell and Netravali's filter with B = C = 1/3.
+
+    Source: "Reconstruction filters in computer graphics", 1988.
+    """
     near, far = ((7 * x / 6 - 2) * x) * x + 8 / 9, ((-7 * x / 18 + 2) * x - 10 / 3) * x + 16 / 9
     return np.where(x >= 2, 0, np.where(x >= 1, far, near))
 
 
-_FILTERS: Final[dict[str, tuple[float, Callable[[Any], Any]]]] = {  # each with its radius
+_FILTERS: Final[dict[str, tuple[float, Callable[[Any], Any]]]] = {  # radius and weights by distance
     "lanczos1": (1.0, _lanczos(1.0)),
     "lanczos3": (3.0, _lanczos(3.0)),
     "lanczos5": (5.0, _lanczos(5.0)),
@@ -165,15 +168,16 @@ _FILTERS: Final[dict[str, tuple[float, Callable[[Any], Any]]]] = {  # each with 
 
 
 class _Filter:
-    """The filter of a node. Where images get smaller and it is to be smooth, the filter becomes wider."""
+    """The filter of a node. With `antialias`, it becomes wider if images are scaled down."""
 
     def __init__(self, binding: Binding) -> None:
         self._radius, self._weigh = _FILTERS[binding.attrs["kernel_type"]]
         self._antialias = binding.attrs["antialias"]
 
     def taps(self, old: int, new: int, scale: Any, moved: Any) -> Taps:
-        """For new pixels that are at `scale * x + moved` of the old ones. One whose middle is outside is made of
-        nothing.
+        """Return the weights for new pixels at `scale * x + moved` of the old ones.
+
+        A new pixel whose center is outside the old image has no weights, so it is 0.
         """
         step = _F32(1) / scale
         wide = max(step, _F32(1)) if self._antialias else _F32(1)

@@ -1,6 +1,6 @@
-"""Weights by which the pixels of resized images are made of the old ones, along one axis, and how they are applied.
+"""Resampling weights of resized images along one axis, and their application.
 
-All that is resized here is separable: the rows are weighed first, then the columns.
+All resizing here is separable: the rows are weighed first, then the columns.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ __all__ = ["Taps", "resampled", "spans", "transposed"]
 
 
 class Taps(NamedTuple):
-    """What the new pixels along one axis are made of, on the host. Those of pixel i are the `counts[i]` numbers from
-    `starts[i]` on.
+    """Resampling weights along one axis, in host memory.
+
+    Pixel i is the weighted sum of the `counts[i]` entries from `starts[i]` on.
 
     Attributes:
-        starts, counts: int64 [new].
-        places: int64 [taps], which old pixels.
-        weights: float32 [taps].
+        starts: int64 [new], the first entry of each new pixel.
+        counts: int64 [new], the number of entries of each new pixel.
+        places: int64 [entries], the old pixels.
+        weights: float32 [entries], their weights.
     """
 
     starts: Any
@@ -33,16 +35,14 @@ class Taps(NamedTuple):
 
 
 def spans(first: Any, counts: Any) -> tuple[Any, Any, Any]:
-    """For spans of neighbouring old pixels: where each begins among the taps, and of each tap the number of its new
-    pixel and the place of its old one. All are int64.
-    """
+    """Return the entries of spans of neighboring old pixels, all int64: starts, and each entry's new and old pixel."""
     starts = np.cumsum(counts) - counts
     owners = np.repeat(np.arange(len(counts)), counts)
     return starts, owners, np.arange(len(owners)) - starts[owners] + first[owners]
 
 
 def transposed(taps: Taps, old: int) -> Taps:
-    """What the gradients of the old pixels are made of."""
+    """Return the weights of the gradient, which sum over the new pixels for each old one."""
     owners = np.repeat(np.arange(len(taps.counts)), taps.counts)
     order = np.argsort(taps.places, kind="stable")
     counts = np.bincount(taps.places, minlength=old)
@@ -50,7 +50,7 @@ def transposed(taps: Taps, old: int) -> Taps:
 
 
 def resampled(xp: Any, images: Any, rows: Taps, columns: Taps) -> Any:
-    """Images made of others: float32 [batch, new height, new width, channels]."""
+    """Return resampled images: float32 [batch, new height, new width, channels]."""
     batch, _, width, depth = images.shape
     shape = (batch, len(rows.counts), len(columns.counts), depth)
     result = xp.empty(shape, np.float32)
@@ -62,11 +62,12 @@ def resampled(xp: Any, images: Any, rows: Taps, columns: Taps) -> Any:
 
 
 def _weighed(xp: Any, values: Any, taps: Taps, part: slice) -> Any:
-    """Those new pixels along axis 1. What has few taps is made tap by tap, few pixels of many taps one by one."""
+    """Return the new pixels `part` along axis 1."""
     starts, counts = taps.starts[part], taps.counts[part]
     made = xp.zeros((len(values), len(starts), *values.shape[2:]), np.float32)
     if not made.size or not values.size:
         return made
+    # The loop runs over the shorter of the two: entries of a pixel, or pixels.
     most = int(counts.max())
     if most > len(starts):
         _one_by_one(xp, values, taps, part, made)

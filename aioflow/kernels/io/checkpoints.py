@@ -1,4 +1,4 @@
-"""Kernels that save tensors to files and restore them: the disk is waited for in a thread, never on the loop."""
+"""Kernels that save tensors to files and restore them. Disk accesses run in threads, never on the event loop."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from aioflow.work.threads import in_thread
 
 __all__: list[str] = []
 
-_MOST_HELD: Final = 2  # snapshots for one saver: of two sessions, or of one that came back
-_ATTEMPTS: Final = 3  # to read a checkpoint that is being replaced
+_MOST_HELD: Final = 2  # snapshots for one saver: of two sessions, or of one that reconnected
+_ATTEMPTS: Final = 3  # tries to read a checkpoint that is being replaced
 
 
 def _texts(value: Any) -> list[str]:
@@ -65,8 +65,11 @@ async def save_blocks(
 
 
 class _Holder:
-    """Snapshots that wait to be written, by key. A client that was gone before it wrote its own leaves it behind, for
-    as long as it is not among the last few."""
+    """Snapshots that wait to be written, by key.
+
+    Only the last `_MOST_HELD` are kept, because a client that disconnects before it writes its snapshot never removes
+    it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,9 +99,8 @@ def hold(resource: Any, key: str, tensors: Any) -> None:
     resource.put(key, tuple(tensors))
 
 
-@kernel(
-    "_HeldTensors", device="CPU", host={"key": as_text}, takes=_Holder, fresh=True
-)  # not the key's memory, at least
+# `fresh`: the tensors never share memory with the input `key`.
+@kernel("_HeldTensors", device="CPU", host={"key": as_text}, takes=_Holder, fresh=True)
 def held(resource: Any, key: str) -> Any:
     return resource.take(key)
 
@@ -142,7 +144,7 @@ def _read_once(
                 actual=reader.shape(name),
             )
     found: dict[int, Array] = {}
-    for name in dict.fromkeys(names):  # each is read once, however many parts of it are wanted
+    for name in dict.fromkeys(names):  # each tensor is read once, even for several of its parts
         places = [i for i, other in enumerate(names) if other == name]
         whole = reader.read(name)
         found.update((i, part_of(whole, parts[i])) for i in places)

@@ -21,18 +21,18 @@ _KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int6
 
 
 class FeatureBatch:
-    """Examples (or the steps of a feature list): each one's bytes, and where the features are in them."""
+    """The bytes of each example (or of each step of a feature list), and the positions of the features in them."""
 
     def __init__(
         self, examples: Sequence[tuple[bytes, Mapping[bytes, Place]]], names: Sequence[bytes], what: str = "example"
     ) -> None:
-        """`names` and `what` are for messages."""
+        """Store the examples; `names` and `what` are for error messages."""
         self._examples = examples
         self._names = names
         self._what = what
 
     def values(self, key: bytes, dtype: DType) -> list[Any]:
-        """For each example the values of a feature, None where it has none."""
+        """Return the values of a feature for each example, None for an example without it."""
         kind = _KINDS[dtype]
         found: list[Any] = []
         for index, (data, places) in enumerate(batches(self._examples)):
@@ -49,7 +49,7 @@ class FeatureBatch:
         return found
 
     def damaged(self, index: int, data: bytes, error: DataLossError) -> InvalidArgumentError:
-        """The error of an example that cannot be read."""
+        """Return the error for an example that cannot be parsed."""
         return InvalidArgumentError(
             f"could not parse {self._what} {_called(index, self._names)}: {error.message}",
             expected=f"an {self._what.capitalize()}",
@@ -57,7 +57,7 @@ class FeatureBatch:
         )
 
     def error(self, key: bytes, index: int, what: str, expected: Any, actual: Any) -> InvalidArgumentError:
-        """An error about a feature of an example."""
+        """Return an error about a feature of an example."""
         name = key.decode(errors="replace")
         return InvalidArgumentError(
             f"feature {name!r} of {self._what} {_called(index, self._names)} {what}", expected=expected, actual=actual
@@ -72,7 +72,7 @@ class DenseFeature(NamedTuple):
     dims: tuple[int | None, ...]
 
     def read(self, batch: FeatureBatch, default: Any) -> Any:
-        """The array, with the batch as first dimension; an empty `default` means that no example may lack it."""
+        """Return the array, with the batch as first dimension. An empty `default` makes the feature required."""
         found = batch.values(self.key, self.dtype)
         default = np.asarray(default)
         if self.dims and self.dims[0] is None:
@@ -117,7 +117,7 @@ class DenseFeature(NamedTuple):
 
 
 def sparse_feature(batch: FeatureBatch, key: bytes, dtype: DType) -> tuple[Any, Any, Any]:
-    """Indices, values and shape of a feature of any length."""
+    """Return the indices, values and shape of a feature of any length."""
     found = [() if values is None else values for values in batch.values(key, dtype)]
     lengths = np.array([len(values) for values in found], dtype=np.int64)
     total = int(lengths.sum())
@@ -133,15 +133,15 @@ def sparse_feature(batch: FeatureBatch, key: bytes, dtype: DType) -> tuple[Any, 
 
 
 def _called(index: int, names: Sequence[bytes]) -> str:
-    """Index and, if it has one, name of an example."""
+    """Return the index of an example and, if it has one, its name."""
     return f"{index} ({names[index].decode(errors='replace')})" if names else str(index)
 
 
 def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes], layouts: Layouts) -> FeatureBatch:
-    """The examples of a batch.
+    """Return the parsed examples of a batch.
 
     Raises:
-        InvalidArgumentError: a string is not an Example, or there is not one name per example.
+        InvalidArgumentError: a string is not an Example, or the number of names differs from that of the examples.
     """
     if names and len(names) != len(serialized):
         raise InvalidArgumentError("each example needs a name", expected=len(serialized), actual=len(names))

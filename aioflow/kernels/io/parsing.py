@@ -1,4 +1,4 @@
-"""Kernels that turn records into arrays: raw bytes, comma-separated text, and Example messages."""
+"""Kernels that convert records to arrays: raw bytes, comma-separated text, and Example messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aioflow.work.stopping import batches, blocks
 
 __all__: list[str] = []
 
-_RECORDS: Final = 1 << 16  # strings, or as many as make up so many bytes, that are read between two checkpoints
+_RECORDS: Final = 1 << 16  # strings that are read between two checkpoints, if they have at most `_BYTES` together
 _BYTES: Final = 4 << 20
 
 # ── raw bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,14 +58,15 @@ def decode_raw(binding: Binding) -> Callable[[Any], Any]:
     def elements(raw: Any, place: slice) -> Any:
         own = raw[place.start * dtype.itemsize : place.stop * dtype.itemsize]
         if not little:
-            own = np.ascontiguousarray(own.reshape(-1, part)[:, ::-1]).reshape(-1)  # a view of another dtype needs that
+            # Contiguous, since only then can the array be viewed with another dtype.
+            own = np.ascontiguousarray(own.reshape(-1, part)[:, ::-1]).reshape(-1)
         return own != 0 if dtype.kind == "b" else own.view(dtype)
 
     return decode
 
 
 def _joined(texts: list[bytes], size: int) -> Any:
-    """The bytes of texts of one size, one after another, in an array that may be written to."""
+    """Return the bytes of texts of equal size, concatenated, in a writable array."""
     if len(texts) <= _RECORDS and len(texts) * size <= _BYTES:
         return np.frombuffer(bytearray().join(texts), np.uint8)
     raw = np.empty(len(texts) * size, np.uint8)
@@ -78,7 +79,7 @@ def _joined(texts: list[bytes], size: int) -> Any:
 
 
 class _Column:
-    """How one column of a CSV record is read."""
+    """The parser of one column of CSV records."""
 
     def __init__(self, number: int, dtype: DType) -> None:
         self.number = number
@@ -86,7 +87,7 @@ class _Column:
         self._parse = None if dtype is dtypes.string else number_parser(dtype)
 
     def read(self, texts: Sequence[bytes], absent: bytes, default: Any, shape: tuple[int, ...]) -> Any:
-        """The column as an array."""
+        """Return the column as an array."""
         required = np.size(default) == 0
         filler = None if required else np.asarray(default).reshape(-1)[0]
         parse = self._parse
@@ -188,7 +189,7 @@ def parse_single_example(binding: Binding) -> Callable[..., tuple[Any, ...]]:
 
 
 class _Lists:
-    """The lists of features of a SequenceExample, each read like a batch of one example per step."""
+    """The feature lists of a SequenceExample, each read like a batch with one example per step."""
 
     def __init__(self, data: bytes, lists: dict[bytes, list[Place]], may_miss: Sequence[bytes]) -> None:
         self._data = data

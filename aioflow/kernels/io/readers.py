@@ -1,7 +1,7 @@
-"""Readers: resources that take file names from a queue and give records.
+"""Readers: resources that take file names from a queue and return records.
 
-A reader's files are read in threads, a few hundred records ahead, so that most reads cost no change of threads. Reads
-of one reader take turns. Whatever a cancelled read has fetched stays in the reader for the next one.
+A reader's files are read in threads, a few hundred records ahead, so that most reads need no thread switch. Reads of
+one reader take turns. Records that a cancelled read has fetched stay in the reader for the next read.
 """
 
 from __future__ import annotations
@@ -45,12 +45,19 @@ _AHEAD_BYTES: Final = 1 << 20
 
 
 class Reader:
-    """One reader.
+    """A reader of records from a queue of files.
+
+    Args:
+        name: The name for messages.
+        kind: The op that creates the reader.
+        source: Opens the file of a name from the queue.
+        single: Whether each file is one record, so that the file ends with its first record.
 
     Attributes:
-        name: For messages.
-        kind: The op that makes it.
-        produced, completed: How many records have been given, and how many files are done with.
+        name: The name for messages.
+        kind: The op that creates the reader.
+        produced: Number of records returned.
+        completed: Number of files read to the end.
     """
 
     def __init__(self, name: str, kind: str, source: Callable[[bytes], Source], single: bool) -> None:
@@ -59,20 +66,20 @@ class Reader:
         self.produced = 0
         self.completed = 0
         self._source = source
-        self._single = single  # one record per file: it ends with its record, rather than when no other is found
+        self._single = single
         self._turns = Turns(f"reader {name!r}")
         self._ready: deque[Record] = deque()
-        self._begun = 0  # how often it has been made new, by a reset or a restored state
-        self._returned: deque[Record] = deque()  # which steps have given back, whatever has become of their files
+        self._begun = 0  # number of resets and restores
+        self._returned: deque[Record] = deque()  # records that steps put back; their files may be closed
         self._work: bytes | None = None
         self._last = b""
         self._records: Source | None = None
-        self._behind: Call | None = None  # which reads ahead, after a step that did not wait for it any more
+        self._behind: Call | None = None  # the abandoned thread of a cancelled step, which may still read
         self._ended = False
         self._failure: OpError | None = None
 
     def try_take(self, count: int) -> list[Record] | None:
-        """`count` records that are there already, where nobody else is reading; otherwise None: use `take`."""
+        """Return `count` records that are available without waiting, or None if `take` is needed."""
         there = self._returned or self._ready
         if (self._single and there is self._ready) or len(there) < count or not self._turns.try_enter():
             return None
@@ -85,12 +92,16 @@ class Reader:
             wake_all(self._turns.leave())
 
     async def take(self, queue: Any, count: int) -> list[Record]:
-        """The next records, at least one and at most `count`, all from one file.
+        """Return the next records, at least one and at most `count`, all from one file.
+
+        Args:
+            queue: The queue of file names.
+            count: The most records to return.
 
         Raises:
             OutOfRangeError: the queue is closed and empty.
-            NotFoundError, …: the file cannot be read; the next read goes on with the next file.
-            DataLossError: the file is damaged; further reads give the same until the reader is reset.
+            NotFoundError, …: the file cannot be read; the next read continues with the next file.
+            DataLossError: the file is damaged; further reads raise the same until the reader is reset.
         """
         async with self._turns.taking():
             if self._returned:
@@ -113,7 +124,10 @@ class Reader:
                     return taken
 
     def returning(self, records: list[Record]) -> Callable[[], None]:
-        """Return what puts back the records of a read, for the next one, unless the reader has been made new."""
+        """Return a function that puts the records of a read back for the next read, unless the state was replaced.
+
+        A reset or a restore replaces the state.
+        """
         begun = self._begun
 
         def give_back() -> None:
@@ -138,12 +152,12 @@ class Reader:
     def _fail(self, failure: OpError) -> OpError:
         if not isinstance(failure, DataLossError):
             self._forget()
-        return copy.copy(failure)  # each node that gets it names itself in its copy
+        return copy.copy(failure)  # each node that raises it adds its own name to its copy
 
     async def _in_thread(self, function: Callable[[], None]) -> None:
-        """Call a function that takes the file on or lets go of it, while this reader's turn is held.
+        """Call a function that reads or closes the file, while the caller holds this reader's turn.
 
-        A file may keep it waiting forever. It is left behind then, and whoever reads next waits for it.
+        A file may block the call forever. A cancelled step then abandons the thread, and the next read joins it first.
         """
         if self._behind is not None:
             with suppress(Stopped):
@@ -157,7 +171,7 @@ class Reader:
             raise
 
     def _read_ahead(self) -> None:
-        """Runs in a thread, while this reader's turn is held."""
+        """Read a block of records. Runs in a thread, while the caller holds this reader's turn."""
         size = 0
         try:
             for _ in range(_AHEAD_RECORDS):
@@ -174,10 +188,10 @@ class Reader:
             self._failure, self._ended = error, True
 
     async def save(self) -> bytes:
-        """The state, between two reads.
+        """Return the state between two reads, in serialized form.
 
         Raises:
-            UnimplementedError: a reader of this kind cannot save it.
+            UnimplementedError: readers of this kind cannot save their state.
         """
         self._check_state()
         async with self._turns.taking():
@@ -192,11 +206,11 @@ class Reader:
             return b"".join(fields) + (write_piece(4, self._last) if self._last else b"")
 
     async def restore(self, state: bytes) -> None:
-        """Put a saved state in place of this one.
+        """Replace the state by a saved one.
 
         Raises:
-            InvalidArgumentError: it is not a state.
-            UnimplementedError: a reader of this kind cannot restore one.
+            InvalidArgumentError: `state` is not a saved state.
+            UnimplementedError: readers of this kind cannot restore a state.
         """
         self._check_state()
         counts, work = dict.fromkeys((1, 2, 3), 0), b""
@@ -227,7 +241,7 @@ class Reader:
             )
 
     async def reset(self) -> None:
-        """As new: no file, nothing counted."""
+        """Close the file, drop all records and set the counts to 0."""
         async with self._turns.taking():
             await self._in_thread(self._forget)
             self._begun += 1
@@ -352,7 +366,7 @@ def read_up_to(binding: Binding) -> Callable[..., Any]:
 def _taken(
     reader: Reader, queue: Any, count: int, finish: Callable[[list[Record]], Any], step: StepAccount, gives_back: bool
 ) -> Any:
-    """Return the outputs of a read, or a coroutine of them where it has to wait."""
+    """Return the outputs of a read, or a coroutine that returns them if the read has to wait."""
 
     def told(records: list[Record]) -> Any:
         if gives_back:

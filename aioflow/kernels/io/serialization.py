@@ -1,4 +1,4 @@
-"""Kernels that turn tensors, dense and sparse, into strings and back."""
+"""Kernels that serialize tensors, dense and sparse, to strings and parse them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aioflow.work.stopping import blocks, claim
 
 __all__: list[str] = []
 
-_SLICES: Final = 1024  # that are serialized between two checkpoints
+_SLICES: Final = 1024  # slices that are serialized between two checkpoints
 
 
 @binder("SerializeTensor", device="CPU", fresh=True)
@@ -98,7 +98,7 @@ def _decoded(row: list[bytes], dtype: DType) -> tuple[Any, Any, Any]:
 
 
 def _together(rows: list[list[bytes]], dtype: DType) -> tuple[Any, Any, Any]:
-    """The sparse tensors along a new first dimension; the other sizes are the largest of each."""
+    """Stack the sparse tensors along a new first dimension; each other size is the largest one."""
     found = [_decoded(row, dtype) for row in rows]
     ranks = {len(shape) for _, _, shape in found}
     if len(ranks) != 1:

@@ -17,13 +17,14 @@ __all__ = ["JoinedRows", "part_of", "whole_tensors"]
 
 
 class JoinedRows:
-    """Parts that follow each other along the first axis, as one array that is read some rows at a time.
+    """Consecutive parts along the first axis as one array, read a few rows at a time.
 
-    Nothing is joined before it is read. A part is an array, or something that is read in the same way.
+    The parts are joined only when they are read. A part is an array, or an object with the same methods as this class.
 
     Args:
-        shape, dtype: Of the whole.
-        parts: In order, as many rows together as the shape says.
+        shape: Shape of the whole.
+        dtype: Dtype of the whole.
+        parts: The parts in order; their rows add up to the shape.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, parts: Sequence[Any]) -> None:
@@ -33,7 +34,7 @@ class JoinedRows:
         self._parts = list(zip(begins, parts, strict=False))
 
     def rows(self, start: int, stop: int) -> Array:
-        """Some rows, one after the other in memory. Do not modify them."""
+        """Return the rows from `start` to `stop` as one contiguous array. Do not modify it."""
         found = []
         for begin, part in self._parts:
             first, last = max(start - begin, 0), min(stop - begin, part.shape[0])
@@ -43,7 +44,7 @@ class JoinedRows:
         return joined
 
     def release(self, stop: int) -> None:
-        """The rows before `stop` will not be read again."""
+        """Free the rows before `stop`, which are not read again."""
         for begin, part in self._parts:
             if stop > begin and hasattr(part, "release"):
                 part.release(min(stop - begin, part.shape[0]))
@@ -57,10 +58,10 @@ class JoinedRows:
 
 
 def whole_tensors(names: Sequence[str], shape_and_slices: Sequence[str], tensors: Sequence[Any]) -> dict[str, Any]:
-    """The tensors by name, each put together from its parts.
+    """Return the tensors by name, each assembled from its parts.
 
     Raises:
-        InvalidArgumentError: a name occurs twice; slices overlap, leave something out, or do not fit their tensors.
+        InvalidArgumentError: a name occurs twice, or slices overlap, leave a gap, or do not fit their tensors.
     """
     groups: dict[str, list[tuple[TensorSlice | None, Any]]] = {}
     for name, text, tensor in zip(names, shape_and_slices, tensors, strict=True):
@@ -96,7 +97,7 @@ def _whole(name: str, given: Sequence[tuple[TensorSlice | None, Any]]) -> Any:
 
 
 def part_of(whole: Array, part: TensorSlice | None) -> Array:
-    """A part of a tensor, in memory of its own; the tensor itself where that is the part."""
+    """Return a copy of a part of a tensor, or the tensor itself if the part is all of it."""
     if part is None or part.shape == whole.shape:
         return whole
     own: Array = copied(whole[part.index])

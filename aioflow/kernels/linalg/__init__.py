@@ -1,1 +1,1 @@
-"""Kernels of matrices."""
+"""Kernels of linear algebra."""

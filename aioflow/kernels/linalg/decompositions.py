@@ -1,6 +1,6 @@
 """Kernels of decompositions and linear systems, by the LAPACK wrappers of the array namespace.
 
-Half precision is computed in float32, which is the least that LAPACK has.
+Half precision is computed in float32, the narrowest dtype of LAPACK.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from aioflow.work.stopping import blocks
 
 __all__: list[str] = []
 
-_LARGE: Final = 400  # rows of a matrix whose factors take some milliseconds
+_LARGE: Final = 400  # rows of a matrix that takes some milliseconds to factor
 _SINGULAR: Final = "Input is not invertible."
-_WORK: Final = 1 << 24  # multiply-adds of a product of their size that a call may take
+_WORK: Final = 1 << 24  # multiply-adds of one call, counted as for a matrix product
 _BLOCK: Final = 64  # below this size a triangular system is solved as a general one
 
 
@@ -31,12 +31,12 @@ def _adjoint(xp: Any, x: Any) -> Any:
 
 
 def _computable(xp: Any, x: Any) -> Any:
-    """The array in a dtype that LAPACK has."""
+    """Return the array in a dtype that LAPACK supports."""
     return x.astype(xp.float32) if x.dtype.itemsize == 2 else x
 
 
 def _in_batches(xp: Any, function: Callable[..., Any], *arrays: Any) -> Any:
-    """A function of (batches of) matrices, called for a few matrices at a time, with checkpoints between the calls."""
+    """Call a function of (batches of) matrices for a few matrices at a time, with checkpoints between the calls."""
     rows, matrix = arrays[0].shape[:-2], arrays[0].shape[-2:]
     work = math.prod(matrix) * max(matrix)
     if math.prod(rows) * work <= _WORK or not rows:
@@ -80,7 +80,7 @@ def matrix_inverse(xp: Any, input: Any, *, adjoint: bool) -> Any:
 
 
 def _holds_the_interpreter(x: Any) -> bool:
-    """Return whether NumPy would hold the interpreter's lock for long, which blocks the event loop."""
+    """Return True if NumPy would hold the GIL for long, which blocks the event loop."""
     return isinstance(x, np.ndarray) and x.shape[-1] > _LARGE
 
 
@@ -89,7 +89,8 @@ def _factored(xp: Any, x: Any) -> tuple[Any, Any]:
 
     The diagonal is 0 for a matrix with a row of zeros, which rounding would hide.
     """
-    reflectors, scales = xp.linalg.qr(x, mode="raw")  # transposed: below the diagonal of R is what it is reflected at
+    # In raw mode the result is transposed; it holds R, and beside it the vectors of the Householder reflections.
+    reflectors, scales = xp.linalg.qr(x, mode="raw")
     diagonal = np.diagonal(reflectors, axis1=-2, axis2=-1) * x.any(axis=-1).all(axis=-1)[..., None]
     if x.dtype.kind != "c":
         return diagonal, 1 - 2 * (np.count_nonzero(scales, axis=-1) % 2).astype(x.dtype)
@@ -163,7 +164,7 @@ def matrix_triangular_solve(xp: Any, matrix: Any, rhs: Any, *, lower: bool, adjo
 
 
 def _substitute(xp: Any, a: Any, b: Any, lower: bool) -> Any:
-    """Forward or backward substitution by halves, so that nearly all the work is matrix products."""
+    """Solve by forward or backward substitution in halves, so that nearly all the work is matrix products."""
     size = a.shape[-1]
     if size <= _BLOCK:
         return xp.linalg.solve(xp.tril(a) if lower else xp.triu(a), b)
@@ -208,7 +209,7 @@ def cholesky_grad(xp: Any, l: Any, grad: Any) -> Any:  # noqa: E741  # the op's 
 def self_adjoint_eig(xp: Any, input: Any, *, compute_v: bool) -> tuple[Any, Any]:
     _require_square(input)
     x = _computable(xp, input)
-    if not xp.isfinite(xp.tril(x)).all():  # what is above the diagonal is not read
+    if not xp.isfinite(xp.tril(x)).all():  # values above the diagonal are not read
         raise _not_decomposed()
     try:
         if not compute_v:
@@ -232,7 +233,8 @@ def svd(xp: Any, input: Any, *, compute_uv: bool, full_matrices: bool) -> tuple[
     _require_matrices(input)
     x, own = _computable(xp, input), input.dtype
     finite = xp.isfinite(x).all(axis=(-2, -1), keepdims=True)
-    if not finite.all():  # LAPACK may search for ever in what is not finite; its parts are NaN, as in TensorFlow
+    # LAPACK may not terminate for values that are not finite. Their results are NaN, as in TensorFlow.
+    if not finite.all():
         parts = svd(xp, xp.where(finite, input, 0), compute_uv=compute_uv, full_matrices=full_matrices)
         s, *others = (
             xp.where(finite if p.ndim == x.ndim else finite[..., 0], p, xp.nan) if p.size else p for p in parts

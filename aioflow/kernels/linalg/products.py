@@ -1,7 +1,7 @@
 """Kernels of matrix products and einsum.
 
 Transposes are views, which BLAS reads without a copy. Small floats are multiplied in float32. Shapes that are known
-when a node is bound are not looked at again.
+when a node is bound are not checked in the step.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def bind_matmul(binding: Binding) -> Body:
         case _:
             body = lambda a, b: multiply(a.T, b.T)  # noqa: E731  # as above
     a_dims, b_dims = binding.input_dims
-    # A plan may come from anywhere, so that nothing has looked whether these are the dims of matrices.
+    # A plan may come from an untrusted client, so these may not be the dims of matrices.
     a_dims, b_dims = (dims if dims is not None and len(dims) == 2 else (None, None) for dims in (a_dims, b_dims))
     inner = a_dims[0 if transpose_a else 1], b_dims[1 if transpose_b else 0]
     if None not in inner and inner[0] == inner[1]:
@@ -65,7 +65,7 @@ def bind_matmul(binding: Binding) -> Body:
 
 
 def _checked_matmul(body: Body, a_axis: int, b_axis: int) -> Body:
-    """The product of operands whose inner sizes are known at run time alone."""
+    """Return the product of operands whose inner sizes are known only in the step."""
 
     def product(a: Any, b: Any) -> Any:
         left, right = a.shape, b.shape
@@ -137,7 +137,7 @@ def cross(xp: Any, a: Any, b: Any) -> Any:
 def bind_einsum(binding: Binding) -> Body:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     equation = parse_equation(binding.attrs["equation"], binding.attrs["N"])
-    plans: dict[tuple[int, ...], Body] = {}  # by the operands' ranks, of which an equation without "..." allows one
+    plans: dict[tuple[int, ...], Body] = {}  # by the operands' ranks, which only vary for an equation with "..."
 
     def contract(inputs: tuple[Any, ...]) -> Any:
         ranks = tuple(np.ndim(x) for x in inputs)
@@ -154,7 +154,7 @@ def bind_einsum(binding: Binding) -> Body:
 
 
 def _plan(xp: Any, equation: Equation, ranks: tuple[int, ...]) -> Body:
-    """The steps for operands of these ranks: reduce each to distinct labels that matter, combine, write the output."""
+    """Return the computation for operands of these ranks: reduce each to the distinct labels needed, combine, write."""
     labels = [term for term in equation.labels(ranks) if term is not None]
     output = equation.output_labels(labels)
     distinct = tuple(dict.fromkeys(output))
@@ -171,13 +171,13 @@ def _plan(xp: Any, equation: Equation, ranks: tuple[int, ...]) -> Body:
 
 
 def _kept_labels(labels: list[tuple[Label, ...]], position: int, output: tuple[Label, ...]) -> tuple[Label, ...]:
-    """The labels of one operand that the output or another operand has; the others are summed beforehand."""
+    """Return the labels of one operand that the output or another operand has; the others are summed first."""
     needed = set(output).union(*(term for i, term in enumerate(labels) if i != position))
     return tuple(label for label in dict.fromkeys(labels[position]) if label in needed)
 
 
 def _check_sizes(labels: list[tuple[Label, ...]], inputs: Any) -> None:
-    """Raise InvalidArgumentError where a label has two sizes (under an ellipsis a 1 goes with any)."""
+    """Raise InvalidArgumentError if a label has two sizes. Under an ellipsis a 1 matches any size."""
     sizes: dict[Label, int] = {}
     for term, x in zip(labels, inputs, strict=True):
         for label, size in zip(term, x.shape, strict=True):
@@ -192,7 +192,7 @@ def _check_sizes(labels: list[tuple[Label, ...]], inputs: Any) -> None:
 
 
 def _numbered(terms: list[tuple[Label, ...]]) -> list[list[int]]:
-    """Labels as the small ints of the sublist form of `einsum`."""
+    """Return labels as the small integers of the sublist form of `einsum`."""
     numbers: dict[Label, int] = {}
     return [[numbers.setdefault(label, len(numbers)) for label in term] for term in terms]
 
@@ -223,15 +223,16 @@ def _combination(xp: Any, terms: list[tuple[Label, ...]], output: tuple[Label, .
 
 
 def _writer(xp: Any, distinct: tuple[Label, ...], output: tuple[Label, ...]) -> Callable[[Any], Any]:
-    """Where the output repeats a label, the values go on the diagonal of zeros."""
+    """Return a function that writes the output; if the output repeats a label, values go on a diagonal of zeros."""
     if distinct == output:
         return _same
     positions = [distinct.index(label) for label in output]
     source, target = _numbered([output, distinct])
 
     def write(x: Any) -> Any:
+        # `einsum` returns a writable view of the diagonal.
         result = xp.zeros(tuple(x.shape[i] for i in positions), dtype=x.dtype)
-        xp.einsum(result, source, target)[...] = x  # a writeable view of the diagonal
+        xp.einsum(result, source, target)[...] = x
         return result
 
     return write
@@ -273,7 +274,7 @@ class _Pair:
         a, b = xs[0].transpose(self.order_a), xs[1].transpose(self.order_b)
         batch, left, inner = self.batch, self.left, self.inner
         a_inner, b_inner = a.shape[batch + left :], b.shape[batch : batch + inner]
-        if a_inner != b_inner:  # a 1 under an ellipsis that is summed
+        if a_inner != b_inner:  # a size of 1 under an ellipsis whose dimension is summed
             size = broadcast_shape(a_inner, b_inner)
             a = self.xp.broadcast_to(a, a.shape[: batch + left] + size)
             b = self.xp.broadcast_to(b, b.shape[:batch] + size + b.shape[batch + inner :])
@@ -285,7 +286,7 @@ class _Pair:
         return product.reshape(product.shape[:batch] + lefts + rights).transpose(self.order_output)
 
     def spread(self, xs: list[Any]) -> Any:
-        """Nothing to sum: an elementwise or outer product."""
+        """Compute an elementwise or outer product, with no label to sum."""
         a, b = xs[0].transpose(self.order_a), xs[1].transpose(self.order_b)
         ones = (1,) * (b.ndim - self.batch)
         b = b.reshape(b.shape[: self.batch] + (1,) * self.left + b.shape[self.batch :])

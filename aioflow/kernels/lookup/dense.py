@@ -1,5 +1,6 @@
-"""Tables whose keys may be vectors, and whose contents are handed out as TensorFlow has them, in buckets: a checkpoint
-of its is what lies there, and it takes up no other.
+"""Tables whose keys may be vectors, and which export their entries in buckets as TensorFlow does.
+
+TensorFlow's checkpoints hold the buckets, and TensorFlow restores no other form.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ _MIXED: Final = 0x9E3779B97F4A7800
 
 
 class DenseTable(MutableTable):
-    """A mutable table with buckets, of which each has a key: that of an entry, or one of two that no entry can have.
+    """A mutable table with buckets. Each bucket has the key of an entry, or one of two reserved keys.
 
-    Entries are put in buckets when they are exported, and at no other time.
+    Entries are assigned to buckets only when they are exported.
 
     Args:
-        empty_key, deleted_key: Those two.
-        buckets: How many there are at first, a power of two.
-        load: The part of the buckets that entries may have; beyond it their number doubles.
+        name: The name of the table.
+        key_dtype: Dtype of the keys.
+        value_dtype: Dtype of the values.
+        value_dims: Shape of a value.
+        empty_key: The reserved key of empty buckets.
+        deleted_key: The reserved key of deleted entries.
+        buckets: The initial number of buckets, a power of two.
+        load: The largest fraction of the buckets that entries may fill; beyond it the number of buckets doubles.
 
     Raises:
         InvalidArgumentError: an argument does not fit the others.
@@ -64,16 +70,16 @@ class DenseTable(MutableTable):
 
     @property
     def reserved(self) -> tuple[Any, Any]:
-        """The keys that no entry has."""
+        """The keys that no entry can have."""
         return self._empty, self._deleted
 
     def find(self, keys: Any, default: Any) -> Any:
-        """As the base says. Raises InvalidArgumentError."""
+        """Like `LookupTable.find`. Raise InvalidArgumentError for a reserved key."""
         self._check(keys)
         return super().find(keys, default)
 
     def insert(self, keys: Any, values: Any) -> None:
-        """As the base says. Raises InvalidArgumentError."""
+        """Like `LookupTable.insert`. Raise InvalidArgumentError for a reserved key."""
         self._check(keys)
         entries = list(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
         with self._lock:
@@ -83,12 +89,12 @@ class DenseTable(MutableTable):
             self._entries.update(entries)
 
     def remove(self, keys: Any) -> None:
-        """As the base says. Raises InvalidArgumentError."""
+        """Like `LookupTable.remove`. Raise InvalidArgumentError for a reserved key."""
         self._check(keys)
         super().remove(keys)
 
     def fill(self, keys: Any, values: Any) -> None:
-        """As the base says, without those of the two keys that stand for no entry. Raises InvalidArgumentError."""
+        """Like `LookupTable.fill`, but skip entries of reserved keys. Raise InvalidArgumentError for misfit values."""
         listed = self.keys_of(keys)
         array = np.asarray(values)
         if array.size != len(listed) * int(np.prod(self.value_dims)):
@@ -105,7 +111,7 @@ class DenseTable(MutableTable):
             self._entries, self._buckets = entries, buckets
 
     def export(self) -> tuple[Any, Any]:
-        """Keys [buckets, size of a key] and values [buckets, size of a value]."""
+        """Return keys [buckets, size of a key] and values [buckets, size of a value]."""
         with self._lock:
             keys, values, buckets = list(self._entries), list(self._entries.values()), self._buckets
         shapes = [(buckets, int(np.prod(dims))) for dims in (self.key_dims, self.value_dims)]
@@ -131,7 +137,7 @@ class DenseTable(MutableTable):
 
 
 def _places(keys: list[Any], buckets: int) -> Iterator[int]:
-    """The bucket of each key: the first that is free of those that its hash names one after the other."""
+    """Yield the bucket of each key: the first free one in its probe sequence."""
     taken: set[int] = set()
     for key in batches(keys):
         bucket, step = _hash(key) % buckets, 0

@@ -1,6 +1,6 @@
-"""Lookup tables: values by key, each as a Python object. Steps use them at the same time, from several threads.
+"""Lookup tables: values by key, each as a Python object, for concurrent use by steps in several threads.
 
-An act is whole: who finds many keys finds them all before or after somebody else's insertion.
+Operations are atomic: a lookup of many keys sees all of a concurrent insertion or nothing of it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from aioflow.work.stopping import blocks, claim
 __all__ = ["LookupTable", "MutableTable", "StaticTable", "distinct_entries"]
 
 _BATCH: Final = 4096  # keys between two checkpoints
-_ENTRY: Final = 100  # bytes that an entry takes, about
+_ENTRY: Final = 100  # approximate bytes of an entry
 _NOTHING: Final = object()
 
 
 class LookupTable:
-    """What all tables have in common.
+    """The base class of all tables.
 
     Args:
-        key_dims, value_dims: Shapes of one key and of one value.
+        name: The name of the table.
+        key_dtype: Dtype of the keys.
+        value_dtype: Dtype of the values.
+        key_dims: Shape of one key.
+        value_dims: Shape of one value.
     """
 
     def __init__(
@@ -50,10 +54,10 @@ class LookupTable:
     def __len__(self) -> int:
         return len(self._entries)
 
-    # -- what is given ----------------------------------------------------------------------------------------------
+    # -- checks and conversions of inputs ---------------------------------------------------------------------------
 
     def check_types(self, key: DType, value: DType | None = None) -> None:
-        """Raise InvalidArgumentError where a node takes it for a table of other dtypes."""
+        """Raise InvalidArgumentError if a node expects other dtypes."""
         for what, have, given in (("keys", self.key_dtype, key), ("values", self.value_dtype, value)):
             if given is not None and given is not have:
                 raise InvalidArgumentError(
@@ -61,7 +65,7 @@ class LookupTable:
                 )
 
     def lead(self, keys: Any) -> tuple[int, ...]:
-        """The shape of a tensor of keys, without that of a key. Raises InvalidArgumentError."""
+        """Return the shape of a tensor of keys without that of a key. Raise InvalidArgumentError for misfit keys."""
         shape: tuple[int, ...] = np.shape(keys)
         size = len(self.key_dims)
         if size and shape[-size:] != self.key_dims:
@@ -71,7 +75,7 @@ class LookupTable:
         return shape[: len(shape) - size]
 
     def keys_of(self, keys: Any) -> list[Any]:
-        """The keys as what can be looked up."""
+        """Return the keys in a hashable form."""
         array = _array(keys, self.key_dtype)
         if not self.key_dims:
             found: list[Any] = array.reshape(-1).tolist()
@@ -79,7 +83,7 @@ class LookupTable:
         return list(map(tuple, array.reshape(-1, max(1, int(np.prod(self.key_dims)))).tolist()))
 
     def values_of(self, keys: Any, values: Any) -> list[Any]:
-        """The values that belong to as many keys. Raises InvalidArgumentError where there are more or fewer."""
+        """Return the values of these keys. Raise InvalidArgumentError if their number or shape does not fit."""
         wanted = (*self.lead(keys), *self.value_dims)
         if np.shape(values) != wanted:
             raise InvalidArgumentError(
@@ -92,10 +96,10 @@ class LookupTable:
             return found
         return list(array.reshape(-1, *self.value_dims).copy())
 
-    # -- what is done -----------------------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------------
 
     def find(self, keys: Any, default: Any) -> Any:
-        """The values of the keys, and for each that is not there the default. Raises InvalidArgumentError."""
+        """Return the keys' values, and the default for missing keys. Raise InvalidArgumentError for misfit inputs."""
         lead = self.lead(keys)
         default = _array(default, self.value_dtype)
         if default.shape not in (self.value_dims, (*lead, *self.value_dims)):
@@ -112,7 +116,7 @@ class LookupTable:
         return _packed(found, self.value_dtype, lead)
 
     def _defaults(self, default: Any, count: int) -> list[Any]:
-        """One for each key, or one alone for all."""
+        """Return one default for each key, or a single one for all."""
         listed: list[Any] = default.reshape(-1).tolist()
         return listed if default.ndim and len(listed) == count else listed[:1]
 
@@ -131,7 +135,7 @@ class LookupTable:
         return made
 
     def export(self) -> tuple[Any, Any]:
-        """All keys and their values, in the order in which the keys came."""
+        """Return all keys and their values, in the order of insertion."""
         with self._lock:
             keys, values = list(self._entries), list(self._entries.values())
         shape = (len(keys), *self.value_dims)
@@ -143,29 +147,29 @@ class LookupTable:
         return _packed(keys, self.key_dtype, shape[:1]), made
 
     def insert(self, keys: Any, values: Any) -> None:
-        """Give keys values, in the place of those that they had; of one that comes twice, the last counts."""
+        """Set the values of keys, and replace old values. If a key occurs twice, the last value counts."""
         raise NotImplementedError
 
     def remove(self, keys: Any) -> None:
-        """Take keys out, those that are there."""
+        """Remove the keys that the table has, and ignore others."""
         raise NotImplementedError
 
     def fill(self, keys: Any, values: Any) -> None:
-        """Let it have these entries alone."""
+        """Replace all entries by these."""
         raise NotImplementedError
 
 
 class MutableTable(LookupTable):
-    """A table that changes from step to step."""
+    """A table that steps can change."""
 
     def insert(self, keys: Any, values: Any) -> None:
-        """As the base says. Raises InvalidArgumentError."""
+        """Like `LookupTable.insert`. Raise InvalidArgumentError for misfit inputs."""
         entries = list(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
         with self._lock:
             self._entries.update(entries)
 
     def remove(self, keys: Any) -> None:
-        """As the base says. Raises InvalidArgumentError."""
+        """Like `LookupTable.remove`. Raise InvalidArgumentError for misfit keys."""
         self.lead(keys)
         gone = self.keys_of(keys)
         with self._lock:
@@ -173,17 +177,22 @@ class MutableTable(LookupTable):
                 self._entries.pop(key, None)
 
     def fill(self, keys: Any, values: Any) -> None:
-        """As the base says. Raises InvalidArgumentError."""
+        """Like `LookupTable.fill`. Raise InvalidArgumentError for misfit inputs."""
         entries = dict(zip(self.keys_of(keys), self.values_of(keys, values), strict=True))
         with self._lock:
             self._entries = entries
 
 
 class StaticTable(LookupTable):
-    """A table that is given its entries once, and then never changes.
+    """A table that is filled once and then never changes.
+
+    Args:
+        name: The name of the table.
+        key_dtype: Dtype of the keys.
+        value_dtype: Dtype of the values.
 
     Attributes:
-        is_initialized: Whether it has them.
+        is_initialized: True if the table has its entries.
     """
 
     def __init__(self, name: str, key_dtype: DType, value_dtype: DType) -> None:
@@ -191,7 +200,7 @@ class StaticTable(LookupTable):
         self.is_initialized = False
 
     def find(self, keys: Any, default: Any) -> Any:
-        """As the base says. Raises FailedPreconditionError: it has not been given its entries."""
+        """Like `LookupTable.find`. Raise FailedPreconditionError if the table is not initialized."""
         if not self.is_initialized:
             raise self._without_entries()
         return super().find(keys, default)
@@ -202,29 +211,29 @@ class StaticTable(LookupTable):
         )
 
     def _defaults(self, default: Any, count: int) -> list[Any]:
-        """The first for all: TensorFlow takes several, and looks at no other."""
+        """Return the first default for all keys: TensorFlow accepts several, and uses only the first."""
         return list(default.reshape(-1)[:1].tolist())
 
     def export(self) -> tuple[Any, Any]:
-        """As the base says. Raises FailedPreconditionError: it has not been given its entries."""
+        """Like `LookupTable.export`. Raise FailedPreconditionError if the table is not initialized."""
         if not self.is_initialized:
             raise self._without_entries()
         return super().export()
 
     def insert(self, keys: Any, values: Any) -> None:
-        """Raises UnimplementedError."""
+        """Raise UnimplementedError: a static table cannot change."""
         raise UnimplementedError(f"table {self.name!r} does not change", expected="a mutable table", actual="insert")
 
     def remove(self, keys: Any) -> None:
-        """Raises UnimplementedError."""
+        """Raise UnimplementedError: a static table cannot change."""
         raise UnimplementedError(f"table {self.name!r} does not change", expected="a mutable table", actual="remove")
 
     def fill(self, keys: Any, values: Any) -> None:
-        """Give it its entries. If it has some, as many as these, nothing happens.
+        """Initialize the table. A repeated call with as many entries does nothing.
 
         Raises:
-            InvalidArgumentError: there are none.
-            FailedPreconditionError: it has more or fewer; or one key has two values.
+            InvalidArgumentError: there are no entries.
+            FailedPreconditionError: the table has another number of entries, or a key has two values.
         """
         given = self.keys_of(keys), self.values_of(keys, values)
         total = len(given[0])
@@ -241,7 +250,7 @@ class StaticTable(LookupTable):
             )
 
     def install(self, entries: dict[Any, Any]) -> bool:
-        """Let it have these, if it has none; whether that was so."""
+        """Set the entries if the table is not initialized. Return True if they were set."""
         with self._lock:
             if self.is_initialized:
                 return False
@@ -251,11 +260,12 @@ class StaticTable(LookupTable):
 
 
 def distinct_entries(name: str, pairs: Iterable[tuple[Any, Any]], total: int) -> dict[Any, Any]:
-    """The entries as a dictionary. Raises FailedPreconditionError where a key comes with two values.
+    """Return the entries as a dictionary. Raise FailedPreconditionError if a key has two values.
 
     Args:
-        name: The table, for the error.
-        total: How many pairs there are at most.
+        name: The name of the table, for the error.
+        pairs: Keys and values.
+        total: An upper bound of the number of pairs.
     """
     claim(total * _ENTRY)
     entries: dict[Any, Any] = {}

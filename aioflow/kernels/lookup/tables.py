@@ -1,4 +1,4 @@
-"""Kernels of lookup tables: handles, finds and changes."""
+"""Kernels of lookup tables: handles, lookups and changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _shared(make: Callable[..., LookupTable], binding: Binding) -> Callable[...,
         nonlocal held, seen
         if held is not None and seen == resources.generation:
             return held
-        generation = resources.generation  # read before the lookup: a clearing in between only means another lookup
+        # Read before the lookup, so that a concurrent clearing only causes another lookup.
+        generation = resources.generation
         found = resources.get_or_create(attrs["container"], name, lambda: make(binding, name, *inputs))
         if not isinstance(found, LookupTable):
             raise InvalidArgumentError(
@@ -86,7 +87,7 @@ def _shared(make: Callable[..., LookupTable], binding: Binding) -> Callable[...,
 
 
 def _own(make: Callable[..., LookupTable], binding: Binding) -> Callable[..., LookupTable]:
-    """A new one in each step, which nobody else finds."""
+    """Return a function that creates a new, private table in each step."""
     return partial(make, binding, binding.name)
 
 
@@ -101,7 +102,7 @@ for _kind, _make in _KINDS.items():
     binder(f"Anonymous{_kind}", device="CPU", dtypes=_DTYPES, makes=LookupTable)(partial(_own, _make))
 
 
-# ── what is done to a table ──────────────────────────────────────────────────────────────────────────────────────────
+# ── operations on a table ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("LookupTableFindV2", device="CPU", fresh=True, takes=LookupTable)
@@ -151,7 +152,7 @@ def initialize(binding: Binding) -> Callable[[Any, Any, Any], None]:
 
 
 def static_table(table: LookupTable) -> StaticTable:
-    """The table, if it is one that is given its entries once. Raises InvalidArgumentError."""
+    """Return the table if it is static. Raise InvalidArgumentError for a mutable one."""
     if not isinstance(table, StaticTable):
         raise InvalidArgumentError(
             f"table {table.name!r} is not initialized but changed", expected="a static table", actual="a mutable one"

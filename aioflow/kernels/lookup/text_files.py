@@ -1,4 +1,4 @@
-"""Tables from text files: an entry a line, whose key and value are the line, its number, or a column of it."""
+"""Tables from text files with one entry per line. Key and value are the line, its number, or one of its columns."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__: list[str] = []
 _WHOLE_LINE: Final = -2
 _LINE_NUMBER: Final = -1
 _COLUMN_TYPES: Final = (string, int32, int64, float32, float64)
-_LINE: Final = 64  # bytes that a line takes beside its text, about
+_LINE: Final = 64  # approximate bytes of a line beside its text
 
-# From the number of a line and its columns (the line alone where no column is wanted) to a key or a value.
+# From the number of a line and its columns (the whole line first) to a key or a value.
 _Part = Callable[[int, list[bytes]], Any]
 
 
 class _Layout(NamedTuple):
-    """What of a line is what: the attributes of the op."""
+    """The attributes of the op, which map a line to its key and value."""
 
     key_index: int
     value_index: int
@@ -66,7 +66,7 @@ def initialize_from_file(binding: Binding) -> Callable[[Any, bytes], Any]:
 
 
 def _read(table: StaticTable, path: str, folders: AllowedFolders, layout: _Layout) -> dict[Any, Any]:
-    """The entries in the file; the first alone for a table that has some, and will not take them."""
+    """Return the entries of the file, or only the first one for a table that is initialized and ignores them."""
     _check(layout)
     parts = [
         _part(dtype, index, layout.offset, path)
@@ -90,7 +90,7 @@ def _check(layout: _Layout) -> None:
 
 
 def _lines(path: str, folders: AllowedFolders) -> list[bytes]:
-    """The lines without their ends. Raises NotFoundError, ResourceExhaustedError, …"""
+    """Return the lines without their ends. Raise NotFoundError, ResourceExhaustedError, … on failed reads."""
     store, name = store_of(path, folders)
     content = bytearray()
     with store.open(name) as file, file_errors(path):
@@ -101,7 +101,7 @@ def _lines(path: str, folders: AllowedFolders) -> list[bytes]:
     claim(len(content) + _LINE * content.count(b"\n"))
     lines = bytes(content).split(b"\n")
     if not lines[-1]:
-        lines.pop()  # what ends with a newline ends there
+        lines.pop()  # a newline at the end of the file starts no new line
     return lines
 
 
@@ -118,7 +118,7 @@ def _entries(lines: list[bytes], parts: list[_Part], layout: _Layout, path: str)
 
 
 def _part(dtype: DType, index: int, offset: int, path: str) -> _Part:
-    """What gives the keys, or the values, of that dtype. Raises InvalidArgumentError."""
+    """Return a function that extracts keys or values of that dtype. Raise InvalidArgumentError for a misfit dtype."""
     if index == _LINE_NUMBER:
         if dtype is not int64:
             raise InvalidArgumentError("the number of a line is an int64", expected="int64", actual=dtype.name)
@@ -139,7 +139,7 @@ def _part(dtype: DType, index: int, offset: int, path: str) -> _Part:
             )
         if parse is None:
             return columns[at]
-        with np.errstate(over="ignore"):  # what is too large is infinite
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite
             found = parse(columns[at])
         if found is None:
             raise InvalidArgumentError(

@@ -1,1 +1,1 @@
-"""Kernels of arithmetic of elements, reductions, order and random numbers."""
+"""Kernels of elementwise arithmetic, reductions, sorting and random numbers."""

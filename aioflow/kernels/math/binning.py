@@ -1,4 +1,4 @@
-"""Kernels of values in bins."""
+"""Kernels that count values in bins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise kernels that look at shapes or values first, casts, and the parts of complex numbers."""
+"""Elementwise kernels that check shapes or values first, casts, and the parts of complex numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def approximate_equal(xp: Any, x: Any, y: Any, *, tolerance: float) -> Any:
         raise InvalidArgumentError(
             "the operands of ApproximateEqual must have the same shape", expected=x.shape, actual=y.shape
         )
-    # the difference of unsigned integers would wrap around
+    # The difference of unsigned integers would wrap around.
     distance = xp.maximum(x, y) - xp.minimum(x, y) if x.dtype.kind == "u" else xp.absolute(x - y)
     return distance < tolerance
 
@@ -89,7 +89,7 @@ def _cast(dtype: np.dtype[Any], x: Any) -> Any:
 
 
 def _cast_by(between: np.dtype[Any], dtype: np.dtype[Any], x: Any) -> Any:
-    """By way of another dtype: between most narrow types NumPy knows no cast."""
+    """Cast by way of another dtype, because NumPy has no casts between most narrow dtypes."""
     return x.astype(between).astype(dtype)
 
 
@@ -98,16 +98,18 @@ def _cast_real(dtype: np.dtype[Any], x: Any) -> Any:
 
 
 def _truncate(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
-    """Round towards zero: where the nearest value is further from 0 than x, take its neighbour."""
+    """Round towards zero."""
     nearest = x.astype(dtype)
+    # Where rounding to nearest went away from 0, the neighbor towards 0 is the result.
     beyond = xp.isfinite(nearest) & (xp.absolute(nearest.astype(x.dtype)) > xp.absolute(x))
     return xp.where(beyond, xp.nextafter(nearest, dtype.type(0)), nearest)[()]
 
 
 def _upper_half(xp: Any, dtype: np.dtype[Any], x: Any) -> Any:
-    """The upper 16 bits of a float32, which are a bfloat16; a NaN may have all its bits in the lower half."""
+    """Return the upper 16 bits of a float32, which form a bfloat16."""
     array = xp.asarray(x)
     bits = (array.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    # A NaN may have all its payload bits in the lower half, and would become infinite.
     return xp.where(xp.isnan(array), np.uint16(0x7FC0), bits).view(dtype)[()]
 
 
@@ -177,7 +179,7 @@ def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: np.dtype[Any
     axes = [[] if s0 == s1 else [i for i, size in enumerate(shape) if size == 1] for shape in padded]
     results = [np.array(a, dtype) for a in axes]
     for result in results:
-        result.flags.writeable = False  # shared by all that ask for the same shapes
+        result.flags.writeable = False  # cached, so shared by all steps with the same shapes
     return results[0], results[1]
 
 

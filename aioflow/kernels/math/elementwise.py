@@ -1,7 +1,7 @@
-"""Elementwise kernels that are one function of the array namespace, or a few fused in one buffer.
+"""Elementwise kernels that are one function of the array namespace, or a few functions fused in one buffer.
 
-A fused body works in the buffer of its own first result. The 16-bit floats go through float32 there: rounding every
-step to them would lose digits, and bfloat16 times a Python float is float32 anyway.
+A fused body works in the buffer of its own first result. It computes 16-bit floats in float32: rounding each operation
+to 16 bits would lose digits, and bfloat16 times a Python float is float32 anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UFUNCS: Final[Mapping[str, Ufunc | str]] = {
     "Mul": Ufunc("multiply", "{0} * {1}", exact_c="{0} * {1}"),
     "RealDiv": Ufunc("divide", "{0} / {1}", _FLOATING, "{0} / {1}"),
     "Div": Ufunc("divide", "{0} / {1}", _FLOATING, "{0} / {1}"),
-    # NaN goes through, and of two equal numbers, as 0 and -0 are, it is the second
+    # NaN is propagated; of two equal numbers, such as 0 and -0, the result is the second.
     "Maximum": Ufunc("maximum", exact_c="({0} != {0} || {0} > {1}) ? {0} : {1}"),
     "Minimum": Ufunc("minimum", exact_c="({0} != {0} || {0} < {1}) ? {0} : {1}"),
     "Atan2": "arctan2",
@@ -75,13 +75,13 @@ _UFUNCS: Final[Mapping[str, Ufunc | str]] = {
     "BitwiseOr": Ufunc("bitwise_or", "{0} | {1}"),
     "BitwiseXor": Ufunc("bitwise_xor", "{0} ^ {1}"),
     "Invert": Ufunc("invert", "~{0}"),
-    # floating remainders: a zero divisor gives NaN there, and the integers' check is in elementwise_integer.py
+    # Floating-point remainders by zero are NaN; integers.py checks the divisors of integers.
     "Mod": Ufunc("fmod", None, {"T": "floats"}),
     "TruncateMod": Ufunc("fmod", None, {"T": "floats"}),
     "FloorMod": Ufunc("remainder", None, {"T": "floats"}),
 }
 elementwise(_UFUNCS)
-# By the functions' names: what `KernelDef.exact_c` says of their kernels.
+# `KernelDef.exact_c` of these kernels, by the names of the array namespace's functions.
 EXACT_C: Final[Mapping[str, str]] = {
     row.name: row.exact_c for row in _UFUNCS.values() if isinstance(row, Ufunc) and row.exact_c
 }
@@ -93,14 +93,14 @@ def round_integers(x: Any) -> Any:
 
 
 def own(value: Any) -> Any:
-    """The value as the buffer of the next step; None (make a new one) where it is a scalar, which has none."""
+    """Return the value as the buffer of the next operation, or None for a scalar, which has no buffer."""
     return value if value.ndim else None
 
 
 def fused(
     *ops: str, takes_out: bool = False, allowed: str = "floats complexes", exact_c: str = ""
 ) -> Callable[[Body], Body]:
-    """Register a body `f(xp, *inputs)`, or with `takes_out` `f(xp, *inputs, out=None)`, that makes a fresh result."""
+    """Register a body `f(xp, *inputs)`, or with `takes_out` `f(xp, *inputs, out=None)`, that returns a fresh result."""
 
     def register(body: Body) -> Body:
         def bind(binding: Binding) -> Body:
@@ -129,13 +129,13 @@ def _through_float32(body: Body, dtype: np.dtype[Any]) -> Body:
 
 
 def _holomorphic(xp: Any, y: Any) -> Any:
-    """The conjugate of a complex result, which these ops take (for TanhGrad and SigmoidGrad the caller does)."""
+    """Return the conjugate of a complex result, as these ops require; the callers of TanhGrad and SigmoidGrad do it."""
     return xp.conjugate(y) if y.dtype.kind == "c" else y
 
 
 @fused("Sigmoid", takes_out=True)
 def sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
-    """1 / (1 + exp(-x)). Where exp overflows, 1 / inf is the right 0."""
+    """Return 1 / (1 + exp(-x)). If exp overflows, 1 / inf is the correct 0."""
     t = xp.negative(x, out)
     t = xp.exp(t, own(t))
     t = xp.add(t, 1, own(t))
@@ -149,7 +149,7 @@ def rsqrt(xp: Any, x: Any, out: Any = None) -> Any:
 
 
 def _zeroed(xp: Any, t: Any, zero: Any) -> Any:
-    """0 where nothing flows in: there an infinite slope would make it NaN."""
+    """Return `t` with 0 where the incoming gradient is 0: an infinite slope would make NaN there."""
     if t.ndim:
         xp.copyto(t, t.dtype.type(0), where=zero)
         return t
@@ -269,7 +269,7 @@ def _inverse_square(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     return xp.reciprocal(t, own(t))
 
 
-# Constant scalar exponents for which there is something faster than `power`, which costs tens of multiplications.
+# Constant scalar exponents with a faster function than `power`, which costs tens of multiplications.
 _POWERS: Final[dict[float, Body]] = {
     1.0: lambda xp, x, y, out=None: xp.positive(x, out),
     2.0: _square,

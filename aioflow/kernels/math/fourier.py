@@ -1,4 +1,4 @@
-"""Kernels of Fourier transforms, by the array library's own."""
+"""Kernels of Fourier transforms, by the functions of the array library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integer division, remainders and shifts: what the hardware leaves undefined is checked, or given a meaning, here."""
+"""Kernels of integer division, remainders and shifts, with checks where the hardware leaves the result undefined."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__: list[str] = []
 
 
 def _truncated(xp: Any, x: Any, y: Any) -> Any:
-    """x / y towards zero: what is left after the remainder that has the sign of x divides evenly."""
+    """Return x / y rounded towards zero."""
+    # fmod has the sign of x, and x minus it divides evenly.
     return xp.floor_divide(xp.subtract(x, xp.fmod(x, y)), y)
 
 

@@ -1,6 +1,7 @@
-"""Sorting many numbers on the CPU so that it can be stopped: they are first shared out among buckets, in the order of
-the buckets, and then each bucket is sorted (sample sort; Frazer and McKellar, 1970). What comes out is what a sort of
-all at once gives, to the last bit.
+"""Sorting of many numbers on the CPU in blocks, so that it can be stopped: sample sort (Frazer and McKellar, 1970).
+
+Numbers are first distributed to ordered buckets, then each bucket is sorted. The result equals that of a sort in one
+call, to the last bit.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from aioflow.work.stopping import batches, blocks
 
 __all__ = ["bucket_by_bucket", "is_long", "largest", "nth", "order_of"]
 
-_MANY: Final = 1 << 20  # numbers that are sorted at once in some hundredths of a second
+_MANY: Final = 1 << 20  # numbers up to which one sort takes at most some hundredths of a second
 _PIVOTS: Final = 127
-_SAMPLES: Final = 32  # for each pivot
+_SAMPLES: Final = 32  # samples per pivot
 
 
 def is_long(x: Any) -> bool:
-    """Whether a vector of numbers is worth sorting in buckets."""
+    """Return True if a vector of numbers is long enough to be sorted in buckets."""
     return type(x) is np.ndarray and x.ndim == 1 and x.size > _MANY and x.dtype.kind != "O"
 
 
 def order_of(x: Any) -> Any:
-    """`np.argsort(x, kind="stable")` of a vector of numbers."""
+    """Return `np.argsort(x, kind="stable")` of a vector of numbers."""
     if not is_long(x):
         return np.argsort(x, kind="stable")
     _, places = _shared_out(x)
     order, ends = bucket_by_bucket(places)
     begin = 0
     for bucket, end in batches(enumerate(ends.tolist()), 1):
-        if bucket % 2 == 0 and end - begin > 1:  # the others hold equal numbers
+        if bucket % 2 == 0 and end - begin > 1:  # odd buckets hold equal numbers
             inside = order[begin:end]
             order[begin:end] = inside[np.argsort(x[inside], kind="stable")]
         begin = end
@@ -40,7 +41,7 @@ def order_of(x: Any) -> Any:
 
 
 def largest(x: Any, count: int) -> Any:
-    """The positions of the largest `count` of a long vector, and of what may be equal to them, as they come."""
+    """Return the positions of the largest `count` of a long vector, and of numbers that may equal them, ascending."""
     _, places = _shared_out(x)
     ends = np.cumsum(_counts(places))
     least = int(np.searchsorted(ends, x.size - count, side="right"))
@@ -48,7 +49,7 @@ def largest(x: Any, count: int) -> Any:
 
 
 def nth(x: Any, place: int) -> Any:
-    """What is at that place in the order of a long vector."""
+    """Return the number at that place in the sorted order of a long vector."""
     pivots, places = _shared_out(x)
     ends = np.cumsum(_counts(places))
     bucket = int(np.searchsorted(ends, place, side="right"))
@@ -60,10 +61,10 @@ def nth(x: Any, place: int) -> Any:
 
 
 def _shared_out(x: Any) -> tuple[Any, Any]:
-    """Pivots in order, and for each number its bucket: 2i below pivot i, 2i + 1 where it is equal to it."""
+    """Return the sorted pivots, and the bucket of each number: 2i below pivot i, 2i + 1 if equal to it."""
     sample = np.sort(x[:: max(1, x.size // (_PIVOTS * _SAMPLES))])
     pivots = np.unique(sample[np.linspace(0, len(sample) - 1, _PIVOTS).astype(np.int64)])
-    beyond = np.append(pivots, pivots[-1:])  # a pivot for the last bucket, which nothing in it is equal to
+    beyond = np.append(pivots, pivots[-1:])  # a placeholder for the last bucket, where numbers are above all pivots
     places = np.empty(x.size, np.uint16)
     for part in blocks(x.size, BLOCK):
         numbers = x[part]
@@ -77,16 +78,14 @@ def _counts(places: Any) -> Any:
 
 
 def bucket_by_bucket(places: Any) -> tuple[Any, Any]:
-    """The positions in the order of the buckets (uint16) that they are in, in each as they come; and where each bucket
-    ends.
-    """
+    """Return the positions sorted by bucket (uint16), in each bucket ascending, and the end of each bucket."""
     most = max(int(places[part].max()) for part in blocks(places.size, BLOCK)) + 1
     counts = sum(np.bincount(places[part], minlength=most) for part in blocks(places.size, BLOCK))
     ends = np.cumsum(counts)
-    free = ends - counts  # where the next of each bucket goes
+    free = ends - counts  # the next free place of each bucket
     order = np.empty(places.size, np.int64)
     for part in blocks(places.size, BLOCK):
-        moved = np.argsort(places[part], kind="stable")  # by radix
+        moved = np.argsort(places[part], kind="stable")  # a radix sort, since these are 16-bit integers
         bucket = places[part][moved]
         inside = np.bincount(bucket, minlength=most)
         begins = np.cumsum(inside) - inside

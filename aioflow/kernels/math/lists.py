@@ -1,4 +1,4 @@
-"""Sums of tensor lists, such as gradients that come back to one list from several places."""
+"""Sums of tensor lists, for example of gradients that flow to one list from several places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 @kernel("AddN", dtypes={"T": ("variant",)})
 def add_n(lists: Any) -> Any:
-    """The sums of the tensors in the same places."""
+    """Return a list of the sums of the tensors at the same positions."""
     return stack_of(map(_sum, zip(*map(tensors_of, lists), strict=True)))
 
 

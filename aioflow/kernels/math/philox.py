@@ -1,7 +1,7 @@
 """Kernels of random numbers from a key and a counter.
 
 Philox4x32-10: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011. Each value of the 128-bit counter
-gives four numbers of 32 bits; how they become numbers of a dtype is as TensorFlow has it.
+yields four 32-bit numbers. Their conversion to numbers of a dtype follows TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from aioflow.kernels.registry import Binding, binder
 __all__ = ["FROM", "first_counter", "normal", "uniform", "words_at"]
 
 _FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
-_STEPS: Final = (0x9E3779B9, 0xBB67AE85)  # by which the key grows from round to round
+_STEPS: Final = (0x9E3779B9, 0xBB67AE85)  # increments of the key per round
 _ROUNDS: Final = 10
 _WORD: Final = 0xFFFFFFFF
 _KEY_OF_KEYS: Final = 0x02461E293EC8F720
-_ALGORITHMS: Final = (1, 3)  # Philox, and whichever the device likes best
-_SMALLEST: Final = 1e-7  # what a logarithm is taken of
+_ALGORITHMS: Final = (1, 3)  # Philox, and the choice of the device
+_SMALLEST: Final = 1e-7  # the smallest argument of the logarithm
 
 
 def _words(xp: Any, key: int, counter: int, groups: int) -> Any:
-    """Four numbers of 32 bits for each of so many values of the counter: uint64 [4, groups]."""
+    """Return four 32-bit numbers for each of `groups` values of the counter: uint64 [4, groups]."""
     return words_at(xp, key, counter, xp.arange(groups, dtype=np.uint64))
 
 
 def words_at(xp: Any, key: int, counter: int, steps: Any) -> Any:
-    """The same for each of the values that are so many steps on."""
-    low = steps + np.uint64(counter & (1 << 64) - 1)  # goes round
+    """Return four 32-bit numbers for each value of the counter at `counter + steps`: uint64 [4, steps]."""
+    low = steps + np.uint64(counter & (1 << 64) - 1)  # wraps around
     carry = (low < np.uint64(counter & (1 << 64) - 1)).astype(np.uint64)
     high = carry + np.uint64(counter >> 64)
     mask, half = np.uint64(_WORD), np.uint64(32)
@@ -53,14 +53,14 @@ def words_at(xp: Any, key: int, counter: int, steps: Any) -> Any:
 
 
 def _flat(xp: Any, words: Any, bits: int) -> Any:
-    """The numbers in order, of 32 or of 64 bits."""
+    """Return the numbers in order, of 32 or of 64 bits."""
     if bits == 64:
         words = words[0::2] | words[1::2] << np.uint64(32)
     return xp.ascontiguousarray(words.T).reshape(-1)
 
 
 def uniform(xp: Any, words: Any, dtype: Any) -> Any:
-    """In [0, 1): the bits behind the point of a number in [1, 2)."""
+    """Return numbers in [0, 1): the fraction bits of a number in [1, 2)."""
     if dtype.itemsize == 8:
         mixed = (words[0::2] & np.uint64(0xFFFFF)) << np.uint64(32) | words[1::2]
         return (_flat(xp, mixed, 32) | np.uint64(1023 << 52)).view(np.float64) - 1.0
@@ -72,7 +72,7 @@ def uniform(xp: Any, words: Any, dtype: Any) -> Any:
 
 
 def normal(xp: Any, words: Any, dtype: Any) -> Any:
-    """By Box and Muller: two of two uniform numbers."""
+    """Return normal numbers by the Box-Muller method: two from two uniform numbers."""
     wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
     pairs = uniform(xp, words, wide).reshape(-1, 2)
     radius = xp.sqrt(wide.type(-2) * xp.log(xp.maximum(pairs[:, 0], wide.type(_SMALLEST))))
@@ -82,7 +82,7 @@ def normal(xp: Any, words: Any, dtype: Any) -> Any:
 
 
 def first_counter(key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> int:
-    """The counter as one number.
+    """Return the counter as one number.
 
     Raises:
         InvalidArgumentError: the key or the counter has another size.
@@ -121,7 +121,7 @@ FROM: Final = {"shape": as_sizes, "key": as_ints, "counter": as_ints, "alg": as_
 @binder("StatelessRandomNormalV2", host=FROM, fresh=True, elastic=True)
 def bind_floats(binding: Binding) -> Callable[..., Any]:
     draw, dtype, xp = _DRAWS[binding.op_type], binding.output_dtypes[0].np_dtype, binding.xp
-    each = 2 if dtype.itemsize == 8 else 4  # from one value of the counter
+    each = 2 if dtype.itemsize == 8 else 4  # numbers from one value of the counter
 
     def body(shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> Any:
         return _filled(binding, shape, key, counter, alg, each, lambda words: draw(xp, words, dtype))
@@ -142,7 +142,7 @@ def bind_integers(binding: Binding) -> Callable[..., Any]:
         span, low = np.uint64(maxval - minval), np.uint64(minval & (1 << 64) - 1)
 
         def draw(words: Any) -> Any:
-            return (_flat(xp, words, 8 * dtype.itemsize) % span + low).astype(dtype)  # goes round below zero
+            return (_flat(xp, words, 8 * dtype.itemsize) % span + low).astype(dtype)  # wraps around for a negative low
 
         return _filled(binding, shape, key, counter, alg, each, draw)
 

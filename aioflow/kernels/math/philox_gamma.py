@@ -1,7 +1,7 @@
-"""The kernel of gamma distributed numbers from a key and a counter: the very ones that TensorFlow draws.
+"""The kernel of gamma distributed numbers from a key and a counter, equal to those of TensorFlow.
 
-Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. Each number has values of the counter for
-itself, so that it does not matter how often others tried before; those of a block try all at once, again and again.
+Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. Each number has its own range of the
+counter, so it does not depend on the number of tries of others. The numbers of a block try together until all succeed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from aioflow.work.stopping import blocks, checkpoint
 
 __all__: list[str] = []
 
-_OF_EACH: Final = 256  # values of the counter that a number may use
+_OF_EACH: Final = 256  # values of the counter reserved for each number
 _BLOCK: Final = 1 << 15
 _F64: Final = np.dtype(np.float64)
 _Words = Callable[[Any], Any]
 
 
 class _Pairs:
-    """Draws by twos, of which each number takes the second first, and its next value of the counter when both are used.
+    """Draws in pairs. Each number uses the second of a pair first, and its next value of the counter after both.
 
     Args:
-        words: Makes the words of values of the counter.
-        convert: Makes pairs of them.
-        steps: Of all numbers, the next value of the counter; all draws of one number share it.
+        words: Returns the random words for values of the counter.
+        convert: Converts words to pairs of draws.
+        steps: The next value of the counter of each number, shared by all draws of the number.
     """
 
     def __init__(self, words: _Words, convert: Callable[..., Any], steps: Any) -> None:
@@ -40,7 +40,7 @@ class _Pairs:
         self._left = np.zeros(len(steps), np.int64)
 
     def of(self, which: Any) -> Any:
-        """One draw for each of those."""
+        """Return one draw for each of the numbers `which`."""
         empty = which[self._left[which] == 0]
         if len(empty):
             self._pairs[empty] = self._convert(np, self._words(self._steps[empty]), _F64).reshape(-1, 2)
@@ -51,13 +51,13 @@ class _Pairs:
 
 
 def _drawn(words: _Words, numbers: Any, alpha: Any) -> Any:
-    """The numbers of those positions, float64."""
+    """Return the gamma distributed numbers at these positions, as float64."""
     steps = numbers.astype(np.uint64) * np.uint64(_OF_EACH)
     uniforms, normals = _Pairs(words, uniform, steps), _Pairs(words, normal, steps)
     made = np.empty(len(numbers))
     plain = np.flatnonzero(alpha == 1)  # an exponential distribution
     made[plain] = -np.log1p(-uniforms.of(plain))
-    small = alpha < 1  # then by a number of alpha + 1
+    small = alpha < 1  # computed from a number for alpha + 1
     size = alpha + np.where(small, 2 / 3, -1 / 3)
     spread = 1 / 3 / np.sqrt(size)
     trying = np.flatnonzero(alpha != 1)
@@ -65,7 +65,7 @@ def _drawn(words: _Words, numbers: Any, alpha: Any) -> Any:
         checkpoint()
         x = normals.of(trying)
         cube = (1 + spread[trying] * x) ** 3
-        positive = ~(cube <= 0)  # what is no number ends here
+        positive = ~(cube <= 0)  # NaN counts as positive, so that its loop ends
         at, x, cube = trying[positive], x[positive], cube[positive]
         u = uniforms.of(at)
         bound = 0.5 * x * x + size[at] * (1 - cube + np.log(cube))
@@ -92,7 +92,7 @@ def bind_gamma(binding: Binding) -> Callable[..., Any]:
         if not count:
             return np.empty(shape, dtype)
         parameters = alpha.reshape(-1).astype(np.float64)
-        each = count // parameters.size  # of each alpha, one after the other
+        each = count // parameters.size  # consecutive numbers per alpha
         made = np.empty(count, dtype)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             for part in blocks(count, _BLOCK):

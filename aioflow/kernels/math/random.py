@@ -1,4 +1,4 @@
-"""Kernels of the random ops. A node's generator belongs to the session and goes on from step to step, under a lock."""
+"""Kernels of the random ops. A node's generator belongs to the session and serves all its steps, under a lock."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ __all__: list[str] = []
 
 Draw = Callable[[Any, int, Any], Any]
 _MANTISSA: Final = {"float16": 10, "bfloat16": 7}
-_MANY_ROWS: Final = 1 << 20  # that are not shuffled in one go
-_SOME_SEED: Final = 0x9E3779B97F4A7C15  # stands for (0, 0), which asks the backend for a seed of the operating system's
+_MANY_ROWS: Final = 1 << 20  # rows above which a shuffle is done in buckets
+# Replaces the seed (0, 0), for which the backend would use a seed from the operating system.
+_SOME_SEED: Final = 0x9E3779B97F4A7C15
 
 
 class _Stream:
-    """A generator, and the lock that one step at a time takes to draw from it."""
+    """A generator, and the lock under which one step at a time draws from it."""
 
     def __init__(self, binding: Binding) -> None:
         self.generator = binding.backend.generator(binding.attrs["seed"], binding.attrs["seed2"])
@@ -38,7 +39,7 @@ def _stream(binding: Binding) -> _Stream:
 def _uniform(generator: Any, count: int, dtype: Any) -> Any:
     if dtype.itemsize != 2:
         return generator.random(count, dtype=dtype)
-    # As many bits as the dtype has, so that nothing is rounded up to 1.
+    # As many bits as the dtype has, so that no number is rounded up to 1.
     bits = np.float32(2 ** _MANTISSA[dtype.name])
     steps = generator.random(count, dtype=np.float32)
     steps *= bits
@@ -72,23 +73,23 @@ _DRAWS: Final[dict[str, Draw]] = {
 
 
 class _Sampler:
-    """Draws samples of one node: on the CPU a block at a time, so that a large sample can be stopped.
+    """The sampler of one node, which draws block by block on the CPU, so that a large sample can be stopped.
 
-    What has been drawn is not drawn again, whatever becomes of it: that is the effect of drawing.
+    Numbers that were drawn are not drawn again even if the step is stopped: the generator's state is the effect.
     """
 
     def __init__(self, binding: Binding, stream: _Stream | None = None, nanoseconds: float = 10.0) -> None:
         self._dtype = binding.output_dtypes[0].np_dtype
         self._in_blocks = binding.is_host
         self._stream = stream
-        self._nanoseconds = nanoseconds  # that an element takes
+        self._nanoseconds = nanoseconds  # cost of one element
 
     def claim(self, shape: tuple[int, ...]) -> int:
-        """The number of elements of a sample of that shape, if there is room for it. Raises as `stopping.claim`."""
+        """Claim memory for a sample of that shape, as `stopping.claim`, and return its number of elements."""
         return claim_array(shape, self._dtype, self._nanoseconds)
 
     def sample(self, shape: tuple[int, ...], draw: Callable[[slice], Any]) -> Any:
-        """A sample of that shape, whose elements, counted through, `draw` gives part by part."""
+        """Return a sample of that shape; `draw` returns the elements of each block, numbered in row-major order."""
         count = self.claim(shape)
         if count <= BLOCK or not self._in_blocks:
             return self._drawn(slice(0, count), draw).reshape(shape)
@@ -174,8 +175,9 @@ def shuffle(binding: Binding) -> Callable[[Any], Any]:
 
 
 def _large_permutation(stream: _Stream, count: int) -> Any:
-    """A random order, each as likely as any other: every number goes into a bucket by chance, and the buckets are
-    shuffled one by one (Rao, 1961; Sandelius, 1962).
+    """Return a uniformly random order: numbers go into random buckets, which are shuffled one by one.
+
+    Sources: Rao, 1961; Sandelius, 1962.
     """
     buckets = count // BLOCK + 1
     chosen = np.empty(count, np.uint16)
@@ -220,8 +222,9 @@ def multinomial(binding: Binding) -> Callable[..., Any]:
 
 
 def _chooser(xp: Any, logits: Any, samples: int) -> Callable[[slice, Any], Any]:
-    """A function from a part of the samples, counted through, and as many draws in [0, 1), to classes: for each draw
-    the one whose share of its row's cumulative distribution it falls in.
+    """Return a function from a block of the samples, and a draw in [0, 1) for each, to classes.
+
+    A draw chooses the class whose interval of the row's cumulative distribution contains it.
     """
     batch, classes = logits.shape
     logits = xp.where(xp.isfinite(logits), logits, -xp.inf)
@@ -263,7 +266,7 @@ def gamma(binding: Binding) -> Callable[..., Any]:
 
 
 def _repeated(xp: Any, given: Any, part: slice) -> Any:
-    """A part of what comes of repeating a vector again and again."""
+    """Return a part of the vector `given` repeated cyclically."""
     return (
         given[xp.arange(part.start, part.stop) % given.size]
         if given.size != 1

@@ -1,8 +1,8 @@
 """Kernels of reductions and scans.
 
-Each keeps the input's dtype: small floats are summed in float32, and integers wrap as they do in TensorFlow where NumPy
-would widen them. Sums of a contiguous float array over its leading or its trailing axes go to BLAS as a product with
-ones, which takes a half to a tenth of the time of NumPy's own reduction.
+Each keeps the input's dtype: small floats are summed in float32, and integers wrap as in TensorFlow where NumPy would
+widen them. Sums of a contiguous float array over its leading or trailing axes are BLAS products with ones. These take
+between a half and a tenth of the time of NumPy's own reduction.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
 
 
 def normal_axes(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front.
+    """Return the axes counted from the front.
 
     Raises:
-        InvalidArgumentError: one does not exist, or is given twice.
+        InvalidArgumentError: an axis does not exist, or is given twice.
     """
     found: list[int] = []
     for axis in axes:
@@ -51,7 +51,7 @@ Reduce: TypeAlias = Callable[[Any, tuple[int, ...], bool], Any]
 
 
 def _reducing(binding: Binding, reduce: Reduce) -> Body:
-    """The body of a reduction node, from a function of (input, checked axes, keep_dims)."""
+    """Return the body of a reduction node, from a function of (input, checked axes, keep_dims)."""
     keep = binding.attrs["keep_dims"]
     dims, axes = binding.input_dims[0], binding.constants[1]
     if dims is None or axes is None:
@@ -64,7 +64,7 @@ def _reducing(binding: Binding, reduce: Reduce) -> Body:
 
 
 def _wide(dtype: DType) -> Any:
-    """The NumPy dtype that sums and products of `dtype` are computed in."""
+    """Return the NumPy dtype in which sums and products of `dtype` are computed."""
     return np.dtype(np.float32) if dtype in _SMALL_FLOATS else dtype.np_dtype
 
 
@@ -73,19 +73,20 @@ def _adder(xp: Any, dtype: DType) -> Reduce:
     wide, own = _wide(dtype), dtype.np_dtype
     if wide != own:
         return lambda x, axes, keep: add(x, axis=axes, dtype=wide, keepdims=keep).astype(own)
-    if own.kind in "iu":  # quantized ones, too
+    if own.kind in "iu":  # quantized dtypes, too
         return lambda x, axes, keep: add(x, axis=axes, dtype=own, keepdims=keep)
     return lambda x, axes, keep: add(x, axis=axes, keepdims=keep)
 
 
 def _blas_adder(xp: Any, rank: int, axes: tuple[int, ...], otherwise: Reduce) -> Reduce | None:
-    """A sum over leading or trailing axes as a product with ones; None where the axes are neither."""
+    """Return a sum over leading or trailing axes as a product with ones, or None for other axes."""
     count, ordered = len(axes), tuple(sorted(axes))
     leading = ordered == tuple(range(count))
     if not 0 < count < rank or not (leading or ordered == tuple(range(rank - count, rank))):
         return None
     split = count if leading else rank - count
-    held: tuple[int, Any] = (-1, None)  # those of the last call; read and swapped whole, as steps may run side by side
+    # The ones of the last call. The tuple is read and replaced as a whole, because steps may run concurrently.
+    held: tuple[int, Any] = (-1, None)
 
     def ones(size: int, dtype: Any) -> Any:
         nonlocal held
@@ -112,7 +113,7 @@ def _blas_adder(xp: Any, rank: int, axes: tuple[int, ...], otherwise: Reduce) ->
 
 
 def _fast_adder(binding: Binding) -> Reduce:
-    """The quickest sum for the node's dtype, rank and axes."""
+    """Return the fastest sum for the node's dtype, rank and axes."""
     dtype, dims, axes = binding.output_dtypes[0], binding.input_dims[0], binding.constants[1]
     plain = _adder(binding.xp, dtype)
     if dims is None or axes is None:
@@ -124,7 +125,7 @@ def _fast_adder(binding: Binding) -> Reduce:
 
 
 def _reduces_to_scalar(binding: Binding) -> bool:
-    """Whether it is known that the node sums all of a wide floating (or complex) array: the short way of a loss."""
+    """Return True if the node is known to sum all of a wide floating-point or complex array, as a loss does."""
     dims, axes, dtype = binding.input_dims[0], binding.constants[1], binding.output_dtypes[0]
     if dims is None or axes is None or binding.attrs["keep_dims"] or dtype in _SMALL_FLOATS or dtype.is_integer:
         return False
@@ -152,7 +153,7 @@ def bind_mean(binding: Binding) -> Body:
     add = _fast_adder(binding)
 
     def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-        # 0 / 0, the mean of no elements, is nan: the total is never a Python number
+        # The mean of no elements, 0 / 0, is NaN and no exception, because the total is never a Python number.
         if len(axes) == 1:
             return add(x, axes, keep) / x.shape[axes[0]]
         if len(axes) == x.ndim:
@@ -171,7 +172,7 @@ def _small_mean(xp: Any, dtype: DType) -> Reduce:
 
 
 def _integer_mean(xp: Any, dtype: DType) -> Reduce:
-    """The mean rounded towards zero; of no elements 0. Sums are 64 bits wide: they do not wrap as TensorFlow's do."""
+    """Return the mean rounded towards zero, 0 for no elements. Unlike TensorFlow's, the 64-bit sums do not wrap."""
     wide = xp.uint64 if dtype.is_unsigned else xp.int64
 
     def mean(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
@@ -207,8 +208,9 @@ def bind_euclidean_norm(binding: Binding) -> Body:
 
 
 def _extreme(binding: Binding, name: str, of_nothing: Any) -> Body:
-    """A maximum or minimum. On the CPU the ufunc's own `reduce`, which has no Python in front of it; CuPy has none."""
+    """Return a maximum or minimum."""
     xp = binding.xp
+    # On the CPU the ufunc's `reduce`, which avoids a Python wrapper; CuPy's ufuncs lack it.
     reduce = getattr(xp, name + "imum").reduce if binding.is_host else getattr(xp, name)
 
     def extreme(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
@@ -286,7 +288,7 @@ def _scan(xp: Any, name: str, first: int, x: Any, axis: int, exclusive: bool, re
 
 
 def _scan_into(target: Any, source: Any, axis: int, ufunc: Any, wide: np.dtype[Any]) -> None:
-    """Scan a part at a time, with the last of one carried over to the next."""
+    """Scan block by block, and carry the last value of a block over to the next."""
     if source.size <= BLOCK:
         target[...] = ufunc.accumulate(source, axis, dtype=wide)
         return

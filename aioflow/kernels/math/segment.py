@@ -1,4 +1,4 @@
-"""Kernels of segment reductions: rows in the order of their segments, then one `reduceat` for all segments."""
+"""Kernels of segment reductions: rows are sorted by segment, then one `reduceat` reduces all segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximu
 
 
 class _Reducer:
-    """Reduces rows to segments with one ufunc, in float32 where the dtype is a small float."""
+    """A reduction of rows to segments by one ufunc, in float32 if the dtype is a small float."""
 
     def __init__(self, binding: Binding, kind: str, empty: Any) -> None:
         dtype = binding.output_dtypes[0]
@@ -34,7 +34,7 @@ class _Reducer:
         self.has_reduceat = binding.is_host
 
     def into(self, data: Any, ids: Any, count: int) -> Any:
-        """[count, ...] segments of the rows of `data`, whose ids ascend and are in range."""
+        """Return [count, ...] segments of the rows of `data`, whose ids ascend and are in range."""
         shape = (count, *data.shape[1:])
         claim_array(shape, self.wide)
         result = full(self.xp, shape, self.empty, self.wide)
@@ -43,7 +43,7 @@ class _Reducer:
         starts = _starts(self.xp, ids)
         if self.has_reduceat:
             rows = len(starts) if not is_large(data) else max(1, BLOCK // max(1, data.size // len(starts)))
-            for part in blocks(len(starts), rows):  # some whole segments at a time
+            for part in blocks(len(starts), rows):  # blocks of whole segments
                 begins = starts[part]
                 end = starts[part.stop] if part.stop < len(starts) else len(data)
                 few = data[begins[0] : end]
@@ -57,7 +57,7 @@ class _Reducer:
 
 
 def _starts(xp: Any, ids: Any) -> Any:
-    """Where each of the ascending ids stands first."""
+    """Return the first position of each of the ascending ids."""
     if not is_large(ids):
         return xp.flatnonzero(xp.concatenate([ids[:1] >= 0, ids[1:] != ids[:-1]]))
     found = [np.zeros(1, np.int64)]
@@ -71,7 +71,7 @@ def _starts(xp: Any, ids: Any) -> Any:
 
 
 def _check_sorted(xp: Any, data: Any, ids: Any) -> int:
-    """The number of segments. Raises InvalidArgumentError unless ids are one per row, ascending and not negative."""
+    """Return the number of segments. Raise InvalidArgumentError unless ids are one per row, ascending, not negative."""
     if ids.ndim != 1 or not data.ndim or len(ids) != data.shape[0]:
         raise InvalidArgumentError(
             "segment ids should be the same size as dimension 0 of input",
@@ -151,7 +151,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
     dtype = binding.output_dtypes[0]
     reducer = _Reducer(binding, kind, _empty(kind, dtype))
     xp = reducer.xp
-    by_bincount = kind == "Sum" and dtype in (dtypes.float32, dtypes.float64)  # it adds in float64
+    by_bincount = kind == "Sum" and dtype in (dtypes.float32, dtypes.float64)  # bincount adds in float64
 
     def segments(data: Any, ids: Any, count: int) -> Any:
         data, ids = xp.asarray(data), xp.asarray(ids)
@@ -165,7 +165,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
         if by_bincount and rows.ndim == 1:
             return _added(xp, flat, rows, count, reducer.own)
         if bool((flat[1:] < flat[:-1]).any()):
-            # NumPy sorts 16-bit keys by radix, several times faster than wider ones
+            # NumPy sorts 16-bit keys by radix, several times faster than wider ones.
             keys = flat.astype(xp.uint16) if count <= 1 << 16 else flat
             order = order_of(keys) if is_long(keys) else xp.argsort(keys, kind="stable")
             flat, rows = flat[order], taken(xp, rows, order)
@@ -175,7 +175,7 @@ def bind_unsorted_segment(binding: Binding) -> Body:
 
 
 def _added(xp: Any, ids: Any, numbers: Any, count: int, dtype: Any) -> Any:
-    """The sum of the numbers of each id, added up in float64 in the order in which they come."""
+    """Return the sum of the numbers of each id, added in float64 in order."""
     if not on_host(xp) or (count <= BLOCK and not is_large(numbers)):
         return xp.bincount(ids, weights=numbers, minlength=count).astype(dtype)
     totals = xp.zeros(count, xp.float64)
@@ -187,7 +187,7 @@ def _added(xp: Any, ids: Any, numbers: Any, count: int, dtype: Any) -> Any:
 
 
 def _empty(kind: str, dtype: DType) -> Any:
-    """What a segment without elements holds."""
+    """Return the value of a segment without elements."""
     if kind in ("Max", "Min"):
         return dtype.min if kind == "Max" else dtype.max
     return 1 if kind == "Prod" else 0

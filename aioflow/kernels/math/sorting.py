@@ -1,4 +1,4 @@
-"""Kernels of order and counting: arg max and min, top k, n-th element, histograms."""
+"""Kernels of sorting and counting: arg max and min, top k, n-th element, histograms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.work.stopping import batches, blocks
 
 __all__: list[str] = []
 
-# Above this width a partition is worth more than a full sort, if few elements are wanted.
+# Above this width a partition is faster than a full sort, if few elements are wanted.
 _WIDE: Final = 256
 
 
@@ -36,7 +36,7 @@ def bind_arg(binding: Binding) -> Body:
 
 
 def _arg_of_scalar(shape: tuple[int, ...], axis: int, output: np.dtype[Any]) -> Any:
-    """0 for axis 0 of a scalar; otherwise raises InvalidArgumentError, since the axis is missing or empty."""
+    """Return 0 for axis 0 of a scalar. Otherwise raise InvalidArgumentError: the axis is missing or empty."""
     if not shape and axis == 0:
         return output.type(0)
     if -len(shape) <= axis < len(shape):
@@ -76,7 +76,7 @@ def _top(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
 
 
 def _top_of_rows(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
-    """By rows, since NumPy sorts at most 32 dimensions; a few rows of a large array at a time."""
+    """Find the largest elements by rows, since NumPy sorts at most 32 dimensions; a large array in blocks of rows."""
     rows = x.reshape(-1, x.shape[-1])
     if not is_large(x):
         values, best = _top(xp, rows, k, index)
@@ -89,14 +89,14 @@ def _top_of_rows(xp: Any, x: Any, k: int, index: Any) -> tuple[Any, Any]:
 
 
 def _descending(xp: Any, x: Any) -> Any:
-    """The indices of a stable descending sort: a stable ascending one of the mirrored array, mirrored."""
+    """Return the indices of a stable descending sort: a stable ascending one of the mirrored array, mirrored."""
     mirrored = x[..., ::-1]
     order = order_of(mirrored) if is_long(x) else xp.argsort(mirrored, axis=-1, kind="stable")
     return x.shape[-1] - 1 - order[..., ::-1]
 
 
 def _top_few(xp: Any, x: Any, k: int) -> Any:
-    """As `_descending(x)[..., :k]`, by a partition, which chooses freely among ties at the boundary."""
+    """Return the same as `_descending(x)[..., :k]`, by a partition."""
     if is_long(x):
         candidates = largest(x, k)
         return candidates[_descending(xp, x[candidates])[:k]]
@@ -104,6 +104,7 @@ def _top_few(xp: Any, x: Any, k: int) -> Any:
     chosen = xp.sort(xp.argpartition(x, width - k, axis=-1)[..., width - k :], axis=-1)
     values = xp.take_along_axis(x, chosen, -1)
     least = values.min(axis=-1, keepdims=True)
+    # A partition chooses arbitrarily among ties at the boundary; the result must be the first of them.
     if ((x == least).sum(-1) != (values == least).sum(-1)).any():
         return _descending(xp, x)[..., :k]
     return xp.take_along_axis(chosen, _descending(xp, values), -1)
@@ -121,7 +122,7 @@ def nth_element(xp: Any, x: Any, n: int, *, reverse: bool) -> Any:
         rows = x.reshape(-1, width)
         found = [nth(row, place) if is_long(row) else np.partition(row, place)[place] for row in batches(rows, 64)]
         return np.array(found, x.dtype).reshape(x.shape[:-1])
-    rows = x.reshape(math.prod(x.shape[:-1]), width)  # NumPy's sorts take at most 32 dimensions
+    rows = x.reshape(math.prod(x.shape[:-1]), width)  # NumPy sorts at most 32 dimensions
     return xp.partition(rows, place, axis=-1)[:, place].reshape(x.shape[:-1]).copy()
 
 
@@ -178,7 +179,8 @@ def bind_bincount(binding: Binding) -> Body:
         is_short = not is_large(flat) and (size <= BLOCK or not on_host(xp))
         if not weights.size and is_short:
             return xp.bincount(flat[flat < size], minlength=size).astype(own)
-        result = xp.zeros(size, dtype=own)  # not bincount's weights, which go through float64 and would round integers
+        # Not by bincount's `weights`, which are float64 and would round integers.
+        result = xp.zeros(size, dtype=own)
         for part in blocks(flat.size, BLOCK if is_large(flat) else max(1, flat.size)):
             kept = flat[part] < size
             counted = weights.reshape(-1)[part][kept] if weights.size else own.type(1)

@@ -1,11 +1,11 @@
-"""Special functions in float64, from published approximations; narrower floats are computed there and rounded once.
+"""Special functions in float64, from published approximations; results of narrower floats are rounded once.
 
 Sources: W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), for erf, erfc;
 M. J. Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Appl. Statist. 37 (1988), for the
 quantiles; Abramowitz and Stegun, "Handbook of Mathematical Functions", 6.1.17, 6.1.41, 6.3.7, 6.3.18 (reflection and
-asymptotic series of log gamma and digamma), 6.4.10 (polygamma) and 23.2.9 (zeta by Euler and Maclaurin's summation),
-6.5.29 and 6.5.31 (series and continued fraction of the incomplete gamma function, here with their derivatives). The
-incomplete functions themselves are SciPy's.
+asymptotic series of log gamma and digamma), 6.4.10 (polygamma) and 23.2.9 (zeta by Euler-Maclaurin summation), 6.5.29
+and 6.5.31 (series and continued fraction of the incomplete gamma function, here with their derivatives). SciPy computes
+the incomplete functions themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aioflow.work.stopping import blocks, checkpoint
 
 __all__: list[str] = []
 
-_PART: Final = 1 << 14  # elements, each of which may cost microseconds
+_PART: Final = 1 << 14  # elements of a block, at up to microseconds each
 
 
 def in_float64(*ops: str) -> Callable[[Body], Body]:
@@ -45,10 +45,11 @@ def in_float64(*ops: str) -> Callable[[Body], Body]:
 
 
 def by_scipy(op: str, one_shape: bool = False) -> Callable[[Body], Body]:
-    """Register `f(special, *arrays)` over float64 arrays of rank >= 1; `special` has SciPy's functions.
+    """Register `f(special, *arrays)` over float64 arrays of rank >= 1; `special` is SciPy's module.
 
     Args:
-        one_shape: Only scalars are broadcast.
+        op: The op.
+        one_shape: Whether only scalars are broadcast.
     """
 
     def register(body: Body) -> Body:
@@ -77,7 +78,8 @@ def _check_one_shape(inputs: Sequence[Any]) -> None:
 
 
 def _scipy_special() -> Any:
-    """The library, imported when the first kernel is bound that needs it: it takes some tenths of a second."""
+    """Import SciPy's special functions when the first kernel that needs them is bound."""
+    # Not imported with this module, because the import takes some tenths of a second.
     try:
         return importlib.import_module("scipy.special")
     except ImportError as error:
@@ -104,7 +106,7 @@ def _widened(body: Body, xp: Any, dtype: np.dtype[Any], *inputs: Any) -> Any:
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """The polynomial with these coefficients, that of the highest power first."""
+    """Return the polynomial with these coefficients, that of the highest power first."""
     result = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
         result *= x
@@ -113,7 +115,7 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def _piecewise(x: Any, pieces: Sequence[tuple[Any, Callable[[Any], Any]]]) -> Any:
-    """Each piece's function over the elements that its mask selects; NaN where none does."""
+    """Return each piece's function over the elements that its mask selects; NaN where no mask does."""
     result = x * np.nan
     for mask, function in pieces:
         if mask.any():
@@ -161,7 +163,7 @@ def _erf_near(x: Any) -> Any:
 
 
 def _bell(xp: Any, y: Any) -> Any:
-    """exp(-y²), with the square split so that its rounding error is not magnified."""
+    """Return exp(-y²), with the square split so that its rounding error is not magnified."""
     head = xp.trunc(y * 16) / 16
     return xp.exp(-head * head) * xp.exp((head - y) * (y + head))
 
@@ -172,7 +174,7 @@ def _erfc_far(xp: Any, y: Any) -> Any:
 
 
 def _erfc_positive(xp: Any, y: Any) -> Any:
-    """erfc for y > 0.46875."""
+    """Return erfc for y > 0.46875."""
     middle = y <= 4
     return _piecewise(
         y,
@@ -243,7 +245,7 @@ _FAR_TAIL: Final = (
 
 
 def _quantile(xp: Any, offset: Any, tail: Any) -> Any:
-    """The normal quantile of a probability p, given p - ½ and the smaller of p and 1 - p, each without an error."""
+    """Return the normal quantile of a probability p, given p - ½ and the smaller of p and 1 - p, both exact."""
 
     def outside(smaller: Any) -> Any:
         r = xp.sqrt(-xp.log(smaller))
@@ -277,7 +279,7 @@ def erfinv(xp: Any, x: Any) -> Any:
 
 # ── gamma ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_SHIFT: Final = 10  # the asymptotic series below reach float64 from here on
+_SHIFT: Final = 10  # arguments from which the asymptotic series below are accurate to float64
 _LGAMMA_SERIES: Final = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
 _DIGAMMA_SERIES: Final = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 
@@ -296,7 +298,7 @@ def _lgamma_positive(xp: Any, x: Any) -> Any:
 @in_float64("Lgamma")
 def lgamma(xp: Any, x: Any) -> Any:
     def reflected(v: Any) -> Any:
-        sine = xp.absolute(xp.sin(math.pi * (v - xp.rint(v))))  # reduced first: π v would lose the fraction
+        sine = xp.absolute(xp.sin(math.pi * (v - xp.rint(v))))  # reduced first, since π v would lose the fraction
         result = xp.log(math.pi / sine) - _lgamma_positive(xp, 1 - v)
         return xp.where(v == -np.inf, np.inf, result)
 
@@ -322,7 +324,7 @@ def digamma(xp: Any, x: Any) -> Any:
     return _piecewise(x, [(x > 0, partial(_digamma_positive, xp)), (x <= 0, reflected)])
 
 
-# B₂ⱼ / (2j)!, the coefficients of Euler and Maclaurin's summation.
+# B₂ⱼ / (2j)! are the coefficients of Euler-Maclaurin summation.
 _BERNOULLI: Final = (
     *(1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66),
     *(-691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330),
@@ -332,7 +334,7 @@ _MOST_TERMS: Final = 100_000
 
 
 def _hurwitz(xp: Any, x: Any, q: Any) -> Any:
-    """ζ(x, q) for x > 1: terms of the sum until the base is at least 10, then the integral and its corrections."""
+    """Return ζ(x, q) for x > 1: a sum of terms until the base is at least 10, then the integral and corrections."""
     terms = int(min(max(10.0, 11 - float(q.min())), _MOST_TERMS))
     total, base = xp.zeros_like(q), q.copy()
     for _ in range(terms):
@@ -362,7 +364,7 @@ def zeta(xp: Any, x: Any, q: Any) -> Any:
 
 @in_float64("Polygamma")
 def polygamma(xp: Any, a: Any, x: Any) -> Any:
-    """(-1)^(a+1) a! ζ(a + 1, x); order 0 is digamma itself."""
+    """Return (-1)^(a+1) a! ζ(a + 1, x), and digamma for order 0."""
     order = a + 1
     sign = xp.where(order % 2 == 0, 1.0, -1.0)
     result = sign * xp.exp(lgamma(xp, order)) * zeta(xp, order, x)
@@ -370,7 +372,7 @@ def polygamma(xp: Any, a: Any, x: Any) -> Any:
     return xp.where(a == 0, digamma(xp, x), result)
 
 
-# ── incomplete functions: outside of their domains they are what they are in TensorFlow ──────────────────────────────
+# ── incomplete functions, with TensorFlow's values outside their domains ─────────────────────────────────────────────
 
 
 @by_scipy("Igamma")
@@ -388,19 +390,22 @@ def betainc(special: Any, a: Any, b: Any, x: Any) -> Any:
     return np.where((a > 0) & (b > 0), special.betainc(a, b, x), np.nan)
 
 
-# What follows is the derivative by a of P(a, x) at constant x, and that of x at constant P(a, x), which is how a sample
-# of the gamma distribution moves with a. They differ by the density, so both come from one number that neither
-# overflows nor underflows where they do.
+# The following functions compute two derivatives by a: that of P(a, x) at constant x, and that of x at constant
+# P(a, x), which is the derivative of a gamma sample. They differ by the factor of the density. Both are computed from
+# one number, which does not overflow or underflow where they do.
 _EPSILON: Final = 2.0**-52
 _BIG: Final = 1 / _EPSILON
 _MOST_STEPS: Final = 10_000
-_LARGE: Final = 1e5  # beyond it the two expansions take thousands of steps, and the limit has an error below 1e-8
+_LARGE: Final = 1e5  # above it the two expansions take thousands of steps, and the limit's error is below 1e-8
 
 
 def _drift_by_series(xp: Any, a: Any, x: Any) -> Any:
-    """For x <= max(a, 1): P is xᵃ exp(-x) / Γ(a + 1) times the sum of xⁿ / ((a + 1) … (a + n))."""
+    """Return the drift for x <= max(a, 1), by a series.
+
+    P is xᵃ exp(-x) / Γ(a + 1) times the sum of xⁿ / ((a + 1) … (a + n)).
+    """
     term, total = xp.ones_like(x), xp.ones_like(x)
-    harmonic, slope = xp.zeros_like(x), xp.zeros_like(x)  # of a term, and of the total: -d/da
+    harmonic, slope = xp.zeros_like(x), xp.zeros_like(x)  # -d/da of a term's logarithm, and of the total
     for n in range(1, _MOST_STEPS):
         term = term * x / (a + n)
         harmonic = harmonic + 1 / (a + n)
@@ -412,7 +417,10 @@ def _drift_by_series(xp: Any, a: Any, x: Any) -> Any:
 
 
 def _drift_by_fraction(xp: Any, a: Any, x: Any) -> Any:
-    """For x > max(a, 1): 1 - P is xᵃ exp(-x) / Γ(a) times a continued fraction, of which p / q are the convergents."""
+    """Return the drift for x > max(a, 1), by a continued fraction.
+
+    1 - P is xᵃ exp(-x) / Γ(a) times the fraction, whose convergents are p / q.
+    """
     one, zero = xp.ones_like(x), xp.zeros_like(x)
     y, z = 1 - a, x - a + 2
     p0, q0, p1, q1 = one, x, x + 1, z * x
@@ -428,7 +436,7 @@ def _drift_by_fraction(xp: Any, a: Any, x: Any) -> Any:
         value = p1 / q1
         growth = (dp1 - value * dq1) / q1
         error = xp.absolute(growth - slope) + xp.absolute(value - total)
-        # Each number is left as it is where it comes to rest: rounding may move it again before the last one rests.
+        # Numbers that have converged stay fixed: rounding could move them while others still converge.
         total, slope = xp.where(rests, total, value), xp.where(rests, slope, growth)
         rests = rests | (error <= 4 * _EPSILON * (xp.absolute(slope) + xp.absolute(total)))
         if bool(rests.all()):
@@ -440,8 +448,10 @@ def _drift_by_fraction(xp: Any, a: Any, x: Any) -> Any:
 
 
 def _drift_in_the_limit(xp: Any, a: Any, x: Any) -> Any:
-    """For large a: P is the normal distribution function of a number that grows as √(x - a - a log(x / a)). What that
-    leaves out is 1 / 6a of the result, nearly, wherever x is.
+    """Return the drift for large a.
+
+    P is the normal distribution function of a number that grows as √(x - a - a log(x / a)). The omitted terms are
+    about 1 / 6a of the result for every x; the last factor adds them.
     """
     gap = x - a
     ratio = xp.where(xp.absolute(gap) < a / 2, xp.log1p(gap / a), xp.log(x) - xp.log(a))
@@ -449,7 +459,7 @@ def _drift_in_the_limit(xp: Any, a: Any, x: Any) -> Any:
 
 
 def _drift(xp: Any, a: Any, x: Any) -> Any:
-    """(dx/da) / x at constant P(a, x), for finite positive numbers."""
+    """Return (dx/da) / x at constant P(a, x), for finite positive numbers."""
     large, left = a > _LARGE, x <= xp.maximum(a, 1.0)
     pieces = [
         (large, _drift_in_the_limit),
@@ -464,7 +474,7 @@ def _drift(xp: Any, a: Any, x: Any) -> Any:
 
 
 def _where_gamma_is(xp: Any, a: Any, x: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """The function for positive finite numbers; 0 at the ends of the distribution, and NaN outside of it."""
+    """Return the function for positive finite numbers, 0 at the ends of the distribution, and NaN outside it."""
     result = xp.where(((a > 0) & (x >= 0)) | (x == 0), 0.0, np.nan)
     inside = (a > 0) & (x > 0) & xp.isfinite(a) & xp.isfinite(x)
     if bool(inside.any()):

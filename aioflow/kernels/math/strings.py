@@ -1,4 +1,4 @@
-"""Addition of strings, which puts them one after the other."""
+"""Addition of strings, which concatenates them."""
 
 from __future__ import annotations
 

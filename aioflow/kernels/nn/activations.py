@@ -1,6 +1,6 @@
 """Kernels of activations, bias, softmax and L2 loss, over any array namespace.
 
-float16 and bfloat16 are computed in float32 where more than one operation follows another.
+float16 and bfloat16 are computed in float32 if a kernel applies more than one operation.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from aioflow.kernels.registry import Binding, binder, kernel
 __all__ = ["column_sums", "narrow", "softmax_parts", "widen"]
 
 _HALVES = "float16 bfloat16"
-_SHORT_ROW = 64  # classes; measured: from about here on a reduction by rows is the faster one
+_SHORT_ROW = 64  # classes; above about this number a reduction by rows is faster, as measured
 _SELU_SCALE = 1.0507009873554805
 _SELU_SCALE_ALPHA = 1.7580993408473768
 
 
 def widen(value: Any) -> Any:
-    """A half-precision value in float32; others as they are."""
+    """Return a half-precision value in float32, and others unchanged."""
     return value.astype(np.float32) if value.dtype.itemsize == 2 and value.dtype.kind not in "iu" else value
 
 
 def narrow(value: Any, dtype: Any) -> Any:
-    """The value in `dtype`."""
+    """Return the value in `dtype`."""
     return value if value.dtype == dtype else value.astype(dtype)
 
 
 def _number(binding: Binding, value: float) -> Any:
-    """A scalar of the node's own dtype, which promotes nothing."""
+    """Return a scalar of the node's own dtype, which promotes no operand."""
     return binding.output_dtypes[0].as_numpy_dtype(value)
 
 
@@ -105,7 +105,7 @@ def leaky_relu_grad(binding: Binding) -> Callable[..., Any]:
 
 
 def _in_float32(binding: Binding, body: Callable[..., Any]) -> Callable[..., Any]:
-    """The body, computing in float32 for half-precision nodes."""
+    """Return the body, computed in float32 for half-precision nodes."""
     dtype = binding.output_dtypes[0].np_dtype
     if binding.output_dtypes[0].name not in _HALVES:
         return body
@@ -113,7 +113,8 @@ def _in_float32(binding: Binding, body: Callable[..., Any]) -> Callable[..., Any
 
 
 def _compute_number(binding: Binding) -> type:
-    """The scalar type of the computation: a Python number times a NumPy scalar would do too, but bfloat16 promotes."""
+    """Return the scalar type of the computation."""
+    # A Python number would do for NumPy's own dtypes, but bfloat16 promotes with it.
     dtype: DType = binding.output_dtypes[0]
     return np.float32 if dtype.name in _HALVES else dtype.as_numpy_dtype
 
@@ -123,7 +124,7 @@ def elu(binding: Binding) -> Callable[..., Any]:
     xp, zero = binding.xp, _compute_number(binding)(0)
 
     def body(features: Any) -> Any:
-        # expm1 of what is positive is never used, so it must not overflow
+        # expm1 of positive numbers is not used, and the minimum keeps it from overflowing.
         return xp.where(features > zero, features, xp.expm1(xp.minimum(features, zero)))
 
     return _in_float32(binding, body)
@@ -219,10 +220,10 @@ def bias_add(binding: Binding) -> Callable[..., Any]:
 
 
 def column_sums(xp: Any) -> Callable[[Any], Any]:
-    """A function that sums a matrix over its rows.
+    """Return a function that sums a matrix over its rows. Halves are summed in float32, integers wrap.
 
-    A product with a row of ones is several times faster than a reduction along the first axis, which goes through the
-    matrix row by row. Halves are summed in float32, integers wrap.
+    A product with a row of ones is several times faster than a reduction along the first axis, which traverses the
+    matrix row by row.
     """
     ones: dict[Any, Any] = {}
 
@@ -234,7 +235,7 @@ def column_sums(xp: Any) -> Callable[[Any], Any]:
         key = (matrix.shape[0], matrix.dtype)
         row = ones.get(key)
         if row is None:
-            if len(ones) > 4:  # batches of many sizes: keep the last ones only
+            if len(ones) > 4:  # keep only the latest for batches of many sizes
                 ones.clear()
             row = ones[key] = xp.ones(*key)
         return xp.dot(row, matrix)
@@ -266,10 +267,10 @@ def bias_add_grad(binding: Binding) -> Callable[[Any], Any]:
 
 
 def softmax_parts(xp: Any) -> Callable[[Any], tuple[Any, Any, Any]]:
-    """A function that takes a matrix and gives (logits - max, its exponential, its sum) by rows, in new buffers.
+    """Return a function of a matrix that returns (logits - max, its exponential, its sum) by rows, in new buffers.
 
-    They are float32 or better. A reduction along short rows (few classes) costs one call per row: then the maximum goes
-    over the columns of a transposed copy, and the sum is a product with ones.
+    The results are float32 or wider. A reduction along short rows (few classes) costs one call per row. For these, the
+    maximum is taken over the columns of a transposed copy, and the sum is a product with ones.
     """
     ones: dict[Any, Any] = {}
 

@@ -1,4 +1,4 @@
-"""Kernels of the cross entropies: the loss and its gradient with respect to the logits from one exponential."""
+"""Kernels of the cross entropies, which compute the loss and its gradient by the logits from one exponential."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dense(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
         backprop -= targets
         terms = xp.log(total) - shifted
         terms *= targets
-        xp.copyto(terms, terms.dtype.type(0), where=targets == 0)  # 0 times infinity counts nothing
+        xp.copyto(terms, terms.dtype.type(0), where=targets == 0)  # 0 times infinity counts as 0
         return narrow(terms.sum(axis=-1), features.dtype), narrow(backprop, features.dtype)
 
     return body
@@ -68,7 +68,7 @@ def sparse(binding: Binding) -> Callable[[Any, Any], tuple[Any, Any]]:
             raise InvalidArgumentError(
                 "labels need one class per row of logits", expected=(batch,), actual=labels.shape
             )
-        # read as unsigned, a negative label is large too: one pass finds both
+        # Viewed as unsigned, a negative label is large, so one pass finds both.
         if batch and int(labels.view(unsigned).max()) >= classes:
             _refuse_label(xp, labels, classes)
         shifted, backprop, total = parts(features)

@@ -1,4 +1,7 @@
-"""The kernel that checks the ids of a lookup in a table in parts, before the parts know them by other numbers."""
+"""Kernel that checks the ids of a lookup in a partitioned table.
+
+It runs before the ids are translated to row numbers of the partitions, so that an error names the original id.
+"""
 
 from __future__ import annotations
 

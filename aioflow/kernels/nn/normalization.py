@@ -1,4 +1,4 @@
-"""Kernels of batch norm and local response normalisation; statistics are float32 for every dtype."""
+"""Kernels of batch norm and local response normalization; statistics are float32 for every dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 class _Images:
-    """Sums and broadcasts over everything but the channels, for one data format."""
+    """Sums and broadcasts over all dimensions but the channels, for one data format."""
 
     def __init__(self, binding: Binding) -> None:
         data_format: str = binding.attrs["data_format"]
@@ -24,21 +24,21 @@ class _Images:
         self._columns = column_sums(binding.xp)
 
     def flat(self, x: Any) -> Any:
-        """[windows, channels], or [batch, channels, windows] where the channels come first; float32."""
+        """Return `x` in float32 as [windows, channels], or as [batch, channels, windows] if the channels come first."""
         if x.ndim != self.rank:
             raise InvalidArgumentError("the input has the wrong rank", expected=f"rank {self.rank}", actual=x.shape)
         channels = x.shape[self.axis]
         shape = (x.shape[0], channels, -1) if self.axis == 1 else (-1, channels)
-        if x.size == 0:  # -1 has no meaning
+        if x.size == 0:  # reshape cannot infer -1 for an empty array
             return self._xp.zeros([max(size, 0) for size in shape], np.float32)
         return widen(x).reshape(shape)
 
     def total(self, flat: Any) -> Any:
-        """The sum for each channel."""
+        """Return the sum of each channel."""
         return self._columns(flat) if flat.ndim == 2 else flat.sum(axis=2).sum(axis=0)
 
     def spread(self, per_channel: Any) -> Any:
-        """One number per channel, shaped to broadcast over `flat`."""
+        """Return one number per channel, shaped to broadcast over `flat`."""
         return per_channel if self.axis != 1 else per_channel[:, None]
 
     def check(self, x: Any, *per_channel: Any) -> None:
@@ -88,7 +88,7 @@ def _moments(images: _Images, flat: Any) -> tuple[Any, Any, Any]:
 def _running(
     images: _Images, x: Any, flat: Any, old: tuple[Any, Any], new: tuple[Any, Any], factor: Any
 ) -> tuple[Any, Any]:
-    """The batch's mean and unbiased variance, averaged into the running ones where the factor is not 1."""
+    """Return the batch's mean and unbiased variance, averaged into the running ones unless `factor` is 1."""
     count = flat.size // max(x.shape[images.axis], 1)
     mean, variance = new[0], new[1] * np.float32(count / max(count - 1, 1))
     if factor == 1:
@@ -160,7 +160,7 @@ def _norm(xp: Any, x: Any, radius: int, bias: float, alpha: float) -> Any:
 
 
 def _shrunk(xp: Any, norm: Any, beta: float) -> Any:
-    """norm ** -beta. Roots take a fraction of the time of a power."""
+    """Return norm ** -beta. Square roots take a fraction of the time of a power."""
     if beta == 0.5:
         return 1 / xp.sqrt(norm)
     if beta == 0.75:
@@ -171,7 +171,7 @@ def _shrunk(xp: Any, norm: Any, beta: float) -> Any:
 
 
 def _window_sum(xp: Any, x: Any, radius: int) -> Any:
-    """For each channel the sum over those at most `radius` away."""
+    """Return, for each channel, the sum over the channels at most `radius` away."""
     depth = x.shape[-1]
     total = x.copy()
     for step in range(1, min(radius, depth - 1) + 1):

@@ -1,6 +1,6 @@
-"""Kernels of whole LSTM layers: all inputs are projected at once, then a loop goes over the steps.
+"""Kernels of whole LSTM layers: one product projects the inputs of all steps, then a loop runs the steps.
 
-The gates of a step lie side by side in one array, and what is the same for all of them is one call on it.
+The gates of a step are adjacent columns of one array, so one call computes what is the same for all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ORDERS: Final = {"BlockLSTM": "icfo", "BlockLSTMV2": "ifco", "BlockLSTMGrad": "
 
 
 class _Layer:
-    """How the gates of an op lie, and checks of what comes at run time."""
+    """The column order of an op's gates, and the checks of its arrays at run time."""
 
     def __init__(self, binding: Binding) -> None:
         self.order = _ORDERS[binding.op_type]
@@ -31,12 +31,12 @@ class _Layer:
         self.xp = binding.xp
 
     def gate(self, name: str, units: int) -> slice:
-        """The columns of a gate."""
+        """Return the columns of a gate."""
         at = self.order.index(name) * units
         return slice(at, at + units)
 
     def check(self, steps: int, x: Any, cs_prev: Any, h_prev: Any, w: Any, b: Any, looks: Any) -> int:
-        """The number of units. Raises InvalidArgumentError unless the arrays fit one another."""
+        """Return the number of units. Raise InvalidArgumentError unless the shapes of the arrays match."""
         if x.ndim != 3 or cs_prev.ndim != 2 or not 0 <= steps <= x.shape[0]:
             raise InvalidArgumentError(
                 "not a layer's input", expected="[steps, batch, size], and not more steps", actual=(x.shape, steps)
@@ -97,8 +97,9 @@ def block_lstm(binding: Binding) -> Callable[..., tuple[Any, ...]]:
 
 
 def _sigmoid(xp: Any, x: Any) -> None:
-    """In place. Where exp overflows, 1 / inf is the right 0."""
-    xp.multiply(x, -1, x)  # NumPy 2.4 negates every fourth element of an array in place wrongly
+    """Apply the sigmoid in place. Where exp overflows, 1 / inf is the correct 0."""
+    # Not `xp.negative(x, x)`: NumPy 2.4 negates every fourth element of an array wrongly in place.
+    xp.multiply(x, -1, x)
     xp.exp(x, x)
     x += 1
     xp.reciprocal(x, x)
@@ -136,7 +137,7 @@ def block_lstm_grad(binding: Binding) -> Callable[..., tuple[Any, ...]]:
 
 
 def _backwards(xp: Any, layer: _Layer, steps: int, recurrent: Any, state: Any, values: Any) -> tuple[Any, Any, Any]:
-    """The slopes of all gates before their functions, and of the state before the first step."""
+    """Return the gradients of all gates before their activations, and of the cells and output before the first step."""
     cs_prev, wci, wcf, wco = state
     i, cs, f, o, ci, co, _, cs_grad, h_grad = values
     units = i.shape[2]

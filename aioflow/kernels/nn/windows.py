@@ -1,4 +1,4 @@
-"""What the kernels of convolutions and pools share on every device: their windows, worked out once for each shape."""
+"""The windows of convolutions and pools, computed once for each shape. Kernels of every device use them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _REMEMBERED = 16
 
 
 def expect_shape(name: str, actual: Shape, expected: Shape) -> None:
-    """Raise InvalidArgumentError where an argument has another shape."""
+    """Raise InvalidArgumentError if an argument has another shape."""
     if actual != expected:
         raise InvalidArgumentError(f"{name} has the wrong shape", expected=expected, actual=actual)
 
 
 class Convolution(Generic[T]):
-    """The windows of a convolution, of its gradient by the input or of that by the filter.
+    """The windows of a convolution, or of its gradient with respect to the input or the filter.
 
     Args:
-        kind: What is made of the six fields of a `Fit`.
+        binding: The node.
+        kind: Makes the result from the six fields of a `Fit`.
     """
 
     def __init__(self, binding: Binding, kind: Callable[..., T]) -> None:
@@ -37,7 +38,11 @@ class Convolution(Generic[T]):
         self._of = lru_cache(maxsize=_REMEMBERED)(self._work_out)
 
     def of(self, image: Shape, kernel: Shape) -> tuple[T, Shape]:
-        """The windows of a filter of shape `kernel`, and the result's shape. Raises InvalidArgumentError."""
+        """Return the windows of a filter of shape `kernel`, and the result's shape.
+
+        Raises:
+            InvalidArgumentError: the shapes do not fit.
+        """
         return self._of(image, kernel)
 
     def _work_out(self, image: Shape, kernel: Shape) -> tuple[T, Shape]:
@@ -46,7 +51,7 @@ class Convolution(Generic[T]):
 
 
 class Pool(Generic[T]):
-    """The windows of a pool or of its gradients; `kind` as for `Convolution`."""
+    """The windows of a pool or of its gradients; `kind` is as for `Convolution`."""
 
     def __init__(self, binding: Binding, kind: Callable[..., T]) -> None:
         self.window = Window.of(binding.attrs)
@@ -56,7 +61,11 @@ class Pool(Generic[T]):
         self._of = lru_cache(maxsize=_REMEMBERED)(self._work_out)
 
     def of(self, image: Shape) -> tuple[T, Shape]:
-        """The windows over an image of that shape, and the result's shape. Raises InvalidArgumentError."""
+        """Return the windows over an image of that shape, and the result's shape.
+
+        Raises:
+            InvalidArgumentError: the shape does not fit.
+        """
         return self._of(image)
 
     def _work_out(self, image: Shape) -> tuple[T, Shape]:

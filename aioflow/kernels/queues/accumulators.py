@@ -22,13 +22,16 @@ __all__ = ["Accumulator", "Rows"]
 
 
 def check_required(count: int) -> None:
-    """Raise InvalidArgumentError if that is no number of gradients to wait for."""
+    """Raise InvalidArgumentError if `count` is not a valid number of gradients to wait for."""
     if count < 1:
         raise InvalidArgumentError("num_required must be positive", expected=">= 1", actual=count)
 
 
 class Accumulator(AccumulatorCore):
-    """An accumulator of one dtype and shape; `kind` is the op that makes it, `reduction` its "reduction_type"."""
+    """An accumulator of one dtype and shape.
+
+    `kind` is the op that makes it, `reduction` its attribute "reduction_type".
+    """
 
     def __init__(
         self, kind: str, name: str, dtype: DType, dims: Dims, reduction: str, add: Callable[[Any, Any], Any]
@@ -41,7 +44,7 @@ class Accumulator(AccumulatorCore):
         self.means = reduction == "MEAN"
 
     def check(self, kind: str, dtype: DType) -> None:
-        """Raise InvalidArgumentError if a node takes the accumulator for a different one."""
+        """Raise InvalidArgumentError if the node expects an accumulator of another kind or dtype."""
         if (self.kind, self.dtype) != (kind, dtype):
             raise InvalidArgumentError(
                 f"accumulator {self.name!r} is a different one",
@@ -50,7 +53,10 @@ class Accumulator(AccumulatorCore):
             )
 
     def mean(self, total: Any, count: Any) -> Any:
-        """What is given out for a sum of `count` gradients (an array, where it differs from row to row)."""
+        """Return the result for a sum of `count` gradients: their mean, or the sum if `means` is False.
+
+        `count` is an array if it differs from row to row.
+        """
         if not self.means:
             return total
         kind = self.dtype.np_dtype
@@ -58,7 +64,7 @@ class Accumulator(AccumulatorCore):
         return (total // divisor if self.dtype.is_integer else total / divisor).astype(kind)
 
     def taking(self, required: int, finish: Callable[[Any], Any], step: StepAccount, gives_back: bool) -> Waiting:
-        """Return an attempt to take the sum of `required` gradients or more."""
+        """Return an attempt to take the sum of at least `required` gradients."""
         check_required(required)
         told = partial(tell, step, self.withdraw if gives_back else None)
         return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish, told=told)
@@ -138,12 +144,12 @@ def take_gradient(binding: Binding) -> Callable[..., Waiting]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a gradient, or of a sum of them.
+    """Rows of a gradient, or of a sum of gradients.
 
     Attributes:
-        indices: Which rows; ascending, each once.
+        indices: The numbers of the rows, ascending, each once.
         values: The rows.
-        counts: How many gradients are in each.
+        counts: The number of gradients in each row.
     """
 
     indices: Any
@@ -152,7 +158,8 @@ class Rows:
 
 
 def _rows(xp: Any, indices: Any, values: Any) -> Rows:
-    """The rows of one gradient, in order, with those of one index added up."""
+    """Return the rows of one gradient in ascending order. Rows with the same index are added up."""
+    # A gradient whose rows are in order, without repetitions, needs no sort.
     if (indices[1:] <= indices[:-1]).any():
         indices, place = xp.unique(indices, return_inverse=True)
         total = xp.zeros((len(indices), *values.shape[1:]), values.dtype)
@@ -217,7 +224,7 @@ def _check_rows(found: Accumulator, indices: Any, values: Any, shape: Dims) -> N
 
 
 def _check_inside(dims: tuple[int | None, ...], indices: Any, values: Any) -> None:
-    """The rows must be rows of a tensor of that shape."""
+    """Raise InvalidArgumentError unless these can be rows of a tensor of that shape."""
     if not is_compatible(dims, (None, *values.shape[1:])):
         raise InvalidArgumentError(
             "the rows of the gradient do not fit", expected=format_dims(dims), actual=values.shape

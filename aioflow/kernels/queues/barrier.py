@@ -1,4 +1,4 @@
-"""Kernels of barriers: arrays in and out of `barrier_core`."""
+"""Kernels of barriers: they move arrays in and out of a `BarrierCore`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Barrier"]
 
 
 class Barrier(BarrierCore):
-    """A barrier of arrays; `shapes` is empty where any shape goes in."""
+    """A barrier of arrays; `shapes` is empty if the barrier accepts any shape."""
 
     def __init__(self, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...]) -> None:
         super().__init__(name, len(dtypes))
@@ -121,7 +121,7 @@ def take_many(binding: Binding) -> Callable[..., Waiting]:
 
 
 def _batch(xp: Any, found: Barrier, elements: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Indices, keys, and the components, each stacked."""
+    """Return the indices, the keys, and each component stacked."""
     indices = np.array([element[0] for element in elements], np.int64)
     keys = np.array([element[1] for element in elements], object)
     return indices, keys, *(_stack(xp, found, i, [e[2 + i] for e in elements]) for i in range(found.width))

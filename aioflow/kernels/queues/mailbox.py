@@ -1,4 +1,4 @@
-"""Kernels of mailboxes. Their nodes have no handle: each names the mailbox, and the first one that runs makes it."""
+"""Kernels of mailboxes. Their nodes have no handle: each names its mailbox, and the first one to run creates it."""
 
 from __future__ import annotations
 

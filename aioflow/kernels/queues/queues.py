@@ -1,4 +1,4 @@
-"""Kernels of queues: arrays in and out of `queue_core`, and how a node waits."""
+"""Kernels of queues: they move arrays in and out of a `QueueCore`, and wait where that is necessary."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class Queue(QueueCore):
     """A queue of tuples of arrays.
 
     Attributes:
-        kind: The op that makes it.
-        order: Of a shuffling queue, min_after_dequeue and its seeds.
-        dtypes, shapes: Of the components; `shapes` is empty where any shape goes in.
-        exact: The shapes, where all sizes are known, otherwise None.
-        pads: Whether components with open sizes are padded when they are batched.
+        kind: The op that makes the queue.
+        order: min_after_dequeue and the two seeds of a shuffling queue, otherwise None.
+        dtypes: The dtypes of the components.
+        shapes: The shapes of the components; empty if the queue accepts any shape.
+        exact: The shapes if all sizes are known, otherwise None.
+        pads: Whether components with unknown sizes are padded when they are batched.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Queue(QueueCore):
                 )
 
     def check_types(self, dtypes: Sequence[DType], what: str) -> None:
-        """Raise InvalidArgumentError if the node takes the queue for one with other dtypes."""
+        """Raise InvalidArgumentError if the node expects a queue of other dtypes."""
         if tuple(dtypes) != self.dtypes:
             raise InvalidArgumentError(
                 f"the node cannot {what} queue {self.name!r}",
@@ -138,20 +139,24 @@ def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callabl
 def _check_same(
     found: Any, kind: str, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...], capacity: int
 ) -> None:
-    """The resource of that name must be what the handle says: another graph may have made it."""
+    """Raise InvalidArgumentError unless the existing resource matches the handle. Another graph may have made it."""
     if not isinstance(found, Queue) or found.kind != kind:
         actual = found.kind if isinstance(found, Queue) else type(found).__name__
         raise InvalidArgumentError(f"resource {name!r} is of a different kind", expected=kind, actual=actual)
     found.check_types(dtypes, "share")
     have, wanted = (found.shapes, found.capacity), (shapes, QueueCore("", capacity, FIFOStore()).capacity)
     if found.pads and tuple(map(common_dims, shapes, found.shapes)) == shapes:
-        have = (shapes, found.capacity)  # a size that is open here may be known there, but not the other way around
+        # A size that is unknown here may be known in the existing queue, but not the other way around.
+        have = (shapes, found.capacity)
     if have != wanted:
         raise InvalidArgumentError(f"queue {name!r} exists with different attributes", expected=wanted, actual=have)
 
 
 def _check_order(found: Queue, order: tuple[int, int, int] | None) -> None:
-    """A queue that shuffles must do it as the handle says; a handle without seeds takes any."""
+    """Raise InvalidArgumentError unless a shuffling queue has the handle's order.
+
+    A handle without seeds accepts any seeds.
+    """
     have = found.order
     if order is None or have is None or have == order or (order[1:] == (0, 0) and have[0] == order[0]):
         return
@@ -200,7 +205,7 @@ def enqueue_many(binding: Binding) -> Callable[[Any, tuple[Any, ...]], Waiting |
     def put(queue: Queue, components: tuple[Any, ...]) -> Waiting | None:
         queue.check_types(dtypes, "enqueue into")
         elements = _rows(components)
-        for element in elements[:1]:  # the rows of an array have one shape
+        for element in elements[:1]:  # the rows of an array have the same shape
             queue.check(element)
         settled = queue.try_submit(Enqueue(elements))
         if settled is None:
@@ -223,6 +228,7 @@ def _rows(components: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 
 def _split(component: Any) -> list[Any]:
+    # Iterating would yield bare bytes instead of 0-d arrays.
     if component.dtype == object and component.ndim == 1:
         return [component[i : i + 1].reshape(()) for i in range(len(component))]
     return list(component)
@@ -287,7 +293,7 @@ for _op, _small in (("QueueDequeueManyV2", False), ("QueueDequeueUpToV2", True))
 
 
 def _batch(xp: Any, queue: Queue, elements: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The elements, stacked component by component."""
+    """Return the elements, stacked component by component."""
     columns = list(zip(*elements, strict=True)) if elements else [()] * len(queue.dtypes)
     return tuple(
         _stack(xp, column, dtype.np_dtype, dims)

@@ -1,4 +1,4 @@
-"""Kernels of stacks. The handle is the stack itself: made by its node, gone with the step."""
+"""Kernels of stacks. The handle is the stack itself: its node makes it, and it ends with the step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["StackValue"]
 
 
 class StackValue:
-    """Tensors of one dtype, last in, first out; at most `max_size`, if that is not negative."""
+    """A last-in, first-out stack of tensors of one dtype, with at most `max_size` elements unless that is negative."""
 
     def __init__(self, name: str, dtype: DType, max_size: int) -> None:
         self.name = name
@@ -23,10 +23,10 @@ class StackValue:
         self.max_size = max_size
         self._items: list[Any] = []
         self._closed = False
-        self._lock = threading.Lock()  # several iterations may be at it at once
+        self._lock = threading.Lock()  # several iterations of a loop may use the stack at once
 
     def push(self, dtype: DType, value: Any) -> None:
-        """Put a tensor on top. Raises InvalidArgumentError where the stack is full, closed, or of another dtype."""
+        """Push a tensor. Raise InvalidArgumentError if the stack is full, closed, or of another dtype."""
         with self._lock:
             self._check(dtype)
             if 0 <= self.max_size <= len(self._items):
@@ -38,7 +38,7 @@ class StackValue:
             self._items.append(value)
 
     def pop(self, dtype: DType) -> Any:
-        """Take the tensor on top. Raises InvalidArgumentError where the stack is empty, closed, or of another dtype."""
+        """Pop the top tensor. Raise InvalidArgumentError if the stack is empty, closed, or of another dtype."""
         with self._lock:
             self._check(dtype)
             if not self._items:
@@ -46,7 +46,7 @@ class StackValue:
             return self._items.pop()
 
     def close(self) -> None:
-        """Drop the tensors."""
+        """Drop the tensors and refuse further calls."""
         with self._lock:
             self._closed = True
             self._items.clear()

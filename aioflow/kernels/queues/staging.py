@@ -1,4 +1,4 @@
-"""Kernels of staging areas. Their nodes have no handle: each names the area, and the first one that runs makes it."""
+"""Kernels of staging areas. Their nodes have no handle: each names its area, and the first one to run creates it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that cross features. A row has as many results as its features can be chosen, the last input's fastest."""
+"""Kernels that cross features. A row has one result per combination of its features; the last input varies fastest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEPARATOR: Final = b"_X_"
 
 
 class _Column(NamedTuple):
-    """The features of one input: those of row i are the `counts[i]` from `starts[i]` on."""
+    """The features of one input: row i has `counts[i]` of them, from `starts[i]` on."""
 
     values: Any
     starts: Any
@@ -34,7 +34,7 @@ class _Column(NamedTuple):
 
 
 def _columns(indices: Any, values: Any, shapes: Any, dense: Any) -> tuple[list[_Column], int]:
-    """All of them, and the number of rows."""
+    """Return the columns of all inputs, and the number of rows."""
     sizes = [int64_array(shape) for shape in shapes]
     for part in zip(indices, values, sizes, strict=True):
         check_entries(*part)
@@ -61,7 +61,11 @@ def _columns(indices: Any, values: Any, shapes: Any, dense: Any) -> tuple[list[_
 
 
 def _choices(columns: Sequence[_Column], rows: int) -> tuple[Any, Any, Any]:
-    """The number of choices of each row, where each row's begin, and their sum claimed. No input makes none."""
+    """Return the number of combinations per row, the start of each row's combinations, and their total.
+
+    The memory for the total is claimed first. A row without features in some input has no combinations.
+    """
+    # In floats: the product may exceed 64 bits.
     counts = np.ones(rows, np.float64)
     for column in columns:
         counts *= column.counts
@@ -73,7 +77,10 @@ def _choices(columns: Sequence[_Column], rows: int) -> tuple[Any, Any, Any]:
 def _crossed(
     columns: Sequence[_Column], rows: int, dtype: Any, join: Callable[[list[Any]], Any]
 ) -> tuple[Any, Any, Any]:
-    """The three parts of the result; `join` makes elements of the places of the features of each column."""
+    """Return the three parts of the result.
+
+    `join` makes elements from the positions of the chosen features in each column.
+    """
     counts, starts, total = _choices(columns, rows)
     indices, made = np.empty((total, 2), np.int64), np.empty(total, dtype)
     for part in blocks(total, BLOCK // 16):
@@ -124,7 +131,7 @@ def _mixed(value: Any) -> Any:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """FarmHash's way to make one fingerprint of two."""
+    """Combine two fingerprints into one as FarmHash does."""
     found = first ^ _FACTOR ^ _mixed(second * _FACTOR) * _FACTOR
     return _mixed(_mixed(found * _FACTOR) * _FACTOR)
 
@@ -132,7 +139,10 @@ def _joined(first: Any, second: Any) -> Any:
 def _as_numbers(
     columns: Sequence[_Column], key: int | None, buckets: int, hash_of: Callable[[bytes], int] = fingerprint
 ) -> Callable[[list[Any]], Any]:
-    """Fingerprints joined from left to right, beginning with the key, or with the first where there is none."""
+    """Return a function that joins fingerprints from left to right.
+
+    It begins with the key, or with the first fingerprint if the key is None.
+    """
     hashes = [_hashed(column.values, hash_of) for column in columns]
     divisor = np.uint64(buckets or (1 << 63) - 1)
 
@@ -182,7 +192,8 @@ def sparse_cross_hashed(binding: Binding) -> Callable[..., Any]:
             raise InvalidArgumentError(
                 "the hash is not described", expected="num_buckets >= 0, 2 salts", actual=(num_buckets, salt)
             )
-        if sparse_numbers or (strong_hash and numbers):  # TensorFlow's strong hash of numbers ends its process
+        # TensorFlow's strong hash of numbers crashes its process.
+        if sparse_numbers or (strong_hash and numbers):
             raise UnimplementedError(
                 "sparse numbers, and numbers with a strong hash, are not hashed", expected="strings", actual="int64"
             )

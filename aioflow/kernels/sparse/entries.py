@@ -1,4 +1,4 @@
-"""What kernels of sparse tensors share: checks of the three parts, row-major order, entries that meet at one index."""
+"""Helpers of the sparse kernels: checks of the three parts, row-major order, groups of entries with equal indices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def as_vector(value: Any) -> Any:
-    """The value as a NumPy array, also where it is a bare scalar or string."""
+    """Return the value as a NumPy array, also if it is a bare scalar or string."""
     return (
         value
         if isinstance(value, np.ndarray)
@@ -35,12 +35,12 @@ def as_vector(value: Any) -> Any:
 
 
 def int64_array(value: Any) -> Any:
-    """The value as an int64 array on the host."""
+    """Return the value as an int64 array on the host."""
     return np.asarray(value, dtype=np.int64)
 
 
 def check_entries(indices: Any, values: Any, shape: Any) -> None:
-    """The three parts must fit one another.
+    """Check that the three parts fit one another.
 
     Raises:
         InvalidArgumentError: a part has the wrong rank, or their numbers of entries or dimensions differ.
@@ -62,10 +62,10 @@ def check_entries(indices: Any, values: Any, shape: Any) -> None:
 
 
 def check_bounds(indices: Any, shape: Any) -> None:
-    """Every index must be inside the shape.
+    """Check that every index is inside the shape.
 
     Raises:
-        InvalidArgumentError: one is not.
+        InvalidArgumentError: an index is out of bounds.
     """
     if not indices.size:
         return
@@ -82,10 +82,10 @@ def check_bounds(indices: Any, shape: Any) -> None:
 
 
 def check_columns(*parts: Any) -> None:
-    """Indices, as matrices or as single rows, must be of tensors of equal rank.
+    """Check that indices, as matrices or as single rows, belong to tensors of equal rank.
 
     Raises:
-        InvalidArgumentError: they are not.
+        InvalidArgumentError: the ranks differ.
     """
     shapes = [np.shape(part) for part in parts]
     if not all(shape and len(shape) <= 2 for shape in shapes) or len({shape[-1] for shape in shapes if shape}) > 1:
@@ -97,7 +97,10 @@ def check_columns(*parts: Any) -> None:
 
 
 def row_major(indices: Any) -> Any:
-    """The stable order of the rows that sorts them; without the product of sizes, which may exceed 64 bits."""
+    """Return the stable order that sorts the rows.
+
+    It does not use the product of the sizes, which may exceed 64 bits.
+    """
     if indices.shape[1] == 0:
         return np.arange(indices.shape[0])
     if not is_large(indices):
@@ -111,21 +114,21 @@ def row_major(indices: Any) -> Any:
 
 
 def _ascends(keys: Any) -> bool:
-    """Whether no number is smaller than the one before it."""
+    """Return whether no number is smaller than the one before it."""
     return all((keys[part][1:] >= keys[part][:-1]).all() for part in overlapping(keys))
 
 
 def overlapping(array: Any) -> Iterator[slice]:
-    """Blocks of rows, each with the row before it."""
+    """Yield blocks of rows, each with the row before it."""
     return (slice(max(part.start - 1, 0), part.stop) for part in row_blocks(array))
 
 
 class Groups(NamedTuple):
-    """Entries by equal indices.
+    """Entries grouped by equal indices.
 
     Attributes:
-        number: For each entry, in the order given, the number of its group; groups are in row-major order.
-        first: For each group one of its entries.
+        number: The group number of each entry, in the order given; groups are in row-major order.
+        first: One entry of each group.
     """
 
     number: Any
@@ -133,12 +136,12 @@ class Groups(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self.first)
 
 
 def group(indices: Any) -> Groups:
-    """Put the rows into groups of equal ones."""
+    """Group equal rows."""
     order = row_major(indices)
     number = np.empty(len(order), dtype=np.int64)
     first = [order[:1]]

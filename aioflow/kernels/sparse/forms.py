@@ -1,4 +1,4 @@
-"""Kernels that make, cut, join and reshape sparse tensors. Indices are small and are worked on by NumPy on the host."""
+"""Kernels that make, slice, join and reshape sparse tensors. Indices are small, so NumPy handles them on the host."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sparse_to_dense(indices: Any, shape: Any, values: Any, default: Any, *, vali
 
 
 def _check_order(indices: Any) -> None:
-    """Each row must come after the one before it in row-major order."""
+    """Raise InvalidArgumentError unless each row comes after the one before it in row-major order."""
     for part in overlapping(indices):
         _check_steps(indices, part)
 
@@ -110,7 +110,8 @@ def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
         raise InvalidArgumentError("the shape cannot be reshaped", expected="at most 2**63 - 1 elements", actual=old)
     new = _inferred(new_shape.tolist(), total)
     check_bounds(indices, shape)
-    if not len(indices):  # then the product of some sizes may exceed 64 bits
+    # Without entries the product of some sizes may exceed 64 bits.
+    if not len(indices):
         return np.zeros((0, len(new)), dtype=np.int64), np.array(new, dtype=np.int64)
     old_strides, strides, most = _strides(old), np.maximum(_strides(new), 1), np.maximum(int64_array(new), 1)
     made = np.empty((len(indices), len(new)), np.int64)
@@ -121,7 +122,7 @@ def sparse_reshape(indices: Any, shape: Any, new_shape: Any) -> tuple[Any, Any]:
 
 
 def _inferred(sizes: list[int], total: int) -> list[int]:
-    """The sizes with a -1 worked out."""
+    """Return the sizes with a -1 inferred."""
     if sizes.count(-1) > 1 or min(sizes, default=0) < -1:
         raise InvalidArgumentError("only one size can be inferred", expected="at most one -1", actual=sizes)
     known = math.prod(size for size in sizes if size != -1)

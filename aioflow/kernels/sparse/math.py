@@ -1,4 +1,4 @@
-"""Kernels of sparse arithmetic: entries are put into groups of one index each, and a group is reduced at once."""
+"""Kernels of sparse arithmetic. They group entries by index and reduce each group at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BLOCK: Final = 1 << 20  # elements of partial products that a matrix product ho
 
 
 def _wide(dtype: Any) -> Any:
-    """Sums of small floats are made in float32."""
+    """Return the dtype of sums: small floats are summed in float32."""
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
 
 
@@ -62,7 +62,7 @@ def sparse_add(
 
 
 def _stays(count: Any, sums: Any, thresh: Any) -> Any:
-    """As in TensorFlow, only true sums can be too small."""
+    """Return which results to keep. As in TensorFlow, only sums of several entries are compared with `thresh`."""
     return (count == 1) | (np.abs(sums) >= thresh)
 
 
@@ -95,7 +95,7 @@ def sparse_tensor_dense_add(indices: Any, values: Any, shape: Any, dense: Any) -
 
 
 def _combined(combine: Callable[[Any, Any], Any], *parts: Any) -> tuple[Any, Any]:
-    """The union of two sets of entries; what one of them lacks counts as zero."""
+    """Return the union of two sets of entries; a missing entry counts as zero."""
     a_indices, a_values, a_shape, b_indices, b_values, b_shape = parts
     _two((a_indices, a_values, a_shape), (b_indices, b_values, b_shape))
     indices = joined([a_indices, b_indices])
@@ -129,8 +129,8 @@ class _Reduction:
     """Entries reduced along axes.
 
     Attributes:
-        indices: Of the results: the kept dimensions, or all with 0 where they are reduced.
-        values: Of the results.
+        indices: The indices of the results: the kept dimensions, or all dimensions with 0 for the reduced ones.
+        values: The values of the results.
         shape: The dense shape of the results.
     """
 
@@ -147,7 +147,8 @@ class _Reduction:
         made = np.zeros(groups.total, dtype=_wide(values.dtype))
         if groups.total:
             if ufunc is not np.add:
-                put_rows(made, groups.number, values)  # something to begin with
+                # Start from an element of each group: zero is not neutral for a maximum.
+                put_rows(made, groups.number, values)
             folded_in(ufunc, made, groups.number, values.astype(made.dtype, copy=False))
         self.values = made.astype(values.dtype, copy=False)
         own = taken(np, indices, groups.first)
@@ -157,7 +158,7 @@ class _Reduction:
         self.shape = sizes if keep else [sizes[axis] for axis in kept]
 
     def dense(self) -> Any:
-        """The results as an array, zero where there is no entry."""
+        """Return the results as an array with zeros where there is no entry."""
         claim_array(tuple(self.shape), self.values.dtype)
         made = np.zeros(self.shape, dtype=self.values.dtype)
         if len(self.values):
@@ -208,7 +209,7 @@ def sparse_softmax(indices: Any, values: Any, shape: Any) -> Any:
 
 
 def _met(indices: Any, values: Any, shape: Any, dense: Any) -> Any:
-    """For each entry the element of a dense tensor that broadcasts to the sparse one."""
+    """Return for each entry the element of a dense tensor that broadcasts to the sparse one."""
     check_entries(indices, values, shape)
     check_bounds(indices, shape)
     sizes = np.shape(dense)
@@ -268,7 +269,7 @@ def sparse_tensor_dense_matmul(binding: Binding) -> Callable[[Any, Any, Any, Any
 
 
 def _product(rows: Any, columns: Any, values: Any, dense: Any, height: int) -> Any:
-    """Sum `value * dense[column]` into each row, a block of entries at a time."""
+    """Sum `value * dense[column]` into each row, one block of entries at a time."""
     dtype, wide = values.dtype, _wide(values.dtype)
     claim_array((height, dense.shape[1]), wide)
     made = np.zeros((height, dense.shape[1]), dtype=wide)

@@ -1,1 +1,1 @@
-"""Kernels that make the messages of summaries."""
+"""Kernels that build summary messages."""

@@ -1,4 +1,4 @@
-"""Histograms of summaries, in TensorFlow's buckets: their edges grow by a tenth each from 1e-12 to 1e20."""
+"""Histograms of summaries in TensorFlow's buckets, whose edges grow by a tenth each from 1e-12 to 1e20."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK: Final = 1 << 16  # numbers between two checkpoints
 
 @cache
 def _edges() -> Any:
-    """The upper ends of the buckets; a number that is one of them belongs to the next bucket."""
+    """Return the upper ends of the buckets; a number equal to an edge belongs to the next bucket."""
     positive = []
     edge = 1e-12
     while edge < 1e20:
@@ -30,10 +30,10 @@ def _edges() -> Any:
 
 
 def add_histogram(histogram: Message, values: Any) -> None:
-    """Fill in a `HistogramProto`. Its sums are those of TensorFlow to the last bit: the numbers are added in order.
+    """Fill in a `HistogramProto`. The numbers are added in order, so the sums equal TensorFlow's to the last bit.
 
     Raises:
-        InvalidArgumentError: one is NaN or infinite.
+        InvalidArgumentError: a number is NaN or infinite.
     """
     edges = _edges()
     counts = np.zeros(len(edges), dtype=np.int64)
@@ -50,7 +50,8 @@ def add_histogram(histogram: Message, values: Any) -> None:
             squares = _added(squares, numbers * numbers)
     histogram.min, histogram.max, histogram.num = lowest, highest, flat.size
     histogram.sum, histogram.sum_squares = total, squares
-    last_of_run = (counts > 0) | np.append(counts[1:] > 0, True)  # a run of empty buckets is one
+    # A run of empty buckets becomes one bucket.
+    last_of_run = (counts > 0) | np.append(counts[1:] > 0, True)
     histogram.bucket_limit.extend(edges[last_of_run].tolist())
     histogram.bucket.extend(counts[last_of_run].tolist())
 

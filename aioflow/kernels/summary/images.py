@@ -1,4 +1,4 @@
-"""Images and sounds of summaries: arrays as PNG and WAV files."""
+"""Images and sounds of summaries, encoded as PNG and WAV files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from aioflow.work.threads import in_thread
 
 __all__: list[str] = []
 
-_FEW: Final = 1 << 12  # elements, encoded in less than a thread takes to answer
-_DARK: Final = np.float32(1e-6)  # the brightest of an image that is black
-_COMPRESSION: Final = -1  # the library's own choice
+_FEW: Final = 1 << 12  # elements; encoding them takes less time than a round trip to a thread
+_DARK: Final = np.float32(1e-6)  # an image whose values are all smaller is black
+_COMPRESSION: Final = -1  # zlib's default level
 
 
 def _tag(tag: str, kind: str, number: int, most: int) -> str:
-    """The tag goes by how many are asked for, not by how many there are."""
+    """Return the tag of one image or sound, numbered if more than one was requested, even if only one exists."""
     return f"{tag}/{kind}/{number}" if most > 1 else f"{tag}/{kind}"
 
 
@@ -34,11 +34,11 @@ def _tag(tag: str, kind: str, number: int, most: int) -> str:
 
 
 def _visible(image: Any, bad_color: Any) -> Any:
-    """The image in uint8, [height, width, channels]; floats are scaled by the largest that is finite."""
+    """Return the image in uint8, [height, width, channels]; floats are scaled by the largest finite value."""
     if image.dtype == np.uint8:
         return image
     finite = np.isfinite(image).all(axis=-1, keepdims=True)
-    with np.errstate(over="ignore"):  # a float64 that is too large for what follows
+    with np.errstate(over="ignore"):  # a float64 may be too large for float32
         shown = image[finite[..., 0]].astype(np.float32)
         low, high = (shown.min(), shown.max()) if shown.size else (np.float32(0), np.float32(0))
         largest = max(abs(low), abs(high))

@@ -1,4 +1,4 @@
-"""Kernels of summaries of numbers and tensors, and of what puts several together."""
+"""Kernels that summarize numbers and tensors, and that merge summaries."""
 
 from __future__ import annotations
 

@@ -36,15 +36,15 @@ def _scalar(value: Any, what: str) -> bytes:
     return found
 
 
-_STRINGS: Final = 4096  # that are joined between two checkpoints
-_LONG: Final = 1 << 18  # bytes of a text that are split at once: nothing else runs meanwhile
+_STRINGS: Final = 4096  # strings that are joined between two checkpoints
+_LONG: Final = 1 << 18  # bytes of a text that are split at once; nothing else runs meanwhile
 
 
 # ── split and join ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _rows(rows: list[list[bytes]]) -> tuple[Any, Any, Any]:
-    """The pieces as a sparse matrix."""
+    """Return the pieces as a sparse matrix."""
     lengths = np.fromiter((len(row) for row in batches(rows)), np.int64, len(rows))
     number = np.repeat(np.arange(len(rows), dtype=np.int64), lengths)
     column = np.arange(len(number), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -61,17 +61,21 @@ def _vector(value: Any) -> list[bytes]:
 
 
 def _split(text: bytes, separator: bytes | None, most: int) -> list[bytes]:
-    """`text.split(separator, most)`."""
+    """Return `text.split(separator, most)`."""
     if len(text) <= _LONG or 0 <= most < len(text):
         return text.split(separator, most)
     if separator is not None:
         return _pieces(text, lambda part: part.split(separator))
+    # A part that ends in whitespace ends a piece, so its remainder is empty.
     found = _pieces(text, lambda part: [*part.split(), *[b""] * part[-1:].isspace()])
     return found[:-1] if found and not found[-1] else found
 
 
 def _pieces(text: bytes, split: Callable[[bytes], list[bytes]]) -> list[bytes]:
-    """`split(text)`, a part of the text at a time: the last piece of one is begun again with the next."""
+    """Return `split(text)`, computed from one part of the text at a time.
+
+    The last piece of a part may continue in the next one, so the next part begins with it.
+    """
     found: list[bytes] = []
     start, size = 0, _LONG
     while start + size < len(text):
@@ -99,12 +103,14 @@ def string_split(value: Any, delimiter: Any, *, skip_empty: bool) -> tuple[Any, 
 @kernel("StringSplitV2", device="CPU", fresh=True)
 def string_split_v2(value: Any, sep: Any, *, maxsplit: int) -> tuple[Any, Any, Any]:
     separator = _scalar(sep, "separator") or None
-    if maxsplit == 0:  # TensorFlow gives the text as it is; Python strips it
+    # TensorFlow returns the text unchanged; Python strips it.
+    if maxsplit == 0:
         return _rows([[text] for text in batches(_vector(value))])
     rows = [_split(text, separator, maxsplit) for text in batches(_vector(value))]
     for row in batches(rows):
         if separator is None and len(row) == maxsplit:
-            row.append(b"")  # TensorFlow gives what is left after the last split also where that is nothing
+            # TensorFlow returns the remainder after the last split even if it is empty.
+            row.append(b"")
     return _rows(rows)
 
 
@@ -167,6 +173,7 @@ def encode_base64(value: Any, *, pad: bool) -> Any:
 
 
 def _decoded(text: bytes) -> bytes:
+    # Padding counts only in a text of full length; elsewhere "=" is an error.
     bare = text.rstrip(b"=") if len(text) % 4 == 0 else text
     if len(text) - len(bare) > 2 or any(character in bare for character in b"+/="):
         raise InvalidArgumentError("not URL-safe base64", expected="A-Z, a-z, 0-9, -, _", actual=text)

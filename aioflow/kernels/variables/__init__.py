@@ -1,1 +1,1 @@
-"""Kernels of variables and what updates them."""
+"""Kernels of variables and of their updates."""

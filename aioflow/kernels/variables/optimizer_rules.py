@@ -1,9 +1,9 @@
 """The update formulas of the optimizers, each as a few passes over arrays of one shape.
 
-A rule gets the present values `v` of its variables, the arrays `o` for their new values, the gradient `g`, scratch
-arrays `s` and its prepared scalars `h`. `o[i]` may be `v[i]`, so nothing is read from `v[i]` once `o[i]` is written.
-What follows from scalars alone is prepared: the passes do nothing with a scalar but hand it to a function of `xp`,
-which may be one that only writes down what is called.
+A rule receives the present values `v` of its variables, the arrays `o` for their new values, the gradient `g`, scratch
+arrays `s` and its prepared scalars `h`. `o[i]` may be `v[i]`, so `v[i]` is never read after `o[i]` is written. Values
+that depend only on scalars are prepared. The passes only hand scalars to functions of `xp`, which may merely record the
+calls.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Update: TypeAlias = Callable[[Any, Arrays, Arrays, Any, Arrays, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one optimizer updates.
+    """The update rule of one optimizer.
 
     Attributes:
         update: The passes.
-        scratch: How many scratch arrays they need.
-        prepare: Adds to `h`, the op's scalar inputs and attributes by name, what follows from them, and checks them.
-        looks: Its passes look at values of the scalars.
-        of_rows: There is an op that updates some rows so.
+        scratch: The number of scratch arrays that they need.
+        prepare: Checks `h`, the op's scalar inputs and attributes by name, and adds the values derived from them.
+        looks: Whether the passes look at values of the scalars.
+        of_rows: Whether an op exists that applies the rule to some rows.
     """
 
     update: Update
@@ -40,13 +40,13 @@ class Rule:
 
 
 def _gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """var -= α·g"""
+    """Apply var -= α·g."""
     xp.multiply(g, h["alpha"], s[0])
     xp.subtract(v[0], s[0], o[0])
 
 
 def _momentum(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """accum = μ·accum + g; var -= lr·accum, or with Nesterov lr·(g + μ·accum)"""
+    """Apply accum = μ·accum + g; var -= lr·accum, or with Nesterov lr·(g + μ·accum)."""
     lr, momentum = h["lr"], h["momentum"]
     xp.multiply(v[1], momentum, o[1])
     xp.add(o[1], g, o[1])
@@ -68,7 +68,7 @@ def _accumulate_square(xp: Any, v: Any, o: Any, g: Any, s: Any, wanted: bool = T
 
 
 def _adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """accum += g²; var -= lr·g / (√accum + ε)"""
+    """Apply accum += g²; var -= lr·g / (√accum + ε)."""
     _accumulate_square(xp, v[1], o[1], g, s[0], h["update_slots"])
     xp.sqrt(o[1], s[0])
     if h.get("epsilon") is not None:
@@ -79,7 +79,10 @@ def _adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
 
 
 def _adadelta(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """accum = ρ·accum + (1-ρ)·g²; u = g·√(updates + ε)/√(accum + ε); var -= lr·u; updates = ρ·updates + (1-ρ)·u²"""
+    """Apply Adadelta.
+
+    accum = ρ·accum + (1-ρ)·g²; u = g·√(updates + ε)/√(accum + ε); var -= lr·u; updates = ρ·updates + (1-ρ)·u²
+    """
     rho, rest, epsilon = h["rho"], h["rest"], h["epsilon"]
     xp.multiply(g, g, s[0])
     xp.multiply(s[0], rest, s[0])
@@ -99,7 +102,7 @@ def _adadelta(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
 
 
 def _moments(xp: Any, v: Arrays, o: Arrays, g: Any, s: Any, h: Any) -> None:
-    """m += (1-β1)·(g - m); v += (1-β2)·(g² - v)"""
+    """Apply m += (1-β1)·(g - m); v += (1-β2)·(g² - v)."""
     xp.subtract(g, v[1], s)
     xp.multiply(s, h["rest1"], s)
     xp.add(v[1], s, o[1])
@@ -110,7 +113,7 @@ def _moments(xp: Any, v: Arrays, o: Arrays, g: Any, s: Any, h: Any) -> None:
 
 
 def _adam(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """var -= α·m / (√v + ε), with α = lr·√(1-β2ᵗ)/(1-β1ᵗ); Nesterov takes (1-β1)·g + β1·m for m"""
+    """Apply var -= α·m / (√v + ε), with α = lr·√(1-β2ᵗ)/(1-β1ᵗ); Nesterov uses (1-β1)·g + β1·m for m."""
     _moments(xp, v, o, g, s[0], h)
     xp.sqrt(o[2], s[0])
     xp.add(s[0], h["epsilon"], s[0])
@@ -127,7 +130,7 @@ def _adam(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
 
 
 def _amsgrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """Adam with the largest v so far in the place of v"""
+    """Apply Adam with the largest v so far instead of v."""
     _moments(xp, v, o, g, s[0], h)
     xp.maximum(v[3], o[2], out=o[3])
     xp.sqrt(o[3], s[0])
@@ -147,7 +150,7 @@ def _adam_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adamax(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """m += (1-β1)·(g - m); v = max(β2·v, |g|); var -= lr/(1-β1ᵗ) · m / (v + ε)"""
+    """Apply m += (1-β1)·(g - m); v = max(β2·v, |g|); var -= lr/(1-β1ᵗ) · m / (v + ε)."""
     xp.subtract(g, v[1], s[0])
     xp.multiply(s[0], h["rest1"], s[0])
     xp.add(v[1], s[0], o[1])
@@ -165,14 +168,14 @@ def _adamax_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rms_prop(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """ms += (1-ρ)·(g² - ms); mom = μ·mom + lr·g/√(ms + ε); var -= mom"""
+    """Apply ms += (1-ρ)·(g² - ms); mom = μ·mom + lr·g/√(ms + ε); var -= mom."""
     _mean_square(xp, v[1], o[1], g, s[0], h)
     xp.add(o[1], h["epsilon"], s[0])
     _step_by_root(xp, v[0], o[0], v[2], o[2], g, s[0], h)
 
 
 def _centered_rms_prop(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """As RMSProp with ms - mg² for ms, where mg += (1-ρ)·(g - mg)"""
+    """Apply RMSProp with ms - mg² instead of ms, where mg += (1-ρ)·(g - mg)."""
     xp.subtract(g, v[1], s[0])
     xp.multiply(s[0], h["rest"], s[0])
     xp.add(v[1], s[0], o[1])
@@ -191,7 +194,7 @@ def _mean_square(xp: Any, v: Any, o: Any, g: Any, s: Any, h: Any) -> None:
 
 
 def _step_by_root(xp: Any, var: Any, new_var: Any, mom: Any, new_mom: Any, g: Any, s: Any, h: Any) -> None:
-    """mom = μ·mom + lr·g/√s; var -= mom"""
+    """Apply mom = μ·mom + lr·g/√s; var -= mom."""
     xp.sqrt(s, s)
     xp.divide(g, s, s)
     xp.multiply(s, h["lr"], s)
@@ -205,10 +208,11 @@ def _rho_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ftrl(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """FTRL-proximal (McMahan et al. 2013): accum += g²; linear += g - (accum⁻ᵖ - accum₀⁻ᵖ)/lr·var;
+    """Apply FTRL-proximal (McMahan et al. 2013).
 
-    var = (clip(linear, -l1, l1) - linear) / (accum⁻ᵖ/lr + 2·l2); with shrinkage, linear takes g + 2·shrinkage·var.
-    With multiply_linear_by_lr all of it is scaled by lr, which then divides nothing.
+    accum += g²; linear += g - (accum⁻ᵖ - accum₀⁻ᵖ)/lr·var;
+    var = (clip(linear, -l1, l1) - linear) / (accum⁻ᵖ/lr + 2·l2); with shrinkage, linear uses g + 2·shrinkage·var for g.
+    With multiply_linear_by_lr all of it is scaled by lr, so no term is divided by lr.
     """
     lr, scaled = h["lr"], h["multiply_linear_by_lr"]
     old_power, new_power = s[0], s[1]
@@ -239,7 +243,7 @@ def _ftrl(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
 
 
 def _power(xp: Any, base: Any, out: Any, lr_power: Any) -> None:
-    """base⁻ᵖ: nearly always a square root."""
+    """Write base⁻ᵖ to `out`; it is nearly always a square root."""
     if lr_power == -0.5:
         xp.sqrt(base, out)
     else:
@@ -265,7 +269,7 @@ def _require(name: str, value: Any, condition: str) -> None:
 
 
 def _proximal_gradient_descent(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """FOBOS: p = var - α·g; var = sign(p)·max(|p| - α·l1, 0) / (1 + α·l2)"""
+    """Apply FOBOS: p = var - α·g; var = sign(p)·max(|p| - α·l1, 0) / (1 + α·l2)."""
     xp.multiply(g, h["alpha"], s[0])
     xp.subtract(v[0], s[0], s[0])
     _shrink(xp, s[0], s[1], h["alpha_l1"])
@@ -278,7 +282,7 @@ def _proximal_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
 
 
 def _proximal_adagrad(xp: Any, v: Arrays, o: Arrays, g: Any, s: Arrays, h: Any) -> None:
-    """The same with α = lr/√accum for each element, after accum += g²"""
+    """Apply FOBOS with α = lr/√accum for each element, after accum += g²."""
     _accumulate_square(xp, v[1], o[1], g, s[0])
     rate = s[2]
     xp.sqrt(o[1], rate)
@@ -297,7 +301,7 @@ def _proximal_adagrad_scalars(xp: Any, h: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
-    """p = sign(p)·max(|p| - threshold, 0), by way of `s`, which may be the threshold."""
+    """Set p = sign(p)·max(|p| - threshold, 0). `s` is scratch, and may be the threshold."""
     bound = threshold if threshold is s else xp.add(xp.zeros_like(p), threshold, s)
     clipped = xp.minimum(xp.absolute(p), bound, out=s)
     xp.multiply(clipped, xp.sign(p), s)
@@ -305,7 +309,7 @@ def _shrink(xp: Any, p: Any, s: Any, threshold: Any) -> None:
 
 
 def _one(like: Any) -> Any:
-    """1 in the dtype of a scalar."""
+    """Return 1 in the dtype of a scalar."""
     return like.dtype.type(1)
 
 

@@ -1,8 +1,8 @@
-"""Kernels of the optimizers' updates: in place where nobody else holds the variable, in blocks that stay in the cache.
+"""Kernels of the optimizers' updates, in place if there is no other reference to the variable, in cache-sized blocks.
 
-One driver serves every rule of `optimizer_rules`, for whole gradients and for rows of them; a backend may bring another
-way to do the passes (`register_updates`). An update of several variables (Adam's var, m and v) happens under all their
-locks at once, so that concurrent steps apply whole updates one after the other.
+One driver serves every rule of `optimizer_rules`, for whole gradients and for rows of them. A backend may register
+another way to compute the passes (`register_updates`). An update of several variables (Adam's var, m and v) holds all
+their locks at once, so that concurrent steps apply whole updates one after the other.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from aioflow.kernels.variables.optimizer_rules import RULES, Rule
 
 __all__ = ["Passes", "in_passes", "register_updates"]
 
-# (namespace, rule, its prepared scalars, gradient, present values, arrays for the new ones): does what the rule says.
+# Applies a rule: (namespace, rule, its prepared scalars, gradient, present values, arrays for the new values).
 Passes: TypeAlias = Callable[[Any, Rule, Any, Any, Sequence[Any], Sequence[Any]], None]
 
-# Measured: as long as the arrays fit into the last-level cache, one pass after another over whole arrays is as fast as
+# Measured: while the arrays fit into the last-level cache, one pass after another over whole arrays is as fast as
 # blocks; beyond that, blocks of this size take 30 % less time for Adam.
 _WHOLE: Final = 1 << 20
 _BLOCK: Final = 1 << 17
@@ -40,7 +40,7 @@ class _Scratch(threading.local):
         self._held: dict[Any, list[Any]] = {}
 
     def arrays(self, dtype: Any, count: int, size: int) -> list[Any]:
-        """`count` flat arrays of `size` elements."""
+        """Return `count` flat arrays of `size` elements."""
         held = self._held.setdefault(dtype, [])
         if len(held) < count or held[0].size < size:
             held[:] = [np.empty(size, dtype) for _ in range(max(count, len(held)))]
@@ -51,7 +51,7 @@ _SCRATCH: Final = _Scratch()
 
 
 def _dense(passes: Passes, xp: Any, rule: Rule, h: Any, gradient: Any, values: list[Any], outs: list[Any]) -> list[Any]:
-    """New values of the variables, by a gradient of their shape."""
+    """Return the new values of the variables for a gradient of their shape."""
     shape, dtype = gradient.shape, gradient.dtype
     for value in values:
         if value.shape != shape or value.dtype != dtype:
@@ -62,9 +62,9 @@ def _dense(passes: Passes, xp: Any, rule: Rule, h: Any, gradient: Any, values: l
 
 
 def in_passes(xp: Any, rule: Rule, h: Any, gradient: Any, values: Sequence[Any], news: Sequence[Any]) -> None:
-    """The `Passes` that go by the functions of the namespace, one after the other."""
+    """Apply a rule by calling the namespace's functions one after the other; the default `Passes`."""
     shape, size = gradient.shape, gradient.size
-    if not isinstance(gradient, np.ndarray | np.generic):  # of a GPU, whose namespace keeps its memory
+    if not isinstance(gradient, np.ndarray | np.generic):  # a GPU array, whose namespace pools memory
         rule.update(xp, values, news, gradient, [xp.empty(shape, gradient.dtype) for _ in range(rule.scratch)], h)
     elif size <= _WHOLE:
         scratch = _SCRATCH.arrays(gradient.dtype, rule.scratch, size)
@@ -103,7 +103,7 @@ def _rows(
     values: list[Any],
     outs: list[Any],
 ) -> list[Any]:
-    """New values of the variables, by rows of the gradient; rows of the same index are applied one after the other."""
+    """Return the new values of the variables for rows of the gradient, with repeated rows applied one after another."""
     if indices.ndim != 1:
         raise InvalidArgumentError("indices must be a vector", expected="rank 1", actual=format_dims(indices.shape))
     for value in values:
@@ -120,7 +120,7 @@ def _rows(
     for chosen in _waves(xp, indices):
         where = indices if chosen is None else indices[chosen]
         part = gradient if chosen is None else gradient[chosen]
-        rows = [xp.take(new, where, axis=0) for new in news]  # three times as fast as new[where]
+        rows = [xp.take(new, where, axis=0) for new in news]  # takes a third of the time of new[where]
         passes(xp, rule, h, part, rows, rows)
         for new, row in zip(news, rows, strict=True):
             new[where] = row
@@ -128,7 +128,7 @@ def _rows(
 
 
 def _waves(xp: Any, indices: Any) -> list[Any]:
-    """Positions in `indices`, such that no wave has an index twice: the first occurrences, the second ones, …"""
+    """Return positions in `indices`, as waves without repeated indices: all first occurrences, all second ones, …."""
     count = len(indices)
     if not count:
         return []
@@ -162,7 +162,7 @@ def _check_range(xp: Any, indices: Any, size: int) -> None:
 
 
 def _bind(rule: Rule, made: Callable[[Binding], Passes], binding: Binding) -> Callable[..., None]:
-    """The body for one node: which inputs are variables, gradient, indices and scalars is in the op's signature."""
+    """Return the body for one node. The op's signature tells variables, gradient, indices and scalars apart."""
     xp, on_host, passes = binding.xp, binding.is_host, made(binding)
     inputs = OPS.get(binding.op_type).inputs
     handles = sum(arg.type_attr is None for arg in inputs)  # the variables come first in every signature
@@ -197,8 +197,9 @@ def register_updates(made: Callable[[Binding], Passes], rules: Mapping[str, Rule
     """Register the kernels of these rules.
 
     Args:
-        made: Makes what does the passes of a node.
-        where: Of `binder`: the device, and what is so there. Otherwise any device, and the dtypes that the ops have.
+        made: Makes the `Passes` of a node.
+        rules: The rules, by the suffix of the op's name.
+        where: Arguments of `binder` that limit the registration. By default any device, and the dtypes of the ops.
     """
     for name, rule in rules.items():
         kinds = "floats complexes" if name == "GradientDescent" else "floats"

@@ -26,7 +26,7 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
     container: str = binding.attrs["container"]
     name: str = binding.attrs["shared_name"] or binding.name
     dtype, dims = binding.attrs["dtype"], binding.attrs["shape"]
-    widened = "_widened" in binding.attrs  # by `assign(validate_shape=False)`
+    widened = "_widened" in binding.attrs  # set by `assign(validate_shape=False)`
     held: VariableResource | None = None
     seen = -1
 
@@ -37,7 +37,8 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
         nonlocal held, seen
         if held is not None and seen == resources.generation:
             return held
-        generation = resources.generation  # read before the lookup: a clearing in between only means another lookup
+        # Read before the lookup: if the container is cleared in between, the only effect is another lookup.
+        generation = resources.generation
         found: VariableResource = resources.get_or_create(container, name, make)
         _check_variable(found, name, dtype, dims)
         if widened:
@@ -49,7 +50,7 @@ def var_handle(binding: Binding) -> Callable[[], VariableResource]:
 
 
 def _check_variable(found: Any, name: str, dtype: Any, dims: Dims) -> None:
-    """The resource of that name must be what the handle says: another graph may have made it."""
+    """Raise InvalidArgumentError unless the existing resource matches the handle. Another graph may have made it."""
     if not isinstance(found, VariableResource):
         raise InvalidArgumentError(
             f"resource {name} is not a variable", expected="a variable", actual=type(found).__name__
@@ -140,7 +141,7 @@ def variable_shape(binding: Binding) -> Callable[[Any], Any]:
     return lambda resource: np.array(np.shape(resource.read()), dtype=dtype)
 
 
-@binder("DestroyResourceOp", takes=object)  # whatever has a name
+@binder("DestroyResourceOp", takes=object)  # any resource with a name
 def destroy(binding: Binding) -> Callable[[Any], None]:
     ignore = binding.attrs["ignore_lookup_error"]
 
@@ -262,7 +263,7 @@ def _scatter(mode: str, binding: Binding) -> Callable[[Any, Any, Any], None]:
 
 
 def _fit_updates(xp: Any, resource: Any, updates: Any, lead: tuple[int, ...], inner: tuple[int, ...]) -> Any:
-    """The updates as [n, *inner]; a scalar is repeated."""
+    """Return the updates as [n, *inner]; a scalar is repeated."""
     count = math.prod(lead)
     if np.ndim(updates) == 0:
         return xp.broadcast_to(updates, (count, *inner))

@@ -1,8 +1,8 @@
-"""Conditional accumulators: gradients of many steps are added up, and taken when enough of them are in.
+"""Conditional accumulators: they sum the gradients of many steps and release the result once enough have arrived.
 
-This is how synchronous training with backup workers waits for the first m of n gradients. TensorFlow's sparse
-accumulator is a reference to a string; here its handle is a resource, under the same op names, and what both kinds have
-in common are the ops of the dense one.
+Synchronous training with backup workers uses them to wait for the first m of n gradients. TensorFlow's sparse
+accumulator is a reference to a string. Here its handle is a resource under the same op names, and both kinds share the
+ops of the dense one where their behavior is the same.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ not_differentiable(
 
 
 class SparseGradient(NamedTuple):
-    """What `SparseConditionalAccumulator.take_grad` gives."""
+    """Result of `SparseConditionalAccumulator.take_grad`."""
 
     indices: Tensor
     values: Tensor
@@ -143,7 +143,7 @@ class SparseGradient(NamedTuple):
 
 
 class ConditionalAccumulatorBase:
-    """What accumulators have in common.
+    """Base class of accumulators.
 
     Args:
         dtype: Dtype of the gradients.
@@ -172,41 +172,54 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """How many gradients have been added since the last take, an int32 scalar."""
+        """Return the number of gradients added since the last take, an int32 scalar."""
         return make("ResourceAccumulatorNumAccumulated", self._accumulator_ref, name=name)
 
     def set_global_step(self, new_global_step: TensorLike, name: str | None = None) -> Operation:
-        """A node that goes on to a later step: gradients of earlier ones are stale. It never goes back."""
+        """Return an operation that advances to a later step, so that gradients of earlier steps are stale.
+
+        An earlier step is ignored.
+        """
         step = _as_int64(new_global_step)
         return make_op("ResourceAccumulatorSetGlobalStep", self._accumulator_ref, step, name=name)
 
     def restart(self, step: TensorLike, name: str | None = None) -> Operation:
-        """A node that goes on from a step, as training does that has been restored from a checkpoint.
+        """Return an operation that continues from a step, for training restored from a checkpoint.
 
-        Where that is an earlier step, what has been added is dropped, and so are gradients of the steps that are undone
-        if they still come. An accumulator that was closed is open again, and one that had a limit has none.
+        An earlier step drops the gradients added so far, and gradients of the undone steps that arrive later. The
+        operation also reopens a closed accumulator and removes its limit.
         """
         tensor = _as_int64(step)
         return make_op("_ResourceAccumulatorRestart", self._accumulator_ref, tensor, name=name or "Restart")
 
     def go_back(self, step: TensorLike, name: str | None = None) -> Operation:
-        """A node after which gradients of a step count again, if what was taken of it has changed nothing."""
+        """Return an operation that accepts gradients of `step` again.
+
+        Use it if the gradients taken in this step have changed nothing.
+        """
         tensor = _as_int64(step)
         return make_op("_ResourceAccumulatorGoBack", self._accumulator_ref, tensor, name=name or "GoBack")
 
     def limit(self, num_required: TensorLike, name: str | None = None) -> Operation:
-        """A node after which no `take_grad` waits for more gradients than this (an int32 scalar), whatever it asks for.
+        """Return an operation that limits the number of gradients a `take_grad` waits for, whatever it requires.
 
-        It holds for those that wait already, until a `restart` or another limit.
+        The limit applies to waiting takes too. It holds until a `restart` or another limit.
 
-        Raises, in a run:
-            InvalidArgumentError: `num_required` is not positive.
+        Args:
+            num_required: The limit, an int32 scalar.
+            name: Name of the node.
+
+        Raises:
+            InvalidArgumentError: at run time, `num_required` is not positive.
         """
         count = convert_to_tensor(num_required, _dtypes.int32)
         return make_op("_ResourceAccumulatorLimit", self._accumulator_ref, count, name=name or "Limit")
 
     def close(self, name: str | None = None) -> Operation:
-        """A node that ends every `take_grad` that waits or comes with CancelledError, until a `restart`."""
+        """Return an operation that fails waiting and later calls of `take_grad` with CancelledError.
+
+        A `restart` reopens the accumulator.
+        """
         return make_op("_ResourceAccumulatorClose", self._accumulator_ref, name=name or "Close")
 
 
@@ -225,13 +238,15 @@ def _accumulator(
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Adds dense gradients up, and gives out their mean once there are enough.
+    """An accumulator of dense gradients that returns their mean once enough have arrived.
 
     Args:
-        dtype, shape: Of the gradients; the shape may be open.
+        dtype: Dtype of the gradients.
+        shape: Static shape of the gradients, which may be partly known; or None.
         shared_name: Accumulators with the same name, in any session of a worker, are the same.
-        reduction_type: "MEAN" or "SUM"; or "FIRST", which TensorFlow does not have: only the first gradient of a step
-            counts.
+        name: Name of the node.
+        reduction_type: "MEAN", "SUM" or "FIRST". "FIRST", which TensorFlow does not have, keeps only the first gradient
+            of a step.
     """
 
     def __init__(
@@ -246,7 +261,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         super().__init__(dtype, shape, handle)
 
     def apply_grad(self, grad: TensorLike, local_step: TensorLike = 0, name: str | None = None) -> Operation:
-        """A node that adds a gradient, or drops it where `local_step` is earlier than the accumulator's step.
+        """Return an operation that adds a gradient, or drops it if `local_step` is earlier than the accumulator's step.
 
         Raises:
             InvalidArgumentError: the gradient has a different shape.
@@ -257,21 +272,22 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         return make_op("ResourceAccumulatorApplyGradient", self._accumulator_ref, step, tensor, name=name)
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> Tensor:
-        """The mean (or sum) of all that has been added, once that is at least `num_required` gradients.
+        """Return the mean (or sum) of the added gradients, once there are at least `num_required`.
 
-        Taking it empties the accumulator and advances its step by one.
+        The take empties the accumulator and advances its step by one.
         """
         count = convert_to_tensor(num_required, _dtypes.int32)
         return make("ResourceAccumulatorTakeGradient", self._accumulator_ref, count, dtype=self._dtype, name=name)
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """A `ConditionalAccumulator` of sparse gradients: rows, and their indices.
+    """A `ConditionalAccumulator` of sparse gradients: rows and their indices.
 
-    The mean of a row is taken over the gradients that have it. Rows of one gradient may come in any order and more than
-    once, and are then added up; what is taken has each row once, in ascending order.
+    The mean of a row is taken over the gradients that contain it. A gradient may contain rows in any order and
+    repeatedly; repeated rows are summed. The result has each row once, in ascending order.
 
-    Args: as those of `ConditionalAccumulator`; `shape` is that of the whole tensor, with None for sizes that vary.
+    The arguments are those of `ConditionalAccumulator`. `shape` is the shape of the whole tensor, with None for sizes
+    that vary.
     """
 
     def __init__(
@@ -288,7 +304,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     def apply_indexed_slices_grad(
         self, grad: IndexedSlices, local_step: TensorLike = 0, name: str | None = None
     ) -> Operation:
-        """`apply_grad` of a gradient as `gradients` gives it."""
+        """Return an operation that applies `grad`, a result of `gradients`; see `apply_grad`."""
         return self.apply_grad(grad.indices, grad.values, grad.dense_shape, local_step, name)
 
     def apply_grad(
@@ -299,15 +315,17 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         local_step: TensorLike = 0,
         name: str | None = None,
     ) -> Operation:
-        """A node that adds a gradient, or drops it where `local_step` is earlier than the accumulator's step.
+        """Return an operation that adds a gradient, or drops it if `local_step` is earlier than the accumulator's step.
 
         Args:
-            grad_indices: [n] integers, the rows that it has.
+            grad_indices: [n] integers, the indices of the rows.
             grad_values: [n, …], the rows.
-            grad_shape: Shape of the whole, or None.
+            grad_shape: Shape of the whole tensor, or None.
+            local_step: Step in which the gradient was computed.
+            name: Name of the node.
 
-        Raises, in a run:
-            InvalidArgumentError: the shapes do not fit, or an index is out of range.
+        Raises:
+            InvalidArgumentError: at run time, the shapes do not fit, or an index is out of range.
         """
         indices = _as_int64(grad_indices)
         values = convert_to_tensor(grad_values, self._dtype)
@@ -324,12 +342,12 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         )
 
     def take_grad(self, num_required: TensorLike, name: str | None = None) -> SparseGradient:
-        """The mean (or sum) of all that has been added, once that is at least `num_required` gradients.
+        """Return the mean (or sum) of the added gradients, once there are at least `num_required`.
+
+        The take empties the accumulator and advances its step by one.
 
         Returns:
-            A named tuple of `indices`, `values` and `shape`; the first size of the shape is -1 where it is unknown.
-
-        Taking it empties the accumulator and advances its step by one.
+            A named tuple of `indices`, `values` and `shape`; the first size of the shape is -1 if it is unknown.
         """
         count = convert_to_tensor(num_required, _dtypes.int32)
         return make_tuple(
@@ -337,13 +355,13 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         )
 
     def take_indexed_slices_grad(self, num_required: TensorLike, name: str | None = None) -> IndexedSlices:
-        """`take_grad` as IndexedSlices."""
+        """Return the result of `take_grad` as IndexedSlices."""
         taken = self.take_grad(num_required, name)
         return IndexedSlices(taken.values, taken.indices, taken.shape)
 
 
 def _as_int64(value: TensorLike) -> Tensor:
-    """Steps, and the indices and shapes of `gradients`, which may be of another integer dtype."""
+    """Return steps, indices or shapes as int64. Those from `gradients` may have another integer dtype."""
     tensor = convert_to_tensor(value, dtype_hint=_dtypes.int64)
     return (
         make("Cast", tensor, DstT=_dtypes.int64)

@@ -1,6 +1,6 @@
-"""A barrier gathers tuples whose components are made by different nodes, and gives out those that are whole.
+"""A barrier: collects tuples whose components come from different nodes, and returns the complete ones.
 
-TensorFlow's barrier is a reference to a string; here its handle is a resource, under the same op names.
+TensorFlow's barrier is a reference to a string. Here its handle is a resource under the same op names.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ not_differentiable(
 
 
 class Taken(NamedTuple):
-    """What `Barrier.take_many` gives."""
+    """Result of `Barrier.take_many`."""
 
     indices: Tensor
     keys: Tensor
@@ -97,13 +97,14 @@ class Taken(NamedTuple):
 
 
 class Barrier:
-    """A map from string keys to tuples. A tuple that has all its components can be taken.
+    """A map from string keys to tuples. A tuple can be taken once it has all its components.
 
     Args:
-        types: One dtype per component, or one alone.
-        shapes: One fully known shape a component, without a size of 0; that of a single component may stand alone, so
-            that () is a scalar's. None for any shapes.
+        types: One dtype per component, or a single dtype.
+        shapes: One fully known shape per component, without a size of 0; or None for any shapes. The shape of a single
+            component need not be in a list, so () is a scalar shape.
         shared_name: Barriers with the same name, in any session of a worker, are the same.
+        name: Name of the node.
     """
 
     def __init__(
@@ -137,16 +138,20 @@ class Barrier:
     def insert_many(
         self, component_index: int, keys: TensorLike, values: TensorLike, name: str | None = None
     ) -> Operation:
-        """A node that sets one component of several tuples. It never waits.
+        """Return an operation that sets one component of several tuples. It never waits.
+
+        If it fails, it inserts nothing.
 
         Args:
-            component_index: Which component.
-            keys: [n] strings; those that are new begin a tuple.
+            component_index: Index of the component.
+            keys: [n] strings. A new key starts a tuple.
             values: [n, …], one value per key.
+            name: Name of the node.
 
-        Raises, in a run (nothing has been inserted then):
-            CancelledError: the barrier is closed and a key is new, or it was closed with `cancel_pending_enqueues`.
-            InvalidArgumentError: a tuple has that component already, or a value does not fit.
+        Raises:
+            CancelledError: at run time, the barrier is closed and a key is new, or it was closed with
+                `cancel_pending_enqueues`.
+            InvalidArgumentError: at run time, a tuple already has that component, or a value does not fit.
         """
         known = 0 <= component_index < len(self._types)
         return make_op(
@@ -165,19 +170,24 @@ class Barrier:
         timeout: int | None = None,
         name: str | None = None,
     ) -> Taken:
-        """The next `num_elements` whole tuples, in the order of `indices`; the node waits until there are enough.
+        """Return the next `num_elements` complete tuples, in the order of `indices`.
+
+        The node waits until there are enough.
 
         Args:
-            allow_small_batch: Once the barrier is closed, take fewer, at least one. It does not wait then.
-            timeout: Not supported here, as in TensorFlow: give `Session.run` a timeout.
+            num_elements: Number of tuples, an int32 scalar.
+            allow_small_batch: Once the barrier is closed, return fewer tuples without waiting, but at least one.
+            timeout: Unsupported, as in TensorFlow; pass a timeout to `Session.run` instead.
+            name: Name of the node.
 
         Returns:
-            A named tuple of `indices` (for each tuple, which insert began it, counted from -2**63), `keys`, and
-            `values`, a list of components of shape [n, …].
+            A named tuple of `indices` (the ordinal of the insert that started each tuple, counted from -2**63), `keys`,
+            and `values`, a list of components of shape [n, …].
 
-        Raises, in a run:
-            OutOfRangeError: the barrier is closed, and its complete and incomplete elements together are not enough.
-            InvalidArgumentError: the values of a component differ in shape.
+        Raises:
+            OutOfRangeError: at run time, the barrier is closed, and its complete and incomplete tuples together are too
+                few.
+            InvalidArgumentError: at run time, the values of a component differ in shape.
         """
         return make_tuple(
             Taken,
@@ -191,13 +201,15 @@ class Barrier:
         )
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
-        """A node that closes the barrier: new keys are refused, tuples that have been begun may be completed.
+        """Return an operation that closes the barrier: it rejects new keys, but started tuples may be completed.
 
         Args:
-            cancel_pending_enqueues: Refuse these too, and drop what has been begun.
+            cancel_pending_enqueues: Also reject the remaining components, and drop incomplete tuples.
+            name: Name of the node.
 
-        Raises, in a run:
-            CancelledError: it is already closed; but `cancel_pending_enqueues` may follow a close without.
+        Raises:
+            CancelledError: at run time, the barrier is already closed. A close with `cancel_pending_enqueues` may
+                follow one without it.
         """
         return make_op(
             "BarrierClose",
@@ -207,11 +219,11 @@ class Barrier:
         )
 
     def ready_size(self, name: str | None = None) -> Tensor:
-        """How many tuples are whole, an int32 scalar."""
+        """Return the number of complete tuples, an int32 scalar."""
         return make("BarrierReadySize", self._barrier_ref, name=name or f"{self._base_name}_BarrierReadySize")
 
     def incomplete_size(self, name: str | None = None) -> Tensor:
-        """How many tuples have some of their components, an int32 scalar."""
+        """Return the number of incomplete tuples, an int32 scalar."""
         return make("BarrierIncompleteSize", self._barrier_ref, name=name or f"{self._base_name}_BarrierIncompleteSize")
 
     @property

@@ -1,4 +1,4 @@
-"""Definitions of the queue ops. Their builders are the methods of the classes in `aioflow.ops.queues.queues`."""
+"""Definitions of the queue ops. The methods of the classes in `aioflow.ops.queues.queues` build their nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMEOUT = "timeout_ms: int = -1"
 
 
 def _shapes_of(handle: Tensor) -> tuple[Dims, ...]:
-    """The shapes of the queue's elements as far as the handle tells; () where it does not."""
+    """Return the static shapes of the queue's elements, derived from its handle; () if they are unknown."""
     op = handle.op
     while op.type in ("Identity", "Enter", "Switch"):
         op = op.inputs[0].op

@@ -1,4 +1,4 @@
-"""Mailboxes: how programs that know nothing of one another's steps hand values on, each under the number of a step."""
+"""Mailboxes: they pass values between programs whose steps are independent, each value under the number of a step."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ not_differentiable("MailboxPut", "MailboxTake")
 
 
 def mailbox_put(shared_name: str, key: TensorLike, value: Tensor) -> Operation:
-    """A node that leaves a value under `key` in a mailbox of its device, which has one sender, whose keys grow.
+    """Return an operation that stores a value under `key` in a mailbox of its device.
 
-    It takes the place of one with the same key. A key that is smaller than before means that the sender has gone back:
-    what it left under larger ones goes.
+    A mailbox has one sender, which uses ascending keys. The value replaces one with the same key. A key smaller than
+    the previous one means that the sender has returned to an earlier state: its values under larger keys are dropped.
     """
     return make_op("MailboxPut", key, value, container=_container(value), shared_name=shared_name)
 
 
 def mailbox_take(shared_name: str, key: TensorLike, dtype: DType, dims: Dims = None) -> Tensor:
-    """The value under `key`, which may be taken again until one with a larger key is; the node waits for it."""
+    """Return the value under `key`; the node waits for it.
+
+    The same value can be taken again until a value with a larger key has been taken.
+    """
     tensor = convert_to_tensor(key)
     value = make("MailboxTake", tensor, T=dtype, container=_container(tensor), shared_name=shared_name)
     value.set_shape(dims)

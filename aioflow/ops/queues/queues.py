@@ -1,7 +1,7 @@
 """Queues between steps: bounded, shared by name, with backpressure in both directions.
 
-A queue is a node that names a resource; what is done to it are nodes too. An enqueue into a full queue and a dequeue
-from an empty one wait, in line, without holding up anything but what needs them.
+A node names the queue, which is a resource, and further nodes operate on it. An enqueue into a full queue and a dequeue
+from an empty one wait in order of arrival. They block only the nodes that depend on them.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from aioflow.graph.shapes import (
 )
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.math.random import get_seed
-from aioflow.ops.queues import definitions as _definitions  # noqa: F401  # of the ops that are made here
+from aioflow.ops.queues import definitions as _definitions  # noqa: F401  # defines the ops used here
 
-# One shape per component, or one alone.
+# One shape per component, or a single shape.
 Shapes: TypeAlias = ShapeLike | Sequence[ShapeLike | None]
 
 __all__ = ["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue"]
 
 
 class QueueBase:
-    """What all queues have in common: elements are tuples of tensors with fixed dtypes.
+    """Base class of queues, whose elements are tuples of tensors with fixed dtypes.
+
+    Enqueues accept a list, tuple or dictionary of components, or a single component in place of a list of one; dequeues
+    return them. Each operation runs where it is fetched. Several can be in flight; they are served in order of arrival.
 
     Args:
         dtypes: One dtype per component.
         shapes: One shape per component, or None for any shapes; batches of elements need shapes.
         names: Names of the components, or None. With names, elements are dictionaries.
         queue_ref: The handle tensor.
-
-    Enqueues and dequeues take lists, tuples or dictionaries of components, or a single one in place of a list of one.
-    They run where they are fetched: several can be in flight, and are served in the order in which they came.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class QueueBase:
 
     @staticmethod
     def from_list(index: TensorLike, queues: Sequence[QueueBase]) -> QueueBase:
-        """The queue `queues[index]`, chosen in each run.
+        """Return the queue `queues[index]`, selected in each run.
 
         Args:
             index: An int scalar.
             queues: Queues of the same dtypes and names. A size that differs among their shapes is unknown.
 
         Raises:
-            DTypeError: the dtypes differ, or there are no queues.
-            InvalidArgumentError: the names differ; in a run: there is no such queue.
+            DTypeError: the dtypes differ, or `queues` is empty.
+            InvalidArgumentError: the names differ, or at run time `index` is out of range.
         """
         check_list(queues, "the queues to choose from")
         if {isinstance(queue, QueueBase) for queue in queues} != {True}:
@@ -119,11 +119,12 @@ class QueueBase:
         return None if self._names is None else list(self._names)
 
     def enqueue(self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
-        """A node that puts one element in; it waits while the queue is full.
+        """Return an operation that enqueues one element; it waits while the queue is full.
 
-        Raises, in a run:
-            CancelledError: the queue is closed, or was closed with `cancel_pending_enqueues` meanwhile.
-            InvalidArgumentError: a component has a different shape than the queue's.
+        Raises:
+            CancelledError: at run time, the queue is closed, or is closed with `cancel_pending_enqueues` during the
+                wait.
+            InvalidArgumentError: at run time, the shape of a component differs from that of the queue.
         """
         components = self._components(vals)
         for tensor, dims in zip(components, self._dims, strict=True):
@@ -131,11 +132,10 @@ class QueueBase:
         return make_op("QueueEnqueueV2", self._queue_ref, components, name=name or f"{self._base_name}_enqueue")
 
     def enqueue_many(self, vals: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
-        """A node that puts in as many elements as the components have rows, one after another.
+        """Return an operation that enqueues as many elements as the components have rows, one after another.
 
-        Where the queue is full it waits, with a part of the elements in; these stay in if the step is cancelled.
-
-        Raises, in a run: as `enqueue`.
+        It waits if the queue becomes full, with some elements already enqueued; these stay if the step is cancelled. It
+        raises the errors of `enqueue`.
         """
         components = self._components(vals)
         for tensor, dims in zip(components, self._dims, strict=True):
@@ -146,16 +146,16 @@ class QueueBase:
         return make_op("QueueEnqueueManyV2", self._queue_ref, components, name=name or f"{self._base_name}_EnqueueMany")
 
     def dequeue(self, name: str | None = None) -> Any:
-        """The next element; the node waits while there is none.
+        """Return the next element; the node waits while the queue is empty.
+
+        A step that is cancelled during the wait leaves the queue unchanged. Once the node has the element, the dequeue
+        has taken effect, like an assignment: if the step fails or is cancelled after that, the element is lost.
 
         Returns:
-            A tensor, or a list of them, or a dictionary where the queue has names.
+            A tensor, a list of tensors, or a dictionary if the queue has names.
 
-        A step that is cancelled while it waits leaves the queue as it was. Once the node has the element it has taken
-        effect, as an assignment would have: if the step fails or is cancelled after that, the element is gone.
-
-        Raises, in a run:
-            OutOfRangeError: the queue is closed and empty.
+        Raises:
+            OutOfRangeError: at run time, the queue is closed and empty.
         """
         found = make_list(
             "QueueDequeueV2",
@@ -166,18 +166,18 @@ class QueueBase:
         return self._element(found)
 
     def dequeue_many(self, n: TensorLike, name: str | None = None) -> Any:
-        """The next `n` elements, as components of shape [n, …]; the node waits until there are enough.
+        """Return the next `n` elements, as components of shape [n, …]; the node waits until there are enough.
 
-        Raises, in a run:
-            OutOfRangeError: the queue is closed and has fewer; they stay in.
+        Raises:
+            OutOfRangeError: at run time, the queue is closed and has fewer elements, which stay in it.
         """
         return self._batch("QueueDequeueManyV2", n, name or f"{self._base_name}_DequeueMany")
 
     def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> Any:
-        """As `dequeue_many`, but once the queue is closed it may be fewer than `n`, at least one.
+        """Return the next `n` elements like `dequeue_many`, or fewer, but at least one, once the queue is closed.
 
-        Raises, in a run:
-            OutOfRangeError: the queue is closed and empty.
+        Raises:
+            OutOfRangeError: at run time, the queue is closed and empty.
         """
         return self._batch("QueueDequeueUpToV2", n, name or f"{self._base_name}_DequeueUpTo")
 
@@ -186,14 +186,15 @@ class QueueBase:
         return self._element(make_list(op_type, self._queue_ref, count, component_types=self._dtypes, name=name))
 
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
-        """A node that closes the queue: it takes no more elements, and gives out those that it has.
+        """Return an operation that closes the queue: it accepts no more elements, but returns those that it has.
 
         Args:
-            cancel_pending_enqueues: Close at once, and let the enqueues that wait raise CancelledError. Otherwise the
-                close waits behind them.
+            cancel_pending_enqueues: Close at once and fail waiting enqueues with CancelledError. Otherwise, the close
+                waits for them.
+            name: Name of the node.
 
-        Raises, in a run:
-            CancelledError: it is already closed (not with `cancel_pending_enqueues`).
+        Raises:
+            CancelledError: at run time, the queue is already closed; not with `cancel_pending_enqueues`.
         """
         return make_op(
             "QueueCloseV2",
@@ -203,15 +204,15 @@ class QueueBase:
         )
 
     def is_closed(self, name: str | None = None) -> Tensor:
-        """Whether the queue has been closed, a bool scalar."""
+        """Return whether the queue is closed, a bool scalar."""
         return make("QueueIsClosedV2", self._queue_ref, name=name or f"{self._base_name}_Is_Closed")
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements are inside, an int32 scalar."""
+        """Return the number of elements, an int32 scalar."""
         return make("QueueSizeV2", self._queue_ref, name=name or f"{self._base_name}_Size")
 
     def num_waiting(self, name: str | None = None) -> Tensor:
-        """How many dequeues wait for elements, an int32 scalar. (TensorFlow does not have it.)"""
+        """Return the number of waiting dequeues, an int32 scalar. TensorFlow has no such method."""
         return make("_QueueDequeuersV2", self._queue_ref, name=name or f"{self._base_name}_Waiting")
 
     @property
@@ -219,7 +220,7 @@ class QueueBase:
         return self._queue_ref.op.name.rpartition("/")[2]
 
     def _components(self, vals: Any) -> list[Tensor]:
-        """The components of an element (or of many) as tensors, in order."""
+        """Return the components of an element, or of a batch of elements, as tensors in order."""
         if isinstance(vals, Mapping):
             if self._names is None:
                 raise InvalidArgumentError("this queue has no names", expected="a list", actual="a dictionary")
@@ -263,7 +264,10 @@ def _is_size(value: Any) -> bool:
 
 
 def component_dims(shapes: Any) -> list[Dims]:
-    """The shapes of components as dims. Sizes alone, or none, are the one shape of one component."""
+    """Return the shapes of components as dims.
+
+    A flat list of sizes, even an empty one, is the shape of a single component.
+    """
     listed = [shapes] if isinstance(shapes, TensorShape) else shapes
     if not isinstance(listed, list | tuple):
         raise DTypeError("shapes must be a list", expected="one shape per component", actual=shapes)
@@ -271,7 +275,10 @@ def component_dims(shapes: Any) -> list[Dims]:
 
 
 def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
-    """Shapes as dims; where sizes may be unknown, one shape could not be told from a list of shapes."""
+    """Return shapes as dims.
+
+    With `partial`, a flat list is rejected: [None, 2] could be one shape or two shapes.
+    """
     if shapes is None:
         return None
     if partial and isinstance(shapes, list | tuple) and (not shapes or any(_is_size(s) for s in shapes)):
@@ -291,7 +298,7 @@ def _shape_list(shapes: Any, count: int, partial: bool) -> list[Dims] | None:
 
 
 class _Typed(QueueBase):
-    """A queue that makes its own handle."""
+    """A queue that creates its own handle."""
 
     _op = ""
     _partial = False
@@ -323,14 +330,15 @@ class _Typed(QueueBase):
 
 
 class FIFOQueue(_Typed):
-    """A queue that gives its elements out in the order in which they came.
+    """A queue that returns its elements in order of arrival.
 
     Args:
-        capacity: Elements beyond which enqueues wait; negative for no limit.
-        dtypes: One dtype per component, or one alone.
-        shapes: One fully known shape a component, or None for any shapes.
-        names: Names of the components; with them, elements are dictionaries.
+        capacity: Number of elements beyond which enqueues wait; negative for no limit.
+        dtypes: One dtype per component, or a single dtype.
+        shapes: One fully known shape per component, or None for any shapes.
+        names: Names of the components; with names, elements are dictionaries.
         shared_name: Queues with the same name, in any session of a worker, are the same queue.
+        name: Name of the node.
     """
 
     _op = "FIFOQueueV2"
@@ -348,9 +356,9 @@ class FIFOQueue(_Typed):
 
 
 class PaddingFIFOQueue(_Typed):
-    """A `FIFOQueue` whose shapes may have unknown sizes: in a batch, these are padded with zeros to the largest.
+    """A `FIFOQueue` whose shapes may have unknown sizes; a batch pads these with zeros to the largest size.
 
-    Args: as those of `FIFOQueue`; `shapes` is required, with None for sizes that vary.
+    The arguments are those of `FIFOQueue`. `shapes` is required, with None for sizes that vary.
     """
 
     _op = "PaddingFIFOQueueV2"
@@ -371,12 +379,12 @@ class PaddingFIFOQueue(_Typed):
 
 
 class RandomShuffleQueue(_Typed):
-    """A queue that gives its elements out in random order.
+    """A queue that returns its elements in random order.
 
     Args:
-        min_after_dequeue: Elements that a dequeue must leave inside while the queue is open, for a good mix.
-        seed: With it (or the graph's seed) the order depends only on the order of the operations.
-        capacity, dtypes, shapes, names, shared_name: As those of `FIFOQueue`.
+        min_after_dequeue: Minimum number of elements that a dequeue leaves while the queue is open, for good mixing.
+        seed: With a seed here or in the graph, the order depends only on the order of the operations.
+        capacity, dtypes, shapes, names, shared_name, name: As for `FIFOQueue`.
     """
 
     _op = "RandomShuffleQueueV2"
@@ -394,7 +402,8 @@ class RandomShuffleQueue(_Typed):
     ) -> None:
         first, second = get_seed(seed)
         if first is not None and seed is None and shared_name is not None:
-            # The same in each graph that shares the queue, wherever in the graph it is: TensorFlow's formula.
+            # TensorFlow's formula, which depends neither on the graph nor on the node's position in it, so all graphs
+            # that share the queue agree on its seed.
             digest = hashlib.md5(f"{first}{shared_name}".encode(), usedforsecurity=False)
             second = int(digest.hexdigest()[:8], 16) & 0x7FFFFFFF
         super().__init__(
@@ -411,13 +420,15 @@ class RandomShuffleQueue(_Typed):
 
 
 class PriorityQueue(_Typed):
-    """A queue that gives out the element with the smallest priority first; equal ones in the order in which they came.
+    """A queue that returns the element with the smallest priority first; equal priorities in order of arrival.
 
-    An element is an int64 scalar, its priority, and then the components of `types`.
+    An element is its priority, an int64 scalar, followed by the components of `types`.
 
     Args:
         types: One dtype per component, without the priority.
-        capacity, shapes, names, shared_name: As those of `FIFOQueue`, without the priority; `names` with it.
+        shapes: As for `FIFOQueue`, without the priority.
+        names: As for `FIFOQueue`, including a name for the priority.
+        capacity, shared_name, name: As for `FIFOQueue`.
     """
 
     _op = "PriorityQueueV2"

@@ -1,4 +1,4 @@
-"""Definitions of the stack ops, for `aioflow.raw_ops` and for imported graphs. A stack lives as long as its step."""
+"""Definitions of the stack ops, for `aioflow.raw_ops` and imported graphs. A stack lives as long as its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staging areas: the next step's input is put there while this step computes."""
+"""Staging areas: they hold the input of the next step while the current step computes."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ not_differentiable("Stage", "Unstage", "StagePeek", "StageSize", "StageClear")
 
 
 class StagingArea:
-    """A line of elements, which are tuples of tensors, from which steps take the first, or look at any.
+    """A queue of elements, which are tuples of tensors; a step can take the first element or peek at any.
 
     Args:
         dtypes: One dtype per component.
         shapes: One static shape per component, or None.
         names: Names of the components, or None. With names, elements are dictionaries.
         shared_name: Areas with the same name, in any session of a worker, are the same.
-        capacity: Elements beyond which puts wait; 0 for no limit.
-        memory_limit: Bytes beyond which puts wait; 0 for no limit.
+        capacity: Number of elements beyond which puts wait; 0 for no limit.
+        memory_limit: Number of bytes beyond which puts wait; 0 for no limit.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class StagingArea:
 
     @property
     def name(self) -> str:
-        """The name under which the area is kept."""
+        """Name under which the area is stored."""
         return self._name
 
     @property
@@ -95,44 +95,48 @@ class StagingArea:
 
     @property
     def capacity(self) -> int:
-        """Elements beyond which puts wait; 0 for no limit."""
+        """Number of elements beyond which puts wait; 0 for no limit."""
         return self._capacity
 
     @property
     def memory_limit(self) -> int:
-        """Bytes beyond which puts wait; 0 for no limit."""
+        """Number of bytes beyond which puts wait; 0 for no limit."""
         return self._memory_limit
 
     def put(self, values: TensorLike | Mapping[str, TensorLike], name: str | None = None) -> Operation:
-        """A node that puts one element at the end; it waits while the area is full.
+        """Return an operation that appends one element; it waits while the area is full.
 
         Args:
-            values: A list of components, a dictionary where the area has names, or the only component.
+            values: A list of components, a dictionary if the area has names, or the only component.
+            name: Name of the node.
 
-        Raises, in a run:
-            ResourceExhaustedError: the element alone is larger than `memory_limit`.
+        Raises:
+            ResourceExhaustedError: at run time, the element alone is larger than `memory_limit`.
         """
         return self._node("Stage", "put", name, self._components(values))
 
     def get(self, name: str | None = None) -> Any:
-        """The first element, as a list or dictionary of components; the node waits while there is none."""
+        """Remove and return the first element, as a list or dictionary of components.
+
+        The node waits while the area is empty.
+        """
         return self._element(list(self._node("Unstage", "get", name).outputs))
 
     def peek(self, index: TensorLike, name: str | None = None) -> Any:
-        """The element at `index`, which stays; the node waits while there are not so many.
+        """Return the element at `index` without removing it; the node waits until it exists.
 
-        Raises, in a run:
-            InvalidArgumentError: `index` is negative.
+        Raises:
+            InvalidArgumentError: at run time, `index` is negative.
         """
         node = self._node("StagePeek", "peek", name, convert_to_tensor(index, _dtypes.int32))
         return self._element(list(node.outputs))
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many elements are inside, an int32 scalar."""
+        """Return the number of elements, an int32 scalar."""
         return self._node("StageSize", "size", name).outputs[0]
 
     def clear(self, name: str | None = None) -> Operation:
-        """A node that drops the elements; those that wait to get in do so then."""
+        """Return an operation that drops all elements. Waiting puts then complete."""
         return self._node("StageClear", "clear", name)
 
     def _node(self, op_type: str, what: str, name: str | None, *inputs: Any) -> Operation:

@@ -1,4 +1,4 @@
-"""Features crossed: for each row, every choice of one feature of each input, joined as text or hashed."""
+"""Feature crosses: for each row, every combination of one feature of each input, joined as text or hashed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ define_op(
 )
 not_differentiable("SparseCross", "SparseCrossV2", "SparseCrossHashed")
 
-_KEY: Final = 0xDECAFCAFFE  # TensorFlow's, where none is given
+_KEY: Final = 0xDECAFCAFFE  # TensorFlow's default hash key
 
 
 def _features(value: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def _features(value: Tensor) -> Tensor:
 
 
 def _parts(inputs: Sequence[SparseTensor | TensorLike]) -> tuple[list[Any], list[Tensor], list[Any], list[Tensor]]:
-    """Indices, values and shapes of those that are sparse, then the dense ones."""
+    """Return the indices, values and shapes of the sparse inputs, then the dense inputs."""
     if not isinstance(inputs, list | tuple):
         raise DTypeError("inputs must be a list", expected="a list", actual=type(inputs).__name__)
     apart = [one for one in inputs if isinstance(one, SparseTensor)]
@@ -95,14 +95,15 @@ def _types(values: Sequence[Tensor], dense: Sequence[Tensor]) -> dict[str, Any]:
 def cross(
     inputs: Sequence[SparseTensor | TensorLike], name: str | None = None, separator: TensorLike | None = None
 ) -> SparseTensor:
-    """Every choice of one feature of each input, row by row, as strings: `a_X_b`.
+    """Return every combination of one feature of each input, row by row, as strings such as `a_X_b`.
 
     Args:
         inputs: Sparse or dense matrices of integers or strings, [batch, features] each. The sparse ones come first.
-        separator: What is between two features.
+        name: Name of the node.
+        separator: Text between two features; "_X_" by default.
 
     Returns:
-        A sparse matrix of strings, whose rows have as many elements as there are choices.
+        A sparse matrix of strings, with one element per combination in each row.
     """
     indices, values, shapes, dense = _parts(inputs)
     between = convert_to_tensor("_X_" if separator is None else separator, dtypes.string)
@@ -116,11 +117,13 @@ def cross_hashed(
     hash_key: int | None = None,
     name: str | None = None,
 ) -> SparseTensor:
-    """As `cross`, but of the features' fingerprints a number of 64 bits is made.
+    """Return the combinations of `cross` as 64-bit hashes of the features' fingerprints.
 
     Args:
-        num_buckets: The numbers are below this; 0 is 2^63 - 1.
-        hash_key: What the fingerprints are mixed into.
+        inputs: As for `cross`.
+        num_buckets: The hashes are below this number; 0 stands for 2^63 - 1.
+        hash_key: Key that is mixed into the fingerprints.
+        name: Name of the node.
 
     Returns:
         A sparse matrix of int64.

@@ -1,4 +1,4 @@
-"""Sparse tensors from dense ones and back, and from ids: where they come from, and what becomes of them."""
+"""Conversion of dense tensors to sparse ones and back, and sparse tensors made from ids."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ def _dense_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     indices, values = op.inputs[0], op.inputs[2]
     taken = make("GatherNd", grad, indices if indices.dims is None or len(indices.dims) > 1 else _column(indices))
     by_values = _total(taken) if values.dims == () else taken
+    # The default value fills all other elements, so its gradient is the total less that of the values.
     return [None, None, by_values, make("Sub", _total(grad), _total(taken))]
 
 
 def _column(indices: Tensor) -> Tensor:
-    """Positions in a vector as rows of one number."""
+    """Return positions in a vector as a matrix with one column."""
     return make("Reshape", indices, [-1, 1])
 
 
@@ -63,15 +64,18 @@ def sparse_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """A dense tensor that has `sparse_values` at `sparse_indices` and `default_value` everywhere else.
+    """Return a dense tensor with `sparse_values` at `sparse_indices` and `default_value` elsewhere.
 
     Args:
-        sparse_indices: [n, rank], or [n] or a scalar for a vector.
-        sparse_values: [n], or a scalar for all.
-        validate_indices: Refuse indices that repeat or are not in row-major order.
+        sparse_indices: [n, rank]; for a vector also [n] or a scalar.
+        output_shape: Shape of the result, a vector.
+        sparse_values: [n], or a scalar for all indices.
+        default_value: A scalar.
+        validate_indices: Whether to reject indices that repeat or are not in row-major order.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: an index is out of bounds, or (where asked for) repeats or is out of order.
+        InvalidArgumentError: an index is out of bounds, or with `validate_indices` repeats or is out of order.
     """
     values = convert_to_tensor(sparse_values)
     return make(
@@ -91,7 +95,10 @@ def sparse_tensor_to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """The dense tensor, with `default_value` (0, "" or False without it) where nothing is held: `sparse_to_dense`."""
+    """Return the dense tensor, with `default_value` where `sp_input` has no entry: see `sparse_to_dense`.
+
+    The default is 0, "" or False.
+    """
     sparse = sparse_of(sp_input)
     if default_value is None:
         default_value = _zero(sparse.dtype)
@@ -105,7 +112,7 @@ def _zero(dtype: DType) -> Tensor:
 
 
 def sparse_from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
-    """The elements of a dense tensor that are not zero (or empty)."""
+    """Return the elements of a dense tensor that are not zero (or empty)."""
     with name_scope(name, "dense_to_sparse"):
         dense = convert_to_tensor(tensor)
         zeros = make("Fill", make("Shape", dense), _zero(dense.dtype))
@@ -119,7 +126,7 @@ def sparse_eye(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> SparseTensor:
-    """A [num_rows, num_columns] matrix (square by default) with ones on the diagonal."""
+    """Return a [num_rows, num_columns] matrix (square by default) with ones on the diagonal."""
     with name_scope(name, "eye"):
         rows = int64_tensor(num_rows)
         columns = rows if num_columns is None else int64_tensor(num_columns)
@@ -131,12 +138,14 @@ def sparse_eye(
 def sparse_merge(
     sp_ids: Any, sp_values: SparseTensor, vocab_size: Any, name: str | None = None, already_sorted: bool = False
 ) -> SparseTensor:
-    """Values by ids: the last dimension of `sp_values` is replaced by one (or several) that the ids index.
+    """Return values indexed by ids: one dimension, or several, for the ids replaces the last dimension of `sp_values`.
 
     Args:
         sp_ids: A `SparseTensor` of ids with the indices of `sp_values`, or a list of them.
-        vocab_size: How many ids there are, or a list of that.
-        already_sorted: The result is in row-major order without being sorted.
+        sp_values: The values.
+        vocab_size: Number of ids, or a list with one number per tensor of ids.
+        name: Name of the scope of the nodes.
+        already_sorted: Whether the result is in row-major order without sorting.
     """
     single = isinstance(sp_ids, SparseTensor | SparseTensorValue)
     ids = [sparse_of(part) for part in ([sp_ids] if single else sp_ids)]
@@ -159,7 +168,7 @@ def sparse_merge(
 
 
 def sparse_to_indicator(sp_input: SparseTensor, vocab_size: TensorLike, name: str | None = None) -> Tensor:
-    """A dense bool tensor that is True at the ids which `sp_input` holds, in place of its last dimension."""
+    """Return a dense bool tensor that is True at the ids in `sp_input`; the ids replace its last dimension."""
     ids = sparse_of(sp_input)
     with name_scope(name, "SparseToIndicator"):
         held = make("Fill", make("Shape", ids.values), constant(True))

@@ -1,4 +1,7 @@
-"""Sparse tensors cut, joined and reshaped: see `sparse_dense` to make them, `sparse_math` for arithmetic."""
+"""Slicing, joining and reshaping of sparse tensors.
+
+`ops.sparse.dense` converts from and to dense tensors; `ops.sparse.math` has the arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -168,8 +171,8 @@ not_differentiable("SparseReshape", "SparseConcat", "SparseSplit", "SparseSliceG
 
 @gradient("SparseReorder")
 def _reorder_grad(op: Operation, _: Tensor, grad: Tensor) -> list[Tensor | None]:
-    """Each value's gradient is where the value went: the numbers of the entries, reordered alike, tell."""
     indices, _, shape = op.inputs
+    # Reorder the entry numbers in the same way to find the position that each value moved to.
     count = make("Size", op.inputs[1], out_type=dtypes.int32)
     _, order = make_list("SparseReorder", indices, make("Range", 0, count, 1), shape)
     return [None, make("GatherV2", grad, make("InvertPermutation", order), 0), None]
@@ -191,7 +194,7 @@ def _fill_grad(op: Operation, *grads: Tensor) -> list[Tensor | None]:
 
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The entries in row-major order of their indices."""
+    """Return the entries in row-major order of their indices."""
     sparse = sparse_of(sp_input)
     indices, values = make_list("SparseReorder", sparse.indices, sparse.values, sparse.dense_shape, name=name)
     ordered = SparseTensor(indices, values, make("Identity", sparse.dense_shape))
@@ -200,7 +203,7 @@ def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTen
 
 
 def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None = None) -> SparseTensor:
-    """The same elements, in row-major order, in another shape; one size may be -1.
+    """Return the same elements, in row-major order, in another shape; one size may be -1.
 
     Raises:
         InvalidArgumentError: the number of elements differs.
@@ -215,7 +218,7 @@ def sparse_reshape(sp_input: SparseTensor, shape: TensorLike, name: str | None =
 
 
 def _reshaped_dims(old: Dims, new: np.ndarray[Any, Any] | None) -> Dims:
-    """What is known of the new shape; sizes that cannot be right are refused at once."""
+    """Return the known part of the new shape. Raise InvalidArgumentError for sizes that cannot be right."""
     if new is None:
         return None
     sizes = [int(size) for size in new]
@@ -239,7 +242,9 @@ def _product(dims: Sequence[int | None]) -> int:
 
 
 def sparse_transpose(sp_input: SparseTensor, perm: TensorLike | None = None, name: str | None = None) -> SparseTensor:
-    """The dimensions in the order `perm`, reversed by default; the entries in row-major order.
+    """Return the tensor with its dimensions in the order `perm`, and its entries in row-major order.
+
+    By default, the order of the dimensions is reversed.
 
     Raises:
         InvalidArgumentError: `perm` names a dimension that does not exist.
@@ -265,10 +270,10 @@ def sparse_transpose(sp_input: SparseTensor, perm: TensorLike | None = None, nam
 
 
 def sparse_expand_dims(sp_input: SparseTensor, axis: int | None = None, name: str | None = None) -> SparseTensor:
-    """With one more dimension, of size 1, at `axis` (the last by default).
+    """Insert a dimension of size 1 at `axis`, by default as the last one.
 
     Raises:
-        InvalidArgumentError: there is no such axis, or the rank is not known and `axis` counts from the end.
+        InvalidArgumentError: the axis does not exist, or the rank is unknown.
     """
     sparse = sparse_of(sp_input)
     rank, place = sparse.shape.ndims, -1 if axis is None else axis
@@ -297,7 +302,7 @@ def _columns(indices: Tensor, begin: int, end: int) -> Tensor:
     return make("Slice", indices, [0, begin], [-1, end - begin])
 
 
-# ── parts and wholes ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── joining and splitting ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sparse_concat(
@@ -308,14 +313,18 @@ def sparse_concat(
     concat_dim: int | None = None,
     expand_nonconcat_dims: bool | None = None,
 ) -> SparseTensor:
-    """Sparse tensors put one after another along `axis`, each in row-major order.
+    """Concatenate sparse tensors, each in row-major order, along `axis`.
 
     Args:
-        expand_nonconcat_dim: Let the other sizes differ: the result has the largest of each.
-        concat_dim, expand_nonconcat_dims: Former names of `axis`, `expand_nonconcat_dim`.
+        axis: The axis, counted from the end if negative.
+        sp_inputs: The tensors.
+        name: Name of the node.
+        expand_nonconcat_dim: Whether other sizes may differ; the result has the largest of each.
+        concat_dim: Former name of `axis`.
+        expand_nonconcat_dims: Former name of `expand_nonconcat_dim`.
 
     Raises:
-        InvalidArgumentError: a size other than that along `axis` differs.
+        InvalidArgumentError: a size along another axis differs.
     """
     given = axis if concat_dim is None else concat_dim
     parts = [sparse_of(part) for part in sp_inputs]
@@ -333,7 +342,7 @@ def sparse_concat(
 
 
 def _widened(shapes: Sequence[Tensor], axis: int) -> list[Tensor]:
-    """Each shape with the largest sizes of all but along the axis."""
+    """Return each shape with the largest sizes of all shapes, except along the axis."""
     largest = make("Max", make("Pack", list(shapes), axis=0), 0)
     rank = make("Size", largest, out_type=dtypes.int32)
     place = make("FloorMod", constant(axis), rank)
@@ -366,9 +375,10 @@ def sparse_split(
     name: str | None = None,
     split_dim: int | None = None,
 ) -> list[SparseTensor]:
-    """Cut a sparse tensor into `num_split` parts along `axis`; where it does not divide, the first are one larger.
+    """Split a sparse tensor into `num_split` parts along `axis`.
 
-    Arguments are given by name; `keyword_required` takes none. `split_dim` is a former name of `axis`.
+    If the size does not divide evenly, the first parts are larger by one. Pass arguments by name; `keyword_required`
+    accepts no value. `split_dim` is a former name of `axis`.
     """
     given = axis if split_dim is None else split_dim
     if keyword_required is not None or sp_input is None or num_split is None or given is None:
@@ -389,7 +399,7 @@ def sparse_split(
 
 
 def sparse_slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike, name: str | None = None) -> SparseTensor:
-    """The part that begins at `start` and has at most `size` elements per dimension."""
+    """Return the part that begins at `start` and has at most `size` elements per dimension."""
     sparse = sparse_of(sp_input)
     made = make_list(
         "SparseSlice",
@@ -404,7 +414,7 @@ def sparse_slice(sp_input: SparseTensor, start: TensorLike, size: TensorLike, na
 
 
 def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
-    """The entries for which the bool vector `to_retain` holds."""
+    """Return the entries for which the bool vector `to_retain` is True."""
     sparse = sparse_of(sp_input)
     chosen = convert_to_tensor(to_retain, dtypes.bool_)
     merge_dims(chosen.dims, merge_dims(sparse.values.dims, (None,)))
@@ -419,10 +429,10 @@ def sparse_retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor
 
 
 def sparse_reset_shape(sp_input: SparseTensor, new_shape: TensorLike | None = None) -> SparseTensor:
-    """The same entries in a larger shape, or without `new_shape` in the smallest one that holds them.
+    """Return the same entries in a larger shape; without `new_shape`, in the smallest one that holds them.
 
     Raises:
-        InvalidArgumentError: `new_shape` has a different rank, or is smaller somewhere.
+        InvalidArgumentError: `new_shape` has a different rank, or is smaller in a dimension.
     """
     sparse = sparse_of(sp_input)
     if new_shape is None:
@@ -457,7 +467,11 @@ def _checked(holds: Tensor, what: str, data: list[Tensor]) -> Operation:
 def sparse_fill_empty_rows(
     sp_input: SparseTensor, default_value: TensorLike, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
-    """With `default_value` in the first column of each row that has no entry; and a bool vector: which those were."""
+    """Set the first column of each row without entries to `default_value`.
+
+    Returns:
+        The tensor, and a bool vector that is True for the rows that were empty.
+    """
     sparse = sparse_of(sp_input)
     indices, values, was_empty, _ = make_list(
         "SparseFillEmptyRows",

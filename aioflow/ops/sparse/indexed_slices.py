@@ -1,4 +1,4 @@
-"""Sparse gradients as values: conversion of `IndexedSlices` to tensors, and sums of gradients of both kinds."""
+"""Sparse gradients as values: conversion of `IndexedSlices` to tensors, and sums of sparse and dense gradients."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Gradient: TypeAlias = Tensor | IndexedSlices
 def convert_to_tensor_or_indexed_slices(
     value: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
 ) -> Gradient:
-    """`IndexedSlices` as they are, anything else as a tensor.
+    """Return `IndexedSlices` unchanged, and any other value as a tensor.
 
     Raises:
-        DTypeError: it has a different dtype than `dtype`.
+        DTypeError: the value's dtype differs from `dtype`.
     """
     if isinstance(value, IndexedSlices):
         _check_dtype(value, None if dtype is None else as_dtype(dtype))
@@ -34,7 +34,7 @@ def convert_to_tensor_or_indexed_slices(
 def convert_n_to_tensor_or_indexed_slices(
     values: Iterable[TensorLike | None], dtype: DTypeLike | None = None, name: str | None = None
 ) -> list[Gradient | None]:
-    """`convert_to_tensor_or_indexed_slices` of each value; None stays None."""
+    """Apply `convert_to_tensor_or_indexed_slices` to each value; None stays None."""
     return [
         None
         if value is None
@@ -44,10 +44,8 @@ def convert_n_to_tensor_or_indexed_slices(
 
 
 def _dense_sum(parts: Sequence[Tensor]) -> Tensor:
-    """The sum: first of what is on each device, on that device, so that one tensor of each travels.
-
-    A sum of parts whose devices are open is not tied to one of them: ties keep nodes from being fused.
-    """
+    """Return the sum, computed per device first, so that only one tensor per device is transferred."""
+    # Do not colocate the sum of parts without requested devices: colocated nodes are not fused.
     if not any(part.device or "_class" in part.op.attrs for part in parts):
         return make("AddN", parts, name="AddN")
     on_device: dict[str, list[Tensor]] = {}
@@ -62,7 +60,10 @@ def _dense_sum(parts: Sequence[Tensor]) -> Tensor:
 
 
 def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
-    """The sum of what several consumers sent back: slices are concatenated, a mixture becomes one dense tensor."""
+    """Return the sum of the gradients from several consumers.
+
+    Slices are concatenated; slices mixed with tensors become one dense tensor.
+    """
     if len(parts) == 1:
         return parts[0]
     slices = [p for p in parts if isinstance(p, IndexedSlices)]
@@ -78,7 +79,7 @@ def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
 
 
 def to_dense(value: Any, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:
-    """The tensor that the slices stand for: rows with the same index are summed, the others are zero."""
+    """Return the dense tensor of the slices: rows with the same index are summed, missing rows are zero."""
     _check_dtype(value, dtype)
     if value.dense_shape is None:
         raise InvalidArgumentError(

@@ -168,7 +168,7 @@ def _dense_add_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("SparseReduceSum")
 def _reduce_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """Each entry gets the gradient of the sum that it went into."""
+    """Return for each entry the gradient of the sum that includes it."""
     indices, _, shape, axes = op.inputs
     rank = make("Size", shape, out_type=dtypes.int32)
     places = make("Reshape", make("FloorMod", make("AddV2", axes, rank), rank), [-1, 1])
@@ -176,6 +176,7 @@ def _reduce_sum_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     reduced = make("ScatterNd", places, marks, make("Reshape", rank, [1]))
     one = constant(1, dtypes.int64)
     some = make("Greater", reduced, constant(0, dtypes.int64))
+    # Restore the reduced dimensions of `grad` with size 1; every entry has index 0 along these.
     kept = make("SelectV2", some, one, shape)
     rows = make("SelectV2", some, constant(0, dtypes.int64), indices)
     return [None, make("GatherNd", make("Reshape", grad, kept), rows), None, None]
@@ -193,6 +194,7 @@ def _matmul_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     columns = make("StridedSlice", indices, [0, 1], [0, 2], [1, 1], begin_mask=1, end_mask=1, shrink_axis_mask=2)
     if adjoint_a:
         rows, columns = columns, rows
+    # Only existing entries need a gradient: dA[i, j] = Σₖ grad[i, k] · conj(b[j, k]); the adjoint swaps i and j.
     left = make("GatherV2", grad, rows, 0)
     right = make("GatherV2", make("Transpose", b, [1, 0]) if adjoint_b else b, columns, 0)
     if values.dtype.is_complex:
@@ -213,10 +215,14 @@ def _softmax_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 @gradient("SparseDenseCwiseAdd", "SparseDenseCwiseMul", "SparseDenseCwiseDiv")
 def _cwise_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
-    """With respect to the dense input too: the entries that one of its elements met are summed up."""
+    """Return the gradients of both inputs.
+
+    The gradient of an element of the dense input is the sum over all entries that it is combined with.
+    """
     indices, values, shape, dense = op.inputs
     sizes = make("Shape", dense, out_type=dtypes.int64)
     extra = make("Sub", make("Size", shape, out_type=dtypes.int32), make("Rank", dense))
+    # The dense input broadcasts: drop the extra leading dimensions of the indices, and clamp them to 0 for size 1.
     begin = make("Pack", [constant(0), extra], axis=0)
     own = make("Slice", indices, begin, [-1, -1])
     places = make("Minimum", own, make("Sub", sizes, constant(1, dtypes.int64)))
@@ -264,15 +270,18 @@ def sparse_add(
 def sparse_add(
     a: Any, b: Any, threshold: TensorLike | None = None, thresh: TensorLike | None = None
 ) -> SparseTensor | Tensor:
-    """The sum of two tensors of equal shape, at least one of them sparse; sparse where both are.
+    """Return the sum of two tensors of equal shape; it is sparse if both are.
 
     Args:
-        threshold: Sums of two entries that are smaller in absolute value are left out; by default 0, which leaves out
+        a: A sparse or dense tensor.
+        b: Likewise. At least one of both is sparse.
+        threshold: Entries of a sparse result that are smaller in absolute value are dropped; 0, the default, drops
             none.
-        thresh: A former name of `threshold`.
+        thresh: Former name of `threshold`.
 
     Raises:
-        InvalidArgumentError: the shapes differ, or neither is sparse.
+        DTypeError: neither tensor is sparse.
+        InvalidArgumentError: the shapes differ.
     """
     kinds = [isinstance(part, SparseTensor | SparseTensorValue) for part in (a, b)]
     if kinds == [False, False]:
@@ -302,10 +311,14 @@ def sparse_add(
 def sparse_tensor_dense_matmul(
     sp_a: SparseTensor, b: TensorLike, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
 ) -> Tensor:
-    """The product of a sparse and a dense matrix, dense.
+    """Return the dense product of a sparse and a dense matrix.
 
     Args:
-        adjoint_a, adjoint_b: Take the conjugate transpose of the matrix.
+        sp_a: The sparse matrix.
+        b: The dense matrix.
+        adjoint_a: Whether to use the conjugate transpose of `sp_a`.
+        adjoint_b: Whether to use the conjugate transpose of `b`.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: the inner sizes differ, or an index is out of bounds.
@@ -324,18 +337,18 @@ def sparse_tensor_dense_matmul(
 
 
 def sparse_softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """Softmax along the last dimension, over the entries that are held; the others stay absent."""
+    """Return the softmax along the last dimension over the existing entries; missing entries stay missing."""
     sparse = sparse_of(sp_input)
     return sparse.with_values(make("SparseSoftmax", sparse.indices, sparse.values, sparse.dense_shape, name=name))
 
 
 def sparse_maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The larger of the elements where either tensor holds one; what is absent counts as zero."""
+    """Return the larger element wherever either tensor has an entry; missing entries count as zero."""
     return _extreme("SparseSparseMaximum", sp_a, sp_b, name)
 
 
 def sparse_minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The smaller of the elements where either tensor holds one; what is absent counts as zero."""
+    """Return the smaller element wherever either tensor has an entry; missing entries count as zero."""
     return _extreme("SparseSparseMinimum", sp_a, sp_b, name)
 
 
@@ -370,11 +383,14 @@ def sparse_reduce_sum(
     reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The sums along `axis` (one, several, or by default all), as a dense tensor.
+    """Return the sums along `axis` (one, several, or by default all) as a dense tensor.
 
     Args:
-        keepdims: Keep the reduced dimensions, with size 1.
-        reduction_axes, keep_dims: Former names of `axis`, `keepdims`.
+        sp_input: The tensor.
+        axis: The axes to reduce.
+        keepdims: Whether to keep the reduced dimensions, with size 1.
+        reduction_axes: Former name of `axis`.
+        keep_dims: Former name of `keepdims`.
     """
     return _reduced("SparseReduceSum", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))[0]
 
@@ -386,7 +402,7 @@ def sparse_reduce_sum_sparse(
     reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> SparseTensor:
-    """`sparse_reduce_sum` with a sparse result: only the sums of at least one entry."""
+    """Return the result of `sparse_reduce_sum` as a sparse tensor, without sums over no entries."""
     return SparseTensor(
         *_reduced("SparseReduceSumSparse", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))
     )
@@ -399,7 +415,10 @@ def sparse_reduce_max(
     reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The largest entries along `axis`, as a dense tensor: zero where there is none. See `sparse_reduce_sum`."""
+    """Return the largest entries along `axis` as a dense tensor, zero where there are no entries.
+
+    The arguments are those of `sparse_reduce_sum`.
+    """
     return _reduced("SparseReduceMax", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))[0]
 
 
@@ -410,7 +429,7 @@ def sparse_reduce_max_sparse(
     reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> SparseTensor:
-    """`sparse_reduce_max` with a sparse result: only where there is an entry."""
+    """Return the result of `sparse_reduce_max` as a sparse tensor, without positions that have no entries."""
     return SparseTensor(
         *_reduced("SparseReduceMaxSparse", sp_input, _chosen(axis, reduction_axes), _chosen(keepdims, keep_dims))
     )

@@ -1,4 +1,4 @@
-"""`SparseTensor`: a tensor of which only some elements are held, as three tensors: indices, values and dense shape."""
+"""`SparseTensor`: a tensor that stores only some elements, in three tensors: indices, values and dense shape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class SparseTensorValue(NamedTuple):
-    """The value of a `SparseTensor`: what a run gives for one, and what is fed for one.
+    """The value of a `SparseTensor`, as fed to a run or returned by it.
 
     Attributes:
         indices: [n, rank] int64 array.
@@ -42,9 +42,9 @@ class SparseTensorValue(NamedTuple):
 
 
 class SparseTensor(CompositeTensor):
-    """The elements `values[i]` at `indices[i]` of a tensor of shape `dense_shape`; all others are zero, or absent.
+    """A tensor of shape `dense_shape` with the elements `values[i]` at `indices[i]`; all others are zero, or missing.
 
-    Most ops want the indices in row-major order (`sparse_reorder`), and no index twice.
+    Most ops require indices in row-major order (`sparse_reorder`) and without repetition.
 
     Args:
         indices: [n, rank] int64.
@@ -73,10 +73,10 @@ class SparseTensor(CompositeTensor):
 
     @classmethod
     def from_value(cls, sparse_tensor_value: SparseTensor | SparseTensorValue) -> SparseTensor:
-        """A constant of that value, or the `SparseTensor` itself.
+        """Return a `SparseTensor` unchanged, and a `SparseTensorValue` as a constant.
 
         Raises:
-            DTypeError: it is neither.
+            DTypeError: the value is neither.
         """
         if isinstance(sparse_tensor_value, SparseTensor):
             return sparse_tensor_value
@@ -92,11 +92,11 @@ class SparseTensor(CompositeTensor):
         return self.indices, self.values, self.dense_shape
 
     def with_components(self, components: Sequence[Any]) -> SparseTensor:
-        """A sparse tensor made of those."""
+        """Return a sparse tensor made of these components."""
         return SparseTensor(*components)
 
     def component_dims(self, dims: Dims) -> list[Dims]:
-        """The static shapes of the components of sparse tensors, where `dims` is that of the dense shape: (rank,)."""
+        """Return the static shapes of the components, given `dims`, the shape of the dense shape: (rank,)."""
         if dims is not None and len(dims) != 1:
             raise InvalidArgumentError(
                 "the shape of a sparse loop variable is that of its dense_shape",
@@ -107,7 +107,7 @@ class SparseTensor(CompositeTensor):
         return [(None, rank), (None,), (rank,)]
 
     def kept_dims(self) -> list[Dims]:
-        """The number of entries may change in a loop, the rank may not."""
+        """Return the component shapes that a loop keeps: the number of entries may change, the rank may not."""
         rank = None if self._dims is None else len(self._dims)
         return [(None, rank), (None,), (rank,)]
 
@@ -117,14 +117,14 @@ class SparseTensor(CompositeTensor):
         return TensorShape(self._dims)
 
     def get_shape(self) -> TensorShape:
-        """`shape`."""
+        """Return `shape`."""
         return self.shape
 
     def set_shape(self, shape: ShapeLike | None) -> None:
-        """Add what is known of the dense tensor's shape.
+        """Merge a shape into the static shape of the dense tensor.
 
         Raises:
-            InvalidArgumentError: it contradicts what was known.
+            InvalidArgumentError: the shape contradicts the known one.
         """
         dims = dims_of(shape)
         if not is_compatible(dims, self._dims):
@@ -134,22 +134,22 @@ class SparseTensor(CompositeTensor):
         self._dims = merge_dims(self._dims, dims)
 
     def with_values(self, new_values: TensorLike) -> SparseTensor:
-        """Other values at the same places."""
+        """Return a tensor with other values at the same positions."""
         made = SparseTensor(self.indices, new_values, self.dense_shape)
         made._dims = self._dims
         return made
 
     def consumers(self) -> list[Operation]:
-        """The nodes that take any of the three tensors."""
+        """Return the nodes that read any of the three tensors."""
         found = [op for part in (self.indices, self.values, self.dense_shape) for op in part.consumers()]
         return list(dict.fromkeys(found))
 
     def __mul__(self, other: TensorLike) -> SparseTensor:
-        """The product with a dense tensor that broadcasts to the sparse one, at the places that are held."""
+        """Return the product with a dense tensor that broadcasts to this one, at the existing entries."""
         return self._with("SparseDenseCwiseMul", other)
 
     def __truediv__(self, other: TensorLike) -> SparseTensor:
-        """The quotient by a dense tensor that broadcasts to the sparse one, at the places that are held."""
+        """Return the quotient by a dense tensor that broadcasts to this one, at the existing entries."""
         return self._with("SparseDenseCwiseDiv", other)
 
     def _with(self, op_type: str, other: TensorLike) -> SparseTensor:
@@ -170,12 +170,12 @@ def _ranked(tensor: Tensor, rank: int, what: str) -> tuple[int | None, ...]:
 
 
 def sparse_of(value: Any) -> SparseTensor:
-    """The value as a SparseTensor, for builders that take one."""
+    """Return the value as a SparseTensor, for builders that accept one."""
     return SparseTensor.from_value(value)
 
 
 def int64_tensor(value: TensorLike) -> Tensor:
-    """The value as an int64 tensor, converted if it has a different dtype."""
+    """Return the value as an int64 tensor, converted if necessary."""
     tensor = convert_to_tensor(value)
     return tensor if tensor.dtype is dtypes.int64 else make("Cast", tensor, DstT=dtypes.int64)
 
@@ -193,10 +193,10 @@ def convert_to_tensor_or_sparse_tensor(
 
 
 def convert_to_tensor_or_sparse_tensor(value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Any:
-    """A `SparseTensor` (or the value of one) as a `SparseTensor`, anything else as a `Tensor`.
+    """Return a `SparseTensor` or the value of one as a `SparseTensor`, and any other value as a `Tensor`.
 
     Raises:
-        DTypeError: it has a different dtype.
+        DTypeError: the value's dtype differs from `dtype`.
     """
     if not isinstance(value, SparseTensor | SparseTensorValue):
         return convert_to_tensor(value, dtype, name)
@@ -209,10 +209,12 @@ def convert_to_tensor_or_sparse_tensor(value: Any, dtype: DTypeLike | None = Non
 def sparse_placeholder(
     dtype: DTypeLike, shape: ShapeLike | Tensor | None = None, name: str | None = None
 ) -> SparseTensor:
-    """A `SparseTensor` that is fed: `feed_dict={it: SparseTensorValue(indices, values, dense_shape)}`, or a tuple.
+    """Return a `SparseTensor` to be fed with a `SparseTensorValue` or a tuple of indices, values and dense shape.
 
     Args:
-        shape: Of the dense tensor, where it or its rank is known; None or -1 for a size that is not.
+        dtype: Dtype of the values.
+        shape: Shape of the dense tensor, if it or its rank is known; None or -1 for an unknown size.
+        name: Name of the scope of the nodes.
     """
     with name_scope(name, "sparse_placeholder"):
         dims = None if isinstance(shape, Tensor) else dims_of(shape)

@@ -1,1 +1,1 @@
-"""Summaries of tensors, as messages that event files keep."""
+"""Summaries of tensors, as messages that event files store."""

@@ -1,4 +1,4 @@
-"""Summaries: nodes whose value is a serialized `Summary` message, for an event file that TensorBoard shows."""
+"""Summaries: nodes that return a serialized `Summary` message for an event file, which TensorBoard displays."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ not_differentiable(
 
 
 def _clean(name: str | None, what: str) -> str | None:
-    """The name with an underscore for each character that no name of a node has."""
+    """Return the name with each character that node names do not allow replaced by an underscore."""
     if name is None:
         return None
     check_text(name, what)
@@ -118,7 +118,7 @@ def _clean(name: str | None, what: str) -> str | None:
 def _summary_scope(
     name: str | None, family: str | None, values: Sequence[Any], default_name: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """The tag, unique in its graph as the name scope that is made for it, and that scope."""
+    """Open a name scope for a summary. Yield the tag, which is unique in the graph like the scope, and the scope."""
     name, family = _clean(name, "the name of a summary"), _clean(family, "the family of a summary")
     with name_scope(name if family is None else f"{family}/{name}", default_name, values) as scope:
         tag = scope.rstrip("/")
@@ -139,13 +139,13 @@ def _collected(
 def scalar(
     name: str, tensor: TensorLike, collections: Iterable[str] | None = None, family: str | None = None
 ) -> Tensor:
-    """A summary with one number.
+    """Return a summary with one number.
 
     Args:
-        name: The tag, behind that of the name scopes around, and the name of the node.
-        tensor: A real number, of shape ().
-        collections: Where the node is put; [GraphKeys.SUMMARIES] by default, which `merge_all` merges.
-        family: The first part of the tag, by which TensorBoard groups what it shows.
+        name: The tag, after those of the enclosing name scopes, and the name of the node.
+        tensor: A real number of shape ().
+        collections: Collections that receive the node; [GraphKeys.SUMMARIES] by default, which `merge_all` merges.
+        family: First part of the tag, by which TensorBoard groups summaries.
 
     Returns:
         A string, a serialized `Summary` message.
@@ -157,11 +157,13 @@ def scalar(
 def histogram(
     name: str, values: TensorLike, collections: Iterable[str] | None = None, family: str | None = None
 ) -> Tensor:
-    """A summary of how numbers are spread, in buckets each of which is a tenth wider than the one before.
+    """Return a summary with a histogram of numbers; each bucket is 10 % wider than the previous one.
 
     Args:
-        values: Real numbers, of any shape. NaN and infinity end the step by InvalidArgumentError.
-        name, collections, family: As for `scalar`.
+        name: As for `scalar`.
+        values: Real numbers of any shape. The step fails with InvalidArgumentError if one is NaN or infinite.
+        collections: As for `scalar`.
+        family: As for `scalar`.
     """
     with _summary_scope(name, family, [values], "HistogramSummary") as (tag, scope):
         return _collected(make("HistogramSummary", tag, values, name=scope), collections)
@@ -174,14 +176,16 @@ def image(
     collections: Iterable[str] | None = None,
     family: str | None = None,
 ) -> Tensor:
-    """A summary with images, as PNG files, under the tags "NAME/image/0", …, or "NAME/image" for `max_outputs` of 1.
+    """Return a summary with PNG images, under the tags "NAME/image/0", …, or "NAME/image" if `max_outputs` is 1.
 
     Args:
-        tensor: [batch, height, width, channels], of 1 channel (grey), 3 or 4 (with alpha); uint8 as they are. Floats
-            are scaled image by image: where none is negative, 0 is black and the largest is white; otherwise 0 is in
-            the middle. A pixel that is NaN or infinite becomes red.
-        max_outputs: How many images of a batch there are at most.
-        name, collections, family: As for `scalar`.
+        name: As for `scalar`.
+        tensor: [batch, height, width, channels] with 1 (gray), 3 or 4 (with alpha) channels. uint8 values are kept.
+            Floats are scaled image by image: without negative values, 0 is black and the largest value white; otherwise
+            0 is in the middle. A NaN or infinite pixel becomes red.
+        max_outputs: Maximum number of images per batch.
+        collections: As for `scalar`.
+        family: As for `scalar`.
     """
     with _summary_scope(name, family, [tensor]) as (tag, scope):
         return _collected(make("ImageSummary", tag, tensor, max_images=max_outputs, name=scope), collections)
@@ -195,13 +199,15 @@ def audio(
     collections: Iterable[str] | None = None,
     family: str | None = None,
 ) -> Tensor:
-    """A summary with sounds, as WAV files, under the tags "NAME/audio/0", …, or "NAME/audio" for `max_outputs` of 1.
+    """Return a summary with WAV sounds, under the tags "NAME/audio/0", …, or "NAME/audio" if `max_outputs` is 1.
 
     Args:
+        name: As for `scalar`.
         tensor: [batch, frames, channels] or [batch, frames], float32 from -1 to 1.
-        sample_rate: Frames a second, of shape ().
-        max_outputs: How many sounds of a batch there are at most.
-        name, collections, family: As for `scalar`.
+        sample_rate: Frames per second, of shape ().
+        max_outputs: Maximum number of sounds per batch.
+        collections: As for `scalar`.
+        family: As for `scalar`.
     """
     with _summary_scope(name, family, [tensor]) as (tag, scope):
         rate = convert_to_tensor(sample_rate, dtypes.float32, name="sample_rate")
@@ -210,14 +216,15 @@ def audio(
 
 
 def text(name: str, tensor: TensorLike, collections: Iterable[str] | None = None) -> Tensor:
-    """A summary with strings, which TensorBoard reads as Markdown: a vector as a list, a matrix as a table.
+    """Return a summary with strings, which TensorBoard reads as Markdown: a vector as a list, a matrix as a table.
 
     Args:
-        tensor: Strings, of any shape.
-        name, collections: As for `scalar`.
+        name: As for `scalar`.
+        tensor: Strings of any shape.
+        collections: As for `scalar`.
 
     Raises:
-        DTypeError: these are no strings.
+        DTypeError: the tensor does not hold strings.
     """
     value = convert_to_tensor(tensor)
     if value.dtype is not dtypes.string:
@@ -236,12 +243,16 @@ def tensor_summary(
     family: str | None = None,
     display_name: str | None = None,
 ) -> Tensor:
-    """A summary with a tensor, for a plugin of TensorBoard that knows what to do with it.
+    """Return a summary with a tensor, for a TensorBoard plugin.
 
     Args:
-        summary_description, display_name: Texts of the metadata.
-        summary_metadata: A `SummaryMetadata`, which names the plugin.
-        name, collections, family: As for `scalar`.
+        name: As for `scalar`.
+        tensor: A tensor of any dtype and shape.
+        summary_description: Description in the metadata.
+        collections: As for `scalar`.
+        summary_metadata: A `SummaryMetadata` message that names the plugin.
+        family: As for `scalar`.
+        display_name: Display name in the metadata.
     """
     if summary_metadata is not None and not is_message(summary_metadata, "SummaryMetadata"):
         raise DTypeError("not the metadata of a summary", expected="SummaryMetadata", actual=summary_metadata)
@@ -257,12 +268,11 @@ def tensor_summary(
 
 
 def merge(inputs: Sequence[TensorLike], collections: Iterable[str] | None = None, name: str | None = None) -> Tensor:
-    """One summary with the values of several.
+    """Return one summary with the values of several.
 
     Args:
-        inputs: Serialized `Summary` messages, of any shape. A step in which two of them have a tag in common ends by
-            InvalidArgumentError.
-        collections: Where the node is put; nowhere by default.
+        inputs: Serialized `Summary` messages of any shape. The step fails with InvalidArgumentError if two share a tag.
+        collections: Collections that receive the node; none by default.
         name: The name of the node and its scope.
     """
     name = _clean(name, "the name of a summary")
@@ -271,11 +281,11 @@ def merge(inputs: Sequence[TensorLike], collections: Iterable[str] | None = None
 
 
 def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """One summary with the values of all in a collection of the default graph; None where it is empty.
+    """Return one summary with the values of all in a collection of the default graph; None if it is empty.
 
     Args:
-        key: Which collection.
-        scope: A regular expression: only of summaries whose names begin with it.
+        key: The collection.
+        scope: A regular expression; only summaries whose names begin with a match are merged.
         name: The name of the node and its scope.
     """
     found = get_collection(key, scope)
@@ -283,10 +293,10 @@ def merge_all(key: str = GraphKeys.SUMMARIES, scope: str | None = None, name: st
 
 
 def get_summary_description(node_def: NodeDef) -> Message:
-    """The `SummaryDescription` of a node of op "TensorSummary", which older graphs have.
+    """Return the `SummaryDescription` of a node of op "TensorSummary", which occurs in older graphs.
 
     Raises:
-        InvalidArgumentError: it is a node of another op, or what it has is no description.
+        InvalidArgumentError: the node has another op, or its description is invalid.
     """
     from google.protobuf import json_format
 

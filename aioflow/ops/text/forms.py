@@ -1,4 +1,4 @@
-"""Strings in other forms: split, stripped, in other case, matched and replaced by patterns, hashed, in base64."""
+"""Ops that transform strings: split, strip, change of case, regular expressions, hashes and base64."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ not_differentiable(
     "ReduceJoin",
 )
 
-# ── parts and wholes ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── splitting and joining ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _only_sparse(result_type: str) -> None:
@@ -208,13 +208,15 @@ def string_split(
     result_type: str = "SparseTensor",
     name: str | None = None,
 ) -> SparseTensor:
-    """The pieces of each string of a vector, as the rows of a sparse matrix.
+    """Split each string of a vector; the pieces are the rows of a sparse matrix.
 
     Args:
-        sep: Characters each of which separates pieces, " " by default; with "", each byte is a piece.
-        skip_empty: Leave out empty pieces.
-        delimiter: A former name of `sep`.
-        result_type: "SparseTensor": there are no ragged tensors.
+        source: A vector of strings.
+        sep: Characters each of which separates pieces, " " by default. With "", each byte is a piece.
+        skip_empty: Whether to drop empty pieces.
+        delimiter: Former name of `sep`.
+        result_type: Only "SparseTensor"; ragged tensors are not supported.
+        name: Name of the node.
     """
     _only_sparse(result_type)
     given = delimiter if delimiter is not None else " " if sep is None else sep
@@ -236,13 +238,15 @@ def string_split_v2(
     source: TensorLike | None = None,
     name: str | None = None,
 ) -> SparseTensor:
-    """The pieces of each string of a vector, as Python's `str.split` gives them: the rows of a sparse matrix.
+    """Split each string of a vector like Python's `str.split`; the pieces are the rows of a sparse matrix.
 
     Args:
-        sep: One separator of any length; without it, or with "", any run of white space.
-        maxsplit: The largest number of splits of a string; -1 for any.
-        result_type: "SparseTensor": there are no ragged tensors.
+        input: A vector of strings, or one string.
+        sep: A separator of any length. Without one, or with "", any run of white space separates.
+        maxsplit: Maximum number of splits per string; -1 for no limit.
+        result_type: Only "SparseTensor"; ragged tensors are not supported.
         source: Another name for `input`.
+        name: Name of the node.
     """
     _only_sparse(result_type)
     given: Any = input if input is not None else source
@@ -262,11 +266,16 @@ def reduce_join(
     reduction_indices: TensorLike | None = None,
     keepdims: bool | None = None,
 ) -> Tensor:
-    """The strings along `axis` (one, several of which the first varies fastest, or by default all) joined.
+    """Join the strings along `axis`.
 
     Args:
-        keepdims: Keep the joined dimensions, with size 1.
-        reduction_indices, keep_dims: Former names of `axis`, `keepdims`.
+        inputs: Strings.
+        axis: One axis, several, or by default all. Of several axes, the first varies fastest.
+        keep_dims: Former name of `keepdims`.
+        separator: Text between two strings.
+        name: Name of the node.
+        reduction_indices: Former name of `axis`.
+        keepdims: Whether to keep the joined dimensions, with size 1.
 
     Raises:
         InvalidArgumentError: an axis does not exist or is given twice.
@@ -286,27 +295,27 @@ def reduce_join(
 
 
 def string_strip(input: TensorLike, name: str | None = None) -> Tensor:
-    """The strings without white space at both ends."""
+    """Return the strings without white space at both ends."""
     return make("StringStrip", input, name=name)
 
 
 def string_lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """The strings in lower case: of ASCII letters, or with `encoding` "utf-8" of all."""
+    """Return the strings in lower case: only ASCII letters change, or all letters with `encoding` "utf-8"."""
     return make("StringLower", input, encoding=encoding, name=name)
 
 
 def string_upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
-    """The strings in upper case: of ASCII letters, or with `encoding` "utf-8" of all."""
+    """Return the strings in upper case: only ASCII letters change, or all letters with `encoding` "utf-8"."""
     return make("StringUpper", input, encoding=encoding, name=name)
 
 
 def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None) -> Tensor:
-    """The strings in URL-safe base64, with "=" at the end if `pad`."""
+    """Return the strings in URL-safe base64, padded with "=" if `pad`."""
     return make("EncodeBase64", input, pad=pad, name=name)
 
 
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
-    """What strings in base64 stand for: see `encode_base64`. Padding may be there or not.
+    """Decode strings from URL-safe base64, with or without padding: see `encode_base64`.
 
     Raises:
         InvalidArgumentError: a string is not base64.
@@ -320,18 +329,20 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
 def regex_replace(
     input: TensorLike, pattern: TensorLike, rewrite: TensorLike, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
-    r"""The strings with what matches `pattern` replaced by `rewrite`.
+    r"""Return the strings with matches of `pattern` replaced by `rewrite`.
 
-    The pattern has the syntax of RE2, except for Unicode classes. It is matched by Python's engine, which backtracks:
-    a pattern from elsewhere can take exponential time.
+    The pattern has the syntax of RE2, except for Unicode classes. Python's engine matches it, and it backtracks: a
+    pattern from an untrusted source can take exponential time.
 
     Args:
+        input: The strings.
         pattern: A pattern, or a scalar tensor of one.
-        rewrite: What is put in, with `\0` for the match and `\1` to `\9` for its groups.
-        replace_global: Replace all matches, not only the first.
+        rewrite: The replacement, with `\0` for the match and `\1` to `\9` for its groups.
+        replace_global: Whether to replace all matches instead of only the first.
+        name: Name of the node.
 
     Raises:
-        InvalidArgumentError: the pattern or `rewrite` is not valid.
+        InvalidArgumentError: the pattern or `rewrite` is invalid.
     """
     if isinstance(pattern, str) and isinstance(rewrite, str):
         return make(
@@ -341,7 +352,7 @@ def regex_replace(
 
 
 def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
-    """Whether the whole of each string matches `pattern`, bool. For the syntax see `regex_replace`."""
+    """Return whether each whole string matches `pattern`, bool. For the syntax see `regex_replace`."""
     if isinstance(pattern, str):
         return make("StaticRegexFullMatch", input, pattern=pattern, name=name)
     return make("RegexFullMatch", input, pattern, name=name)
@@ -356,10 +367,9 @@ def string_to_hash_bucket(
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
-    """A number below `num_buckets` for each string, int64, the same in every process: its hash.
+    """Return the hash of each string, an int64 below `num_buckets` that is the same in every process.
 
-    Args:
-        input: Another name for `string_tensor`.
+    `input` is another name for `string_tensor`.
     """
     given = string_tensor if string_tensor is not None else input
     if given is None or num_buckets is None:
@@ -368,16 +378,15 @@ def string_to_hash_bucket(
 
 
 def string_to_hash_bucket_fast(input: TensorLike, num_buckets: int, name: str | None = None) -> Tensor:
-    """As `string_to_hash_bucket`, by another hash (FarmHash's Fingerprint64): the one that Keras's layers hash by."""
+    """Return a hash like `string_to_hash_bucket`, with FarmHash's Fingerprint64, which Keras's layers use."""
     return make("StringToHashBucketFast", input, num_buckets=num_buckets, name=name)
 
 
 def string_to_hash_bucket_strong(
     input: TensorLike, num_buckets: int, key: Sequence[int], name: str | None = None
 ) -> Tensor:
-    """As `string_to_hash_bucket`, by a hash with a key (SipHash), for strings that somebody else chooses.
+    """Return a hash like `string_to_hash_bucket`, with SipHash and a key, for strings from untrusted sources.
 
-    Args:
-        key: Two integers.
+    `key` is a sequence of two integers.
     """
     return make("StringToHashBucketStrong", input, num_buckets=num_buckets, key=list(key), name=name)

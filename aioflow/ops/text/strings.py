@@ -1,4 +1,4 @@
-"""Ops on strings, which are bytes here: join, cut, measure, and turn into numbers and back."""
+"""Ops on strings, which are bytes: join, substring, length, and conversion from and to numbers."""
 
 from __future__ import annotations
 
@@ -87,14 +87,16 @@ def string_to_number(
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
-    """The numbers that the strings spell, elementwise.
+    """Parse each string as a number.
 
     Args:
+        string_tensor: The strings.
         out_type: float32, float64, int32, int64, uint32 or uint64.
+        name: Name of the node.
         input: Another name for `string_tensor`.
 
     Raises:
-        InvalidArgumentError: a string is not a number, or does not fit `out_type`.
+        InvalidArgumentError: a string is not a number, or the number does not fit `out_type`.
     """
     given = string_tensor if string_tensor is not None else input
     if given is None:
@@ -103,26 +105,26 @@ def string_to_number(
 
 
 def string_join(inputs: list[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
-    """The strings of several tensors put together, elementwise; scalars go with every element.
+    """Concatenate the strings of several tensors elementwise; scalars are joined with every element.
 
     Raises:
-        InvalidArgumentError: the shapes of those that are not scalars differ.
+        InvalidArgumentError: the shapes of the tensors that are not scalars differ.
     """
     return make("StringJoin", convert_n_to_tensor(inputs, dtypes.string), separator=separator, name=name)
 
 
 def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """How many bytes (or UTF-8 characters) each string has, int32."""
+    """Return the number of bytes (or UTF-8 characters) of each string, int32."""
     return make("StringLength", input, unit=unit, name=name)
 
 
 def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
-    """The pieces of the strings that start at `pos` and have `len` bytes (or UTF-8 characters), or fewer at the end.
+    """Return the substrings from `pos` on of `len` bytes (or UTF-8 characters), or fewer at the end of the string.
 
     A negative `pos` counts from the end. `pos` and `len` have the same shape, which broadcasts with that of `input`.
 
     Raises:
-        InvalidArgumentError: a `pos` is outside its string.
+        InvalidArgumentError: `pos` is outside its string.
     """
     return make("Substr", input, pos, len, unit=unit, name=name)
 
@@ -136,12 +138,16 @@ def as_string(
     fill: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Each element in decimal digits, as C's printf writes it.
+    """Format each element in decimal digits like C's printf.
 
     Args:
+        input: The elements.
         precision: Digits after the point, for floating and complex dtypes.
-        scientific, shortest: Write floats as 1.5e+00, or in the shorter of both forms.
-        width, fill: Pad to that many characters, with spaces, or with `fill` ("0", or "-" to pad on the right).
+        scientific: Whether to write floats in the form 1.5e+00.
+        shortest: Whether to write floats in the shorter of both forms.
+        width: Minimum number of characters.
+        fill: Padding: spaces by default, "0", or "-" to pad on the right.
+        name: Name of the node.
     """
     return make(
         "AsString",

@@ -1,1 +1,1 @@
-"""Ops of variables and what updates them."""
+"""Ops of variables and their updates."""

@@ -1,4 +1,4 @@
-"""Variables of graphs that were read from a file: made around a handle that the graph has already."""
+"""Variables of graphs read from a file, made around a handle that the graph already has."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["AdoptedVariable"]
 
 
 class AdoptedVariable(Variable):
-    """A variable of which the graph has the handle, and perhaps a read.
+    """A variable around an existing handle, and possibly an existing read.
 
-    The nodes that a variable has beside these are made, under the names that they have with every variable.
+    The constructor adds the other nodes of a variable, under their usual names.
 
     Args:
         handle: The output of a `VarHandleOp`.
-        initial_value: Makes the initial value; it is called where that is to be. Without it the initializer leaves the
-            variable as it is, so that the initializers of all variables can be run beside it.
-        read: The read that stands for the variable wherever it is used as a tensor; a new one without it.
-        trainable: Whether optimizers change it by default.
+        initial_value: Returns the initial value; it is called in the scope of the initializer. Without it, the
+            initializer leaves the variable unchanged, so that it can run together with those of all other variables.
+        read: The read that represents the variable as a tensor; by default, a new one.
+        trainable: Whether optimizers update it by default.
         collections: Graph collections to join; by default the global variables.
 
     Raises:
-        DTypeError: the handle is something else.
+        DTypeError: `handle` is not the handle of a variable.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AdoptedVariable(Variable):
         self._join(graph, collections)
 
     def initialized_value(self) -> Tensor:
-        """The value; for one without an initial value, what there is when its file has been read."""
+        """Return the value, or the initial value; if there is no initial value, the value must be set before."""
         return self.value() if self._initial_value is self._cached else super().initialized_value()
 
     def _new_read(self, graph: Graph) -> Tensor:

@@ -1,4 +1,4 @@
-"""The graph's variables by collection, and the nodes that initialise them or report on them."""
+"""The graph's variables by collection, and nodes that initialize them or report on them."""
 
 from __future__ import annotations
 
@@ -32,62 +32,62 @@ __all__ = [
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:
-    """Variables shared by all steps; with `scope`, those whose name the regular expression matches."""
+    """Return the variables shared by all steps; with `scope`, those whose names match the regular expression."""
     return default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
 def all_variables() -> list[Variable]:
-    """An older name of `global_variables`."""
+    """Return `global_variables()`; an older name."""
     return global_variables()
 
 
 def local_variables(scope: str | None = None) -> list[Variable]:
-    """Variables that are not part of a checkpoint, such as counters of an input pipeline."""
+    """Return the variables that are not part of a checkpoint, such as counters of an input pipeline."""
     return default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
 
 
 def model_variables(scope: str | None = None) -> list[Variable]:
-    """Variables that were put in the collection of those used for inference."""
+    """Return the variables in the collection of those used for inference."""
     return default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
 
 
 def trainable_variables(scope: str | None = None) -> list[Variable]:
-    """Variables that optimizers change by default."""
+    """Return the variables that optimizers update by default."""
     return default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
 
 
 def moving_average_variables(scope: str | None = None) -> list[Variable]:
-    """Variables whose moving averages are kept."""
+    """Return the variables that have moving averages."""
     return default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
 
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
-    """A node that assigns the initial values of these variables."""
+    """Return an operation that assigns the initial values of these variables."""
     return group(*[v.initializer for v in var_list], name=name) if var_list else no_op(name=name)
 
 
 def global_variables_initializer() -> Operation:
-    """A node that assigns the initial values of all global variables made so far."""
+    """Return an operation that assigns the initial values of all global variables made so far."""
     return variables_initializer(global_variables())
 
 
 def local_variables_initializer() -> Operation:
-    """A node that assigns the initial values of all local variables made so far."""
+    """Return an operation that assigns the initial values of all local variables made so far."""
     return variables_initializer(local_variables())
 
 
 def initialize_variables(var_list: Sequence[Variable], name: str = "init") -> Operation:
-    """An older name of `variables_initializer`."""
+    """Return `variables_initializer(var_list, name)`; an older name."""
     return variables_initializer(var_list, name)
 
 
 def initialize_all_variables() -> Operation:
-    """An older name of `global_variables_initializer`."""
+    """Return `global_variables_initializer()`; an older name."""
     return global_variables_initializer()
 
 
 def initialize_local_variables() -> Operation:
-    """An older name of `local_variables_initializer`."""
+    """Return `local_variables_initializer()`; an older name."""
     return local_variables_initializer()
 
 
@@ -98,10 +98,9 @@ def _all_listed(var_list: Sequence[Variable] | None) -> list[Variable]:
 def report_uninitialized_variables(
     var_list: Sequence[Variable] | None = None, name: str = "report_uninitialized_variables"
 ) -> Tensor:
-    """A string vector with the names of the variables that have no value.
+    """Return a string vector with the names of the variables that have no value.
 
-    Args:
-        var_list: The global and local variables by default.
+    `var_list` defaults to the global and local variables.
     """
     variables = _all_listed(var_list)
     graph = default_graph()
@@ -116,7 +115,10 @@ def report_uninitialized_variables(
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Operation | None:
-    """A node that fails with FailedPreconditionError where one of the variables has no value; None for no variables."""
+    """Return an operation that fails with FailedPreconditionError if a variable has no value.
+
+    Return None if there are no variables.
+    """
     variables = _all_listed(var_list)
     if not variables:
         return None

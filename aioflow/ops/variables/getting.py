@@ -1,4 +1,4 @@
-"""`get_variable` and its kin: variables that are shared by name, with what the open variable scope says of them."""
+"""`get_variable` and related functions: variables shared by name, with defaults from the open variable scope."""
 
 from __future__ import annotations
 
@@ -78,21 +78,34 @@ def get_variable(
     synchronization: VariableSynchronization = VariableSynchronization.AUTO,
     aggregation: VariableAggregation = VariableAggregation.NONE,
 ) -> Variable | PartitionedVariable:
-    """The variable of that name in the open variable scope: a new one, or a shared one, as the scope's `reuse` says.
+    """Return the variable with this name in the open variable scope.
+
+    The `reuse` setting of the scope decides whether the variable is new or shared.
 
     Args:
-        shape: Needed for a new variable, unless the initializer is a value.
+        name: Name of the variable, without the prefix of the scope.
+        shape: Required for a new variable, unless the initializer is a value.
         dtype: float32 by default.
-        initializer: An initializer, or a value. By default Glorot's uniform one for floats, and zeros for other dtypes.
+        initializer: An initializer, or a value. By default Glorot's uniform initializer for floats, and zeros for other
+            dtypes.
         regularizer: A function of the new variable; its result joins the regularization losses.
-        partitioner: A function of the shape and the dtype that says into how many parts the variable is cut along each
-            axis, of which one may be cut; then a `PartitionedVariable` results. By default the scope's, if it has one.
-        custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable, instead of the scope's.
+        trainable: As for `Variable`.
+        collections: As for `Variable`.
+        caching_device: As for `Variable`.
+        partitioner: A function of the shape and the dtype that returns the number of parts along each axis; one axis
+            can be split. The result is then a `PartitionedVariable`. By default, the partitioner of the scope, if any.
+        validate_shape: As for `Variable`.
+        use_resource: Ignored: every variable is a resource.
+        custom_getter: Called as `custom_getter(getter, name, …)` to make or find the variable, instead of that of the
+            scope.
+        constraint: As for `Variable`.
+        synchronization: As for `Variable`.
+        aggregation: As for `Variable`.
 
     Raises:
         AlreadyExistsError: the variable exists and is not to be reused.
-        InvalidArgumentError: it does not exist and should; the shape, the dtype or the parts differ; the partitioner is
-            not a function, or does not fit the shape.
+        InvalidArgumentError: the variable is to be reused and does not exist; the shape, the dtype or the parts differ;
+            the partitioner is not a function, or does not fit the shape.
     """
     result: Variable | PartitionedVariable = get_variable_scope().get_variable(
         name,
@@ -124,7 +137,7 @@ def get_local_variable(
     collections: Iterable[str] | None = None,
     **settings: Any,
 ) -> Variable:
-    """As `get_variable`, for a local variable: not part of a checkpoint, and not trainable."""
+    """Return a variable as `get_variable` does, but a local one: not part of a checkpoint, and not trainable."""
     joined = [*(collections or ()), GraphKeys.LOCAL_VARIABLES]
     return get_variable(name, shape, dtype, initializer, regularizer, False, joined, **settings)
 
@@ -139,12 +152,19 @@ def create_partitioned_variables(
     name: str | None = None,
     reuse: bool | None = None,
 ) -> list[Variable]:
-    """An older form of `get_variable` with a partitioner, in a variable scope of its own: the parts as a list.
+    """Return the parts of a variable as a list: an older form of `get_variable` with a partitioner.
+
+    The parts are made in a variable scope of their own.
 
     Args:
-        slicing: Into how many parts the variable is cut along each axis.
+        shape: Shape of the whole variable.
+        slicing: Number of parts along each axis.
         initializer: A value of the whole shape, or an initializer, which is called for each part.
+        dtype: Dtype of the parts.
+        trainable: Whether optimizers update the parts by default.
+        collections: Graph collections to join.
         name: Name of the scope and of the whole; "PartitionedVariable", made unique, by default.
+        reuse: As for `variable_scope`.
 
     Raises:
         InvalidArgumentError: the slicing does not fit the shape.

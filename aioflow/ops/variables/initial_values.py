@@ -1,7 +1,7 @@
 """Initial values that depend on other variables.
 
-All initializers of a model run in one step, in no order. An initial value computed from another variable therefore must
-not read it raw: it takes the value where there is one, and otherwise that variable's own initial value.
+All initializers of a model run in one step, in no particular order. An initial value that reads another variable must
+therefore not read its plain value: it uses the value if one exists, else that variable's own initial value.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _LOOPS: Final = frozenset({"Enter", "RefEnter", "NextIteration", "RefNextIterati
 
 
 def guarded(initial: Tensor) -> Tensor:
-    """`initial`, computed again from `initialized_value` of the variables that it reads; itself where it reads none."""
+    """Return a copy of `initial` that reads the `initialized_value` of variables; `initial` itself if it reads none."""
     order = _upstream(initial.op)
+    # A loop is a cycle, which copies in topological order cannot reproduce.
     if not any(op.type == "ReadVariableOp" for op in order) or any(op.type in _LOOPS for op in order):
         return initial
     replaced: dict[Tensor, Tensor] = {}
@@ -34,7 +35,7 @@ def guarded(initial: Tensor) -> Tensor:
 
 
 def _upstream(root: Operation) -> Sequence[Operation]:
-    """`root` and all that it reads, each after what it reads."""
+    """Return `root` and all nodes upstream of its inputs, each after the nodes that it reads."""
     order: list[Operation] = []
     seen: set[Operation] = set()
     stack: list[tuple[Operation, bool]] = [(root, False)]
@@ -66,7 +67,7 @@ def _variable_of(graph: Graph, handle: Tensor) -> Any:
 
 
 def _copy(op: Operation, inputs: list[Tensor]) -> Operation:
-    """The same node over other inputs, under the current name scope."""
+    """Return a copy of a node with other inputs, under the current name scope."""
     specs = [(t.dtype, t.dims) for t in op.outputs]
     name = op.name.rpartition("/")[2]
     return op.graph.create_op(

@@ -1,7 +1,8 @@
-"""Initial values of variables, by shape and dtype: constants, random draws, and draws scaled by a layer's fan.
+"""Initial values of variables, by shape and dtype: constants, random values, and random values scaled by a layer's fan.
 
-Sources: Glorot and Bengio 2010 (AISTATS 9, eq. 16); He et al. 2015 (arXiv:1502.01852, eq. 10); LeCun et al. 1998
-(Efficient BackProp, 4.6); Saxe et al. 2014 (arXiv:1312.6120); Sussillo and Abbott 2014 (arXiv:1412.6558).
+Sources: Glorot and Bengio 2010 (AISTATS 9, eq. 16); He et al. 2015 (arXiv:1502.01852, eq. 10);
+LeCun et al. 1998 (Efficient BackProp, 4.6); Saxe et al. 2014 (arXiv:1312.6120); Sussillo and Abbott 2014
+(arXiv:1412.6558).
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ __all__ = [
     "zeros_initializer",
 ]
 
-_TRUNCATED_STDDEV: Final = 0.87962566103423978  # of a standard normal cut at two standard deviations
+_TRUNCATED_STDDEV: Final = 0.87962566103423978  # of a standard normal truncated at two standard deviations
 
 
 class Initializer:
-    """Makes an initial value. `get_config` and `from_config` take it apart and put it together again."""
+    """A function that returns an initial value. `get_config` and `from_config` convert it to plain data and back."""
 
     fields: ClassVar[tuple[str, ...]] = ("dtype",)
     floating: ClassVar[bool] = False
@@ -58,10 +59,13 @@ class Initializer:
     def __call__(
         self, shape: Any, dtype: Any = None, partition_info: Any = None, verify_shape: bool | None = None
     ) -> Tensor:
-        """The initial value as a tensor of `shape`, of `dtype` where that is given.
+        """Return the initial value as a tensor of `shape`, in the initializer's dtype by default.
 
         Args:
-            partition_info: What larger variable the tensor is a part of.
+            shape: Static shape of the tensor.
+            dtype: Dtype of the tensor.
+            partition_info: The position of the tensor in a larger variable.
+            verify_shape: Whether a given value must have `shape` itself.
         """
         wanted = self.dtype if dtype is None else self._checked(as_dtype(dtype))
         if partition_info is not None:
@@ -69,20 +73,20 @@ class Initializer:
         return self._make(shape, wanted, bool(verify_shape))
 
     def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
-        """The initial value of a part of a variable."""
+        """Return the initial value of a part of a variable."""
         return self._make(shape, dtype, False)
 
     def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal initializer, as plain data."""
+        """Return the arguments that create an equal initializer, as plain data."""
         config = {field: getattr(self, field) for field in self.fields}
         return {key: value.name if isinstance(value, DType) else value for key, value in config.items()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """The initializer of a `get_config`."""
+        """Return the initializer with the arguments in `config`: see `get_config`."""
         return cls(**config)
 
 
@@ -104,7 +108,9 @@ class Constant(Initializer):
     """A given value: a scalar that fills the shape, or as many numbers as the shape holds.
 
     Args:
-        verify_shape: Require the value to have the shape itself.
+        value: The value.
+        dtype: Default dtype.
+        verify_shape: Whether the value must have the shape itself.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("value", "dtype")
@@ -121,7 +127,7 @@ class Constant(Initializer):
 
 
 class RandomUniform(Initializer):
-    """Draws from [minval, maxval); for floats `maxval` is 1 by default. Integer dtypes need it."""
+    """Uniform random values from [minval, maxval). `maxval` is 1 by default for floats, and required for integers."""
 
     fields: ClassVar[tuple[str, ...]] = ("minval", "maxval", "seed", "dtype")
 
@@ -141,7 +147,7 @@ class RandomUniform(Initializer):
 
 
 class RandomNormal(Initializer):
-    """Draws from a normal distribution."""
+    """Normally distributed random values."""
 
     fields: ClassVar[tuple[str, ...]] = ("mean", "stddev", "seed", "dtype")
     floating = True
@@ -159,14 +165,14 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """Draws from a normal distribution, drawn again where they are more than two standard deviations off."""
+    """Normally distributed random values; values off the mean by over two standard deviations are drawn again."""
 
     def _make(self, shape: Any, dtype: DType, verify_shape: bool) -> Tensor:
         return truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 class UniformUnitScaling(Initializer):
-    """Draws from ±factor · √(3 / inputs), which keeps the variance of a linear layer's output."""
+    """Uniform random values up to ±factor · √(3 / inputs), which preserve the variance in a linear layer."""
 
     fields: ClassVar[tuple[str, ...]] = ("factor", "seed", "dtype")
     floating = True
@@ -180,6 +186,7 @@ class UniformUnitScaling(Initializer):
         return self._draw(shape, dtype, shape)
 
     def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+        # Use the fan of the whole variable, so that partitioning does not change the distribution.
         return self._draw(shape, dtype, part.full_shape)
 
     def _draw(self, shape: Any, dtype: DType, whole: Any) -> Tensor:
@@ -189,12 +196,14 @@ class UniformUnitScaling(Initializer):
 
 
 class VarianceScaling(Initializer):
-    """Draws whose variance is `scale` over the fan.
+    """Random values whose variance is `scale` over the fan.
 
     Args:
         scale: A positive number.
         mode: "fan_in", "fan_out" or "fan_avg".
         distribution: "normal" (the same as "truncated_normal"), "untruncated_normal" or "uniform".
+        seed: Seed of the random values.
+        dtype: Default dtype.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("scale", "mode", "distribution", "seed", "dtype")
@@ -222,6 +231,7 @@ class VarianceScaling(Initializer):
         return self._draw(shape, dtype, shape)
 
     def _make_part(self, shape: Any, dtype: DType, part: PartitionInfo) -> Tensor:
+        # Use the fan of the whole variable, so that partitioning does not change the distribution.
         return self._draw(shape, dtype, part.full_shape)
 
     def _draw(self, shape: Any, dtype: DType, whole: Any) -> Tensor:
@@ -237,7 +247,7 @@ class VarianceScaling(Initializer):
 
 
 class GlorotUniform(VarianceScaling):
-    """Draws from ±√(6 / (fan_in + fan_out))."""
+    """Uniform random values up to ±√(6 / (fan_in + fan_out))."""
 
     fields: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
@@ -246,7 +256,7 @@ class GlorotUniform(VarianceScaling):
 
 
 class GlorotNormal(VarianceScaling):
-    """Draws from a truncated normal distribution of variance 2 / (fan_in + fan_out)."""
+    """Random values from a truncated normal distribution of variance 2 / (fan_in + fan_out)."""
 
     fields: ClassVar[tuple[str, ...]] = ("seed", "dtype")
 
@@ -255,7 +265,7 @@ class GlorotNormal(VarianceScaling):
 
 
 class Orthogonal(Initializer):
-    """`gain` times a matrix with orthonormal rows or columns; leading dimensions are flattened into the rows."""
+    """A random matrix with orthonormal rows or columns, times `gain`. Leading dimensions are flattened to rows."""
 
     fields: ClassVar[tuple[str, ...]] = ("gain", "seed", "dtype")
     floating = True
@@ -274,14 +284,14 @@ class Orthogonal(Initializer):
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         draws = random_normal([max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed)
         q, r = make_list("Qr", draws)
-        # The factorisation is unique only up to signs: those of the diagonal make the draw uniform.
+        # The factorization is unique only up to signs. Those of the diagonal make the distribution uniform.
         signed = make("Mul", q, make("Sign", make("MatrixDiagPart", r)))
         matrix = make("Transpose", signed, [1, 0]) if rows < columns else signed
         return make("Mul", constant(self.gain, dtype), make("Reshape", matrix, sizes))
 
 
 class Identity(Initializer):
-    """`gain` times the identity matrix."""
+    """The identity matrix times `gain`."""
 
     fields: ClassVar[tuple[str, ...]] = ("gain", "dtype")
     floating = True
@@ -317,22 +327,22 @@ identity_initializer = Identity
 
 
 def he_normal(seed: int | None = None) -> VarianceScaling:
-    """Draws from a truncated normal distribution of variance 2 / fan_in, for layers followed by relu."""
+    """Return an initializer from a truncated normal distribution of variance 2 / fan_in, for layers before relu."""
     return VarianceScaling(2.0, "fan_in", "truncated_normal", seed)
 
 
 def he_uniform(seed: int | None = None) -> VarianceScaling:
-    """Draws from ±√(6 / fan_in), for layers followed by relu."""
+    """Return a uniform initializer with limits ±√(6 / fan_in), for layers before relu."""
     return VarianceScaling(2.0, "fan_in", "uniform", seed)
 
 
 def lecun_normal(seed: int | None = None) -> VarianceScaling:
-    """Draws from a truncated normal distribution of variance 1 / fan_in."""
+    """Return an initializer from a truncated normal distribution of variance 1 / fan_in."""
     return VarianceScaling(1.0, "fan_in", "truncated_normal", seed)
 
 
 def lecun_uniform(seed: int | None = None) -> VarianceScaling:
-    """Draws from ±√(3 / fan_in)."""
+    """Return a uniform initializer with limits ±√(3 / fan_in)."""
     return VarianceScaling(1.0, "fan_in", "uniform", seed)
 
 
@@ -346,7 +356,7 @@ def _sizes(shape: Any) -> list[int]:
 
 
 def _fans(sizes: Sequence[int]) -> tuple[float, float]:
-    """Inputs and outputs of a unit of a layer with such weights: [in, out], or [height, width, in, out]."""
+    """Return the inputs and outputs per unit of a layer with weights [in, out], or [height, width, in, out]."""
     if len(sizes) < 2:
         fan = float(sizes[0]) if sizes else 1.0
         return fan, fan

@@ -1,6 +1,6 @@
-"""Python operators for what stands for a tensor without being one: the tensor is read, then operated on.
+"""Python operators for objects that represent a tensor: they read the tensor, then apply the operator to it.
 
-They are written out rather than attached in a loop, so that type checkers see them.
+The methods are written out instead of attached in a loop, so that type checkers see them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["TensorOperators"]
 
 
 class TensorOperators:
-    """Operators by way of `value()`. Equality and hash stay those of the object."""
+    """Operators on the tensor `value()`. Equality and hash remain those of the object."""
 
     __slots__ = ()
-    __array_priority__ = 100  # so that `ndarray + variable` asks the variable
+    __array_priority__ = 100  # so that `ndarray + variable` calls `variable.__radd__`
 
     def value(self) -> Tensor:
-        """The tensor that the operators work on."""
+        """Return the tensor that the operators apply to."""
         raise NotImplementedError
 
     def _operate(self, name: str, *others: Any) -> Tensor:
@@ -137,7 +137,8 @@ class TensorOperators:
     def __format__(self, spec: str) -> str:
         return format(self.value(), spec) if spec else repr(self)
 
-    if not TYPE_CHECKING:  # type checkers refuse a variable here as long as they know nothing of these
+    # Hidden from type checkers, so that they report a variable where an array or a number is expected.
+    if not TYPE_CHECKING:
 
         def __array__(self, *args, **kwargs):
             return self.value().__array__()

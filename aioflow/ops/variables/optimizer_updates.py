@@ -1,6 +1,6 @@
-"""The ops that optimizers update variables with. They have no outputs: the update is what they are for.
+"""Ops by which optimizers update variables. They have no outputs, only the update as a side effect.
 
-Signatures are TensorFlow's, with the inputs that are variables given as resources. Each formula is in the kernel.
+The signatures are TensorFlow's, with variables passed as resources. The kernels document the formulas.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__: list[str] = []
 
 _ADAM = "beta1_power: T, beta2_power: T, lr: T, beta1: T, beta2: T, epsilon: T"
 
-# The op's name without "Resource", its inputs, and its attributes beside T, Tindices and use_locking. In the inputs
-# "*name" is a variable; "SparseApply" forms take rows of the gradient, and their indices.
+# The op's name without "Resource", its inputs, and its attributes besides T, Tindices and use_locking. "*name" in the
+# inputs is a variable. "SparseApply" ops read rows of the gradient, and their indices.
 _OPS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("ApplyGradientDescent", "*var, alpha: T, delta: T", ()),
     ("ApplyProximalGradientDescent", "*var, alpha: T, l1: T, l2: T, delta: T", ()),
@@ -85,7 +85,7 @@ _OPS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 
 
 def _check_shapes(ctx: ShapeContext) -> list[Dims]:
-    """No outputs; but the variables, the gradient and the scalars must fit each other."""
+    """Check that the shapes of the variables, the gradient and the scalars fit. The op has no outputs."""
     variable: Dims = None
     for tensor in ctx.tensors:
         if tensor.dtype is dtypes.resource:

@@ -1,4 +1,4 @@
-"""`PartitionedVariable`: variables that together hold the rows of one, each on a device of its own."""
+"""`PartitionedVariable`: several variables, possibly on different devices, that together hold one value."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["PartitionedVariable"]
 
 
 class PartitionedVariable(TensorOperators):
-    """A variable in parts, as `get_variable(partitioner=…)` makes it.
+    """A variable in parts, as made by `get_variable(partitioner=…)`.
 
-    Wherever a tensor is expected it stands for its parts joined together, so it can be operated on and indexed as one;
-    `nn.embedding_lookup` reads rows of its parts instead. Iterating over it gives the parts.
+    As a tensor, it is the concatenation of its parts, so it supports operators and indexing. `nn.embedding_lookup`
+    reads rows of the parts instead. Iteration yields the parts.
 
     Args:
         name: Name of the whole.
         shape: Sizes of the whole.
         dtype: The element type.
-        variable_list: The parts, each with what it knows of the whole (`_set_save_slice_info`).
-        partitions: How many parts there are along each axis.
+        variable_list: The parts, each with its position in the whole (`_set_save_slice_info`).
+        partitions: Number of parts along each axis.
 
     Raises:
         InvalidArgumentError: there are no parts, or they do not fit the shape.
@@ -78,14 +78,14 @@ class PartitionedVariable(TensorOperators):
         return TensorShape(self._dims)
 
     def get_shape(self) -> TensorShape:
-        """The static shape of the whole."""
+        """Return the static shape of the whole."""
         return TensorShape(self._dims)
 
-    def __iter__(self) -> Iterator[Variable]:  # type: ignore[override]  # its parts, where a tensor would give rows
+    def __iter__(self) -> Iterator[Variable]:  # type: ignore[override]  # yields parts, where a tensor yields rows
         return iter(self._variable_list)
 
     def __len__(self) -> int:
-        """How many parts there are."""
+        """Return the number of parts."""
         return len(self._variable_list)
 
     def __repr__(self) -> str:
@@ -95,7 +95,8 @@ class PartitionedVariable(TensorOperators):
         )
 
     def _as_graph_element(self) -> NoReturn:
-        """For a fetch or a feed: it is several variables, and joining them takes nodes that a run may not add."""
+        """Raise DTypeError, for a fetch or a feed of several variables."""
+        # A concatenation would need new nodes, which a run may not add.
         first = self._variable_list[0].op
         raise DTypeError(
             f"the partitioned variable {self._name!r} is no element of the graph: it can be neither fetched nor fed",
@@ -123,12 +124,12 @@ class PartitionedVariable(TensorOperators):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def as_tensor(self) -> Tensor:
-        """The parts joined together. It does not wait for the control dependencies that are open."""
+        """Return the concatenation of the parts. It ignores the open control dependencies."""
         with self.graph.control_dependencies(None):
             return self.value()
 
     def value(self) -> Tensor:
-        """The parts joined together by nodes of their own, which wait for the control dependencies that are open."""
+        """Return the concatenation of the parts from new nodes, which wait for the open control dependencies."""
         graph, parts = self.graph, self._variable_list
         with graph.as_default(), graph.name_scope(None):
             joined: Any = parts[0]
@@ -144,26 +145,28 @@ class PartitionedVariable(TensorOperators):
 
         Args:
             value: A tensor of the whole shape, or a value for each part, as a list or as a PartitionedVariable.
-            read_value: With False, return the bare nodes.
+            use_locking: Ignored: updates are always atomic.
+            name: Name of the nodes.
+            read_value: Whether to return variables rather than bare operations.
 
         Returns:
             A list, with the result of `Variable.assign` for each part.
 
         Raises:
-            InvalidArgumentError: the shape does not fit, or there is not one value for each part.
+            InvalidArgumentError: the shape does not fit, or the number of values differs from the number of parts.
         """
         return self._apply(lambda part, new: part.assign(new, use_locking, name, read_value), value)
 
     def assign_add(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Add `value` to the parts. Arguments, result and errors as in `assign`."""
+        """Add `value` to the parts. Arguments, result and errors are those of `assign`."""
         return self._apply(lambda part, new: part.assign_add(new, use_locking, name, read_value), value)
 
     def assign_sub(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Subtract `value` from the parts. Arguments, result and errors as in `assign`."""
+        """Subtract `value` from the parts. Arguments, result and errors are those of `assign`."""
         return self._apply(lambda part, new: part.assign_sub(new, use_locking, name, read_value), value)
 
     def _apply(self, update: Callable[[Any, Any], Variable | Operation], value: Any) -> list[Variable | Operation]:
@@ -171,7 +174,7 @@ class PartitionedVariable(TensorOperators):
             return [update(*pair) for pair in zip(self._variable_list, self._values_of(value), strict=True)]
 
     def _values_of(self, value: TensorLike | Sequence[TensorLike]) -> list[Any]:
-        """What `value` has for each part."""
+        """Return the values for the parts."""
         if isinstance(value, list | PartitionedVariable):
             if len(value) != len(self._variable_list):
                 raise InvalidArgumentError(
@@ -184,7 +187,7 @@ class PartitionedVariable(TensorOperators):
 
 
 def _info(part: Any, name: str, dims: tuple[int | None, ...]) -> SaveSliceInfo:
-    """What a part knows of the whole, which must be this one."""
+    """Return the position of a part in the whole. Raise InvalidArgumentError if it belongs to another whole."""
     if not isinstance(part, Variable):
         raise DTypeError("a part must be a variable", expected="a Variable", actual=repr(part))
     info = part._get_save_slice_info()

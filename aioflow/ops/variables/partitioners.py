@@ -1,4 +1,4 @@
-"""Into how many parts a variable is cut along each axis: functions of its shape and dtype, for `partitioner=`."""
+"""Partitioners, for `partitioner=`: functions from a shape and dtype to the number of parts along each axis."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = [
     "variable_axis_size_partitioner",
 ]
 
-# Takes `shape=` and `dtype=`, and returns how many parts there are along each axis.
+# A function of `shape=` and `dtype=` that returns the number of parts along each axis.
 Partitioner: TypeAlias = Callable[..., Sequence[int]]
 
 
 def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
-    """Cut into `num_shards` parts along `axis`, or as many as there are rows."""
+    """Return a partitioner into `num_shards` parts along `axis`, or fewer if the axis is shorter."""
 
     def partitioner(shape: Any, dtype: DTypeLike | None = None) -> list[int]:
         sizes = _sizes(shape, axis)
@@ -34,10 +34,13 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> Partitioner:
 def variable_axis_size_partitioner(
     max_shard_bytes: int, axis: int = 0, bytes_per_string_element: int = 16, max_shards: int | None = None
 ) -> Partitioner:
-    """Cut along `axis` into parts of at most `max_shard_bytes`, but into at most `max_shards`.
+    """Return a partitioner along `axis` into parts of at most `max_shard_bytes`.
 
     Args:
-        bytes_per_string_element: What a string counts.
+        max_shard_bytes: Maximum size of a part, in bytes.
+        axis: The axis to split.
+        bytes_per_string_element: Assumed size of a string.
+        max_shards: Maximum number of parts, which takes precedence over `max_shard_bytes`.
 
     Raises:
         InvalidArgumentError: a number is below 1.
@@ -63,10 +66,13 @@ def variable_axis_size_partitioner(
 def min_max_variable_partitioner(
     max_partitions: int = 1, axis: int = 0, min_slice_size: int = 256 << 10, bytes_per_string_element: int = 16
 ) -> Partitioner:
-    """Cut along `axis` into at most `max_partitions` parts, of at least `min_slice_size` bytes each.
+    """Return a partitioner along `axis` into at most `max_partitions` parts of at least `min_slice_size` bytes.
 
     Args:
-        bytes_per_string_element: What a string counts.
+        max_partitions: Maximum number of parts.
+        axis: The axis to split.
+        min_slice_size: Minimum size of a part, in bytes.
+        bytes_per_string_element: Assumed size of a string.
     """
 
     def partitioner(shape: Any, dtype: DTypeLike) -> list[int]:
@@ -106,12 +112,12 @@ def _bytes_of(dtype: DTypeLike, string: int) -> int:
 
 
 def partitions_of(partitioner: Any, dims: Dims, dtype: DType) -> list[int]:
-    """What a partitioner says of a variable of that shape, one number an axis.
+    """Return the number of parts along each axis that a partitioner chooses for a variable of this shape.
 
     Raises:
-        InvalidArgumentError: the shape is not known, or is a scalar's; or there is not one number ≥ 1 an axis, or more
-            than one axis is cut.
-        DTypeError: it is no function, or does not return numbers.
+        InvalidArgumentError: the shape is unknown or that of a scalar; the result is not one number ≥ 1 per axis, or
+            splits more than one axis.
+        DTypeError: the partitioner is not a function, or does not return integers.
     """
     if not callable(partitioner):
         raise DTypeError(

@@ -1,4 +1,4 @@
-"""How a variable behaves where it is replicated: part of the published signatures, without effect on one replica."""
+"""Settings for replicated variables, which the published signatures contain. They have no effect on one replica."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["VariableAggregation", "VariableSynchronization"]
 
 
 class VariableSynchronization(Enum):
-    """When replicas' copies of a variable are brought together. There is one copy, so each value means the same."""
+    """The time at which copies of a variable are synchronized. There is only one copy, so all values are equivalent."""
 
     AUTO = 0
     NONE = 1
@@ -17,7 +17,7 @@ class VariableSynchronization(Enum):
 
 
 class VariableAggregation(Enum):
-    """How replicas' updates of a variable are combined. One process has one replica, so each value means the same."""
+    """The combination of replicas' updates of a variable. A process has one replica, so all values are equivalent."""
 
     NONE = 0
     SUM = 1

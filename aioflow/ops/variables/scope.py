@@ -1,6 +1,6 @@
 """Variable scopes: names and defaults for the variables that `get_variable` makes inside them.
 
-The open scope lives in the context, per graph, like the other scopes.
+The open scope is stored in the context, per graph, like the other scopes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aioflow.ops.variables.sharing import share_or_make_any
 from aioflow.ops.variables.store import store_of, value_of_dtype
 from aioflow.ops.variables.variable import Variable
 
-# A value, a function of (shape, dtype=), or a class of such.
+# A value, a function of (shape, dtype=), or a class whose instances are such functions.
 InitializerLike: TypeAlias = TensorLike | Callable[..., Any]
 Regularizer: TypeAlias = Callable[[Any], Tensor | None]
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-# What `get_variable` takes from its scope.
+# Arguments of `get_variable` whose defaults come from its scope.
 _DEFAULTS: Final = (
     "initializer",
     "regularizer",
@@ -49,7 +49,7 @@ _DEFAULTS: Final = (
 
 
 class ReuseMode(Enum):
-    """How `get_variable` treats a name, besides True (it must exist) and False (it must not)."""
+    """A treatment of existing names in `get_variable`, besides True (it must exist) and False (it must not)."""
 
     AUTO_REUSE = 1
 
@@ -58,18 +58,18 @@ class ReuseMode(Enum):
 
 
 AUTO_REUSE: Final = ReuseMode.AUTO_REUSE
-"""Make the variable where it does not exist yet, otherwise share it."""
+"""Share the variable if it exists, otherwise make it."""
 
 
 class VariableScope:
-    """Defaults for `get_variable`: each `variable_scope` block has one of its own.
+    """Defaults for `get_variable`; each `variable_scope` block has its own object.
 
     Attributes:
         name: Prefix of the variables' names, without a "/" at the end.
-        original_name_scope: The name scope that was opened with it, with a "/" at the end.
+        original_name_scope: The name scope that was opened with the variable scope, with a "/" at the end.
         reuse: True (variables must exist), AUTO_REUSE, or False.
-        initializer, regularizer, constraint, caching_device, dtype, partitioner, custom_getter: Used where
-            `get_variable` is not given its own.
+        initializer, regularizer, constraint, caching_device, dtype, partitioner, custom_getter: Defaults for the
+            arguments of `get_variable`.
     """
 
     def __init__(
@@ -100,39 +100,39 @@ class VariableScope:
 
     @property
     def partitioner(self) -> Partitioner | None:
-        """Cuts variables into parts where `get_variable` is not given its own; None leaves them whole."""
+        """Default partitioner for `get_variable`; None leaves variables whole."""
         return self._partitioner
 
     def reuse_variables(self) -> None:
-        """From now on variables must exist."""
+        """Require variables to exist from now on."""
         self.reuse = True
 
     def set_initializer(self, initializer: InitializerLike | None) -> None:
-        """Change the default initializer."""
+        """Set the default initializer."""
         self.initializer = initializer
 
     def set_regularizer(self, regularizer: Regularizer | None) -> None:
-        """Change the default regularizer."""
+        """Set the default regularizer."""
         self.regularizer = regularizer
 
     def set_caching_device(self, caching_device: scopes.DeviceLike) -> None:
-        """Change the default caching device."""
+        """Set the default caching device."""
         self.caching_device = caching_device
 
     def set_custom_getter(self, custom_getter: Callable[..., Any] | None) -> None:
-        """Change the function that `get_variable` goes through."""
+        """Set the function through which `get_variable` makes and finds variables."""
         self.custom_getter = custom_getter
 
     def set_dtype(self, dtype: DTypeLike) -> None:
-        """Change the default dtype."""
+        """Set the default dtype."""
         self.dtype = as_dtype(dtype)
 
     def set_use_resource(self, use_resource: bool | None) -> None:
-        """Accepted for published code: every variable is a resource."""
+        """Store `use_resource`, which has no effect: every variable is a resource."""
         self.use_resource = use_resource
 
     def set_partitioner(self, partitioner: Partitioner | None) -> None:
-        """Change the default partitioner. Raises InvalidArgumentError where it is not a function."""
+        """Set the default partitioner. Raise InvalidArgumentError if it is not a function."""
         if partitioner is not None and not callable(partitioner):
             raise InvalidArgumentError(
                 "a partitioner must be a function", expected="a function, or None", actual=repr(partitioner)
@@ -140,33 +140,33 @@ class VariableScope:
         self._partitioner = partitioner
 
     def get_collection(self, name: str) -> list[Any]:
-        """The part of a collection whose names are in this scope."""
+        """Return the items of a collection whose names are in this scope."""
         return default_graph().get_collection(name, self.name + "/" if self.name else "")
 
     def global_variables(self) -> list[Variable]:
-        """Global variables of this scope."""
+        """Return the global variables of this scope."""
         return self.get_collection(GraphKeys.GLOBAL_VARIABLES)
 
     def local_variables(self) -> list[Variable]:
-        """Local variables of this scope."""
+        """Return the local variables of this scope."""
         return self.get_collection(GraphKeys.LOCAL_VARIABLES)
 
     def trainable_variables(self) -> list[Variable]:
-        """Trainable variables of this scope."""
+        """Return the trainable variables of this scope."""
         return self.get_collection(GraphKeys.TRAINABLE_VARIABLES)
 
     def get_variable(self, name: str, **settings: Any) -> Any:
-        """As the function of that name, with this scope's prefix and defaults."""
+        """Return a variable as the function `get_variable` does, with this scope's prefix and defaults."""
         graph = default_graph()
         settings = self.with_defaults(**settings)
         getter = settings.pop("custom_getter", None) or self.custom_getter
         full_name = f"{self.name}/{name}" if self.name else name
         make = partial(share_or_make_any, graph)
-        with graph.name_scope(None):  # a variable's name depends on variable scopes alone
+        with graph.name_scope(None):  # only variable scopes determine the name of a variable
             return make(name=full_name, **settings) if getter is None else getter(make, name=full_name, **settings)
 
     def with_defaults(self, **settings: Any) -> dict[str, Any]:
-        """Settings of `get_variable`, with this scope's where they leave one open."""
+        """Return settings of `get_variable`, completed with the defaults of this scope."""
         settings["initializer"] = value_of_dtype(settings.get("initializer"), settings.get("dtype"))
         for key in _DEFAULTS:
             if settings.get(key) is None:
@@ -190,7 +190,7 @@ class VariableScope:
 
 
 def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
-    """A getter that goes through `outer`, whose own getter goes through `inner`."""
+    """Return a getter that calls `outer` with a getter that calls `inner`."""
 
     def getter(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return outer(partial(inner, make), *args, **kwargs)
@@ -199,7 +199,7 @@ def _composed(outer: Callable[..., Any], inner: Callable[..., Any]) -> Callable[
 
 
 def get_variable_scope() -> VariableScope:
-    """The innermost open variable scope of the default graph, or its root scope."""
+    """Return the innermost open variable scope of the default graph, or its root scope."""
     return _current(default_graph())
 
 
@@ -234,14 +234,23 @@ def variable_scope(
     """Prefix the names of variables, set defaults for `get_variable`, and open a name scope of the same name.
 
     Args:
-        name_or_scope: A name, or a VariableScope to enter again; None takes `default_name`, made unique.
+        name_or_scope: A name, or a VariableScope to enter again; None stands for `default_name`, made unique.
+        default_name: The name if `name_or_scope` is None.
         values: Tensors whose graph becomes the default.
-        reuse: True: variables must exist. AUTO_REUSE: they are made where they do not. None or False: as outside.
+        initializer: New default for `get_variable`.
+        regularizer: New default for `get_variable`.
+        caching_device: New default for `get_variable`.
+        partitioner: New default for `get_variable`.
+        custom_getter: A getter that is called before that of the outer scope.
+        reuse: True: variables must exist. AUTO_REUSE: missing ones are made. None or False: as in the outer scope.
+        dtype: New default for `get_variable`.
+        use_resource: Ignored: every variable is a resource.
+        constraint: New default for `get_variable`.
         auxiliary_name_scope: Whether to open a name scope as well.
-        initializer, regularizer, caching_device, partitioner, custom_getter, dtype, constraint: New defaults.
 
     Raises:
-        InvalidArgumentError: no name is given, or `reuse` with a default name; the partitioner is not a function.
+        DTypeError: no name is given.
+        InvalidArgumentError: `reuse` is given with a default name, or the partitioner is not a function.
     """
     _check_scope_arguments(name_or_scope, default_name, reuse)
     overrides = {
@@ -295,7 +304,7 @@ def _name_scope_for(graph: Graph, name_or_scope: Any, default_name: str | None, 
 
 
 def _opened(graph: Graph, name_or_scope: Any, default_name: str | None, reuse: Any, prefix: str) -> VariableScope:
-    """A new scope object for the block: inheriting from the scope outside, or from the one that is entered again."""
+    """Return a new scope for the block, which inherits from the outer scope or from the one to enter again."""
     if isinstance(name_or_scope, VariableScope):
         source = name_or_scope
         return source._child(source.name, reuse or source.reuse, source.original_name_scope)
@@ -325,5 +334,5 @@ def _entered(graph: Graph, scope: VariableScope, again: bool) -> Iterator[None]:
 def variable_op_scope(
     values: Iterable[Any], name_or_scope: str | VariableScope | None, default_name: str | None = None, **settings: Any
 ) -> AbstractContextManager[VariableScope]:
-    """An older form of `variable_scope`, with the values first."""
+    """Open a `variable_scope`; an older form with the values first."""
     return variable_scope(name_or_scope, default_name, values, **settings)

@@ -1,4 +1,4 @@
-"""The end of the chain of `get_variable`'s getters: one variable, or one in parts where there is a partitioner."""
+"""The last getter in the chain of `get_variable`: it returns one variable or, with a partitioner, one in parts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["share_or_make_any"]
 def share_or_make_any(
     graph: Graph, name: str, partitioner: Partitioner | None = None, **settings: Any
 ) -> Variable | PartitionedVariable:
-    """The variable of that name: the shared one, or a new one, as `reuse` in the settings says.
+    """Return the variable with this name: a shared or a new one, according to `reuse` in the settings.
 
     Raises:
-        InvalidArgumentError: a variable of that name is in parts and should not be, or should be and is not.
+        InvalidArgumentError: the existing variable is in parts although none are requested, or vice versa.
     """
     store = store_of(graph)
     with graph.lock:
@@ -107,7 +107,7 @@ def _part(graph: Graph, name: str, info: SaveSliceInfo, settings: Mapping[str, A
 
 
 def _cut(graph: Graph, name: str, initializer: Any, info: SaveSliceInfo) -> Callable[[], Any] | Any:
-    """The part of an initial value."""
+    """Return the part of an initial value."""
     if not isinstance(initializer, Tensor):
         box = zip(info.var_offset, info.var_shape, strict=True)
         return initializer[tuple(slice(offset, offset + size) for offset, size in box)]

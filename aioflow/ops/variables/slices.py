@@ -1,4 +1,4 @@
-"""What a part of a partitioned variable knows of the whole: for its initializer, and for checkpoints."""
+"""The position of a part in a partitioned variable, for initializers and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ __all__ = ["PartitionInfo", "SaveSliceInfo", "partition_axis", "slices_of"]
 
 
 class SaveSliceInfo:
-    """Where the value of a variable belongs in a checkpoint: a part of the tensor `full_name`.
+    """The position of a variable's value in a checkpoint, as a part of the tensor `full_name`.
 
     Attributes:
         full_name: Name of the whole tensor.
-        full_shape: Its sizes.
-        var_offset, var_shape: Where the part begins, and its sizes.
+        full_shape: Sizes of the whole tensor.
+        var_offset: Start of the part along each axis.
+        var_shape: Sizes of the part.
     """
 
     def __init__(
@@ -33,19 +34,19 @@ class SaveSliceInfo:
 
     @property
     def spec(self) -> str:
-        """The part as the ops that save and restore take it: "10 4 0,5:0,4"."""
+        """The part in the format of the ops that save and restore: "10 4 0,5:0,4"."""
         return TensorSlice(tuple(self.full_shape), tuple(self.var_offset), tuple(self.var_shape)).text
 
 
 class PartitionInfo:
-    """What an initializer is told of the part that it makes, as `partition_info`.
+    """The position of a part in its variable, passed to initializers as `partition_info`.
 
     Attributes:
         full_shape: Sizes of the whole variable.
-        var_offset: Where the part begins.
+        var_offset: Start of the part along each axis.
 
     Raises:
-        InvalidArgumentError: the offset does not lie in the shape.
+        InvalidArgumentError: the offset is outside the shape.
     """
 
     def __init__(self, full_shape: Sequence[int], var_offset: Sequence[int]) -> None:
@@ -59,15 +60,15 @@ class PartitionInfo:
         self.var_offset = list(var_offset)
 
     def single_offset(self, shape: Sequence[int]) -> int:
-        """Where a part of that shape begins, along the one axis that is cut; 0 where none is."""
+        """Return the start of a part of this shape along the axis that is split; 0 if there is no such axis."""
         axis = self.single_slice_dim(shape)
         return 0 if axis is None else self.var_offset[axis]
 
     def single_slice_dim(self, shape: Sequence[int]) -> int | None:
-        """The axis along which a part of that shape was cut, or None.
+        """Return the axis along which a part of this shape was split, or None.
 
         Raises:
-            InvalidArgumentError: there are several, or no such part begins here.
+            InvalidArgumentError: there are several such axes, or a part of this shape does not fit at this offset.
         """
         if len(shape) != len(self.full_shape) or any(
             offset + size > full for offset, size, full in zip(self.var_offset, shape, self.full_shape, strict=True)
@@ -84,12 +85,15 @@ class PartitionInfo:
 
 
 def partition_axis(partitions: Sequence[int]) -> int:
-    """The axis that is cut; 0 where none is."""
+    """Return the axis that is split; 0 if there is no such axis."""
     return next((axis for axis, count in enumerate(partitions) if count > 1), 0)
 
 
 def slices_of(full_shape: Sequence[int], partitions: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """(offset, shape) of each part, in order. Where the sizes do not divide, the first parts have one row more."""
+    """Yield the offset and shape of each part, in order.
+
+    If the size does not divide evenly, the first parts are larger by one.
+    """
     axis = partition_axis(partitions)
     count = partitions[axis]
     each, extra = divmod(full_shape[axis], count)

@@ -1,7 +1,7 @@
-"""Ops on variables: a handle names the resource, and reads, assignments and updates are nodes of their own.
+"""Ops on variables: a handle identifies the resource; reads, assignments and updates are separate nodes.
 
-The public functions here take a `Variable` (or what an assignment returned), so that published code such as
-`assign_add(step, 1)` runs; each returns the variable as it is after the update.
+The public functions accept a `Variable` (or the result of an assignment), so that published code such as
+`assign_add(step, 1)` runs. Each update returns the variable in its state after the update.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ def _handle_node(handle: Tensor) -> Operation | None:
 
 
 def handle_dims(handle: Tensor) -> Dims:
-    """Static shape of the variable behind a handle, None where it is not known."""
+    """Return the static shape of the variable behind a handle, None if it is unknown."""
     op = _handle_node(handle)
     dims: Dims = None if op is None else op.attrs["shape"]
     return dims
 
 
 def handle_dtype(handle: Tensor) -> DType | None:
-    """Dtype of the variable behind a handle, None where the tensor is not such a handle."""
+    """Return the dtype of the variable behind a handle, None if the tensor is not such a handle."""
     op = _handle_node(handle)
     dtype: DType | None = None if op is None else op.attrs["dtype"]
     return dtype
 
 
 def value_behind(handle: Tensor) -> Tensor:
-    """What is fetched for the handle of a variable: its value, as the first node reads it that waits for nothing.
-    Any other tensor stands for itself.
+    """Return the tensor to fetch for the handle of a variable: the first read that has no control inputs.
+
+    Return any other tensor unchanged.
     """
     if handle.op.type != "VarHandleOp":
         return handle
@@ -74,7 +75,7 @@ def value_behind(handle: Tensor) -> Tensor:
 
 
 def _handle_shape(ctx: ShapeContext) -> Dims:
-    """The variable's shape, its dtype checked against the node's."""
+    """Return the variable's shape. Raise DTypeError if its dtype differs from the node's."""
     op = _handle_node(ctx.tensors[0])
     if op is None:
         return None
@@ -181,7 +182,7 @@ define_op(
     shape=_handle_shape,
     traits=state_read(cost=FREE, memory=Memory.RESIDENT),
 )
-define_op(  # the value of this moment, for what is read while later steps go on: checkpoints
+define_op(  # a copy of the current value, for reads that outlast the step, such as checkpoints
     "_SnapshotVariable",
     "resource: resource",
     "value: dtype",
@@ -328,11 +329,12 @@ def _resource_gather_grad(op: Operation, grad: Tensor) -> list[IndexedSlices | N
     handle, indices = op.inputs
     index_dims, dims = indices.dims, handle_dims(handle)
     is_vector = index_dims is not None and len(index_dims) == 1
-    # The very indices that were gathered, where they are flat already: they have been brought to the variable before.
+    # Reuse flat indices: they have already been transferred to the variable's device.
     flat = indices if is_vector else make("Reshape", indices, [-1])
     if is_vector:
         values = convert_to_tensor(grad)
     elif index_dims is not None and dims is not None and None not in dims[1:]:
+        # Reshape cannot infer -1 if the rows are empty.
         values = make("Reshape", grad, [-1, *dims[1:]] if 0 not in dims[1:] else [_product(index_dims), *dims[1:]])
     else:
         inner = make("StridedSlice", _dense_shape(handle, indices.dtype), [1], [0], [1], end_mask=1)
@@ -359,7 +361,7 @@ def _resource_gather_nd_grad(op: Operation, grad: Tensor) -> list[Tensor | None]
 
 
 def is_variable_initialized(variable: aioflow.Variable, name: str | None = None) -> Tensor:
-    """A bool scalar: whether the variable has a value."""
+    """Return whether the variable has a value, a bool scalar."""
     result: Tensor = _variable(variable).is_initialized(name)
     return result
 
@@ -374,10 +376,16 @@ def assign(
     """Set the variable to `value`.
 
     Args:
-        ref: A Variable, or the tensor of its value, which `Graph.get_tensor_by_name` finds by its name.
-        validate_shape: With False the value may have a different shape from the variable's; the variable then has the
-            static shape that both have in common. (A shape that is not known yet is still checked in the run.)
-        use_locking: Accepted for published code: updates are atomic.
+        ref: A Variable, or the tensor of its value, as `Graph.get_tensor_by_name` returns it for the name of a
+            variable.
+        value: The new value.
+        validate_shape: False allows a value of a different shape. The variable then has the most specific static shape
+            that both shapes match. (A shape that is unknown until the run is still checked in the run.)
+        use_locking: Ignored: updates are atomic.
+        name: Name of the node.
+
+    Returns:
+        The variable in its state after the assignment.
 
     Raises:
         InvalidArgumentError: the shape does not fit the variable's.
@@ -392,30 +400,30 @@ def assign(
 def assign_add(
     ref: aioflow.Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
 ) -> aioflow.Variable:
-    """Add `value`, of the variable's own shape, to the variable."""
+    """Add `value`, which has the variable's shape, to the variable."""
     return _variable(ref).assign_add(value, use_locking, name)
 
 
 def assign_sub(
     ref: aioflow.Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
 ) -> aioflow.Variable:
-    """Subtract `value`, of the variable's own shape, from the variable."""
+    """Subtract `value`, which has the variable's shape, from the variable."""
     return _variable(ref).assign_sub(value, use_locking, name)
 
 
 def count_up_to(ref: aioflow.Variable, limit: int, name: str | None = None) -> Tensor:
-    """The scalar integer variable's value, which then goes up by one.
+    """Increment the scalar integer variable. Return its previous value.
 
     Raises:
-        OutOfRangeError: at run time, where the value has reached `limit`.
+        OutOfRangeError: at run time, the value has reached `limit`.
     """
     result: Tensor = _variable(ref).count_up_to(limit, name)
     return result
 
 
 def _variable(ref: Any) -> aioflow.Variable:
-    # By the name of a variable a program finds a tensor. The annotation leaves that out, so that a type checker finds
-    # assignments to tensors that are none of variables.
+    # `Graph.get_tensor_by_name` returns a tensor for the name of a variable. The annotations exclude tensors anyway, so
+    # that type checkers report assignments to tensors that do not belong to a variable.
     found = ref.graph.variable_of(ref) if isinstance(ref, Tensor) else ref
     if not hasattr(found, "handle"):
         raise DTypeError("an update needs a variable", expected="a Variable", actual=repr(ref))
@@ -430,18 +438,21 @@ def _scatter(
 
 
 def convert_indices(indices: TensorLike) -> Tensor:
-    """Indices as a tensor: int32 where the value does not say."""
+    """Return indices as a tensor: int32 unless the value has an integer dtype of its own."""
     return convert_to_tensor(indices, dtype_hint="int32", name="indices")
 
 
 def scatter_update(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
 ) -> aioflow.Variable:
-    """Rows `ref[indices] = updates`; of equal indices the last one wins.
+    """Set the rows `ref[indices] = updates`; of equal indices, the last one wins.
 
     Args:
+        ref: A Variable, or the tensor of its value.
         indices: int32 or int64 of any shape.
         updates: indices.shape + ref.shape[1:], or a scalar.
+        use_locking: Ignored: updates are atomic.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: an index is out of bounds, or the shapes do not fit.
@@ -452,53 +463,56 @@ def scatter_update(
 def scatter_add(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Rows `ref[indices] += updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
+    """Update the rows `ref[indices] += updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterAdd", ref, indices, updates, name)
 
 
 def scatter_sub(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Rows `ref[indices] -= updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
+    """Update the rows `ref[indices] -= updates`; equal indices add up. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterSub", ref, indices, updates, name)
 
 
 def scatter_mul(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Rows `ref[indices] *= updates`. Shapes and errors as in `scatter_update`."""
+    """Update the rows `ref[indices] *= updates`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMul", ref, indices, updates, name)
 
 
 def scatter_div(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Rows `ref[indices] /= updates`, integers rounded towards zero. Shapes and errors as in `scatter_update`."""
+    """Update the rows `ref[indices] /= updates`; integers round towards zero. Otherwise like `scatter_update`."""
     return _scatter("ResourceScatterDiv", ref, indices, updates, name)
 
 
 def scatter_min(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Rows `ref[indices] = min(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
+    """Set the rows `ref[indices] = min(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMin", ref, indices, updates, name)
 
 
 def scatter_max(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Rows `ref[indices] = max(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
+    """Set the rows `ref[indices] = max(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMax", ref, indices, updates, name)
 
 
 def scatter_nd_update(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
 ) -> aioflow.Variable:
-    """Slices `ref[indices[i]] = updates[i]`, each index a vector of the first k axes.
+    """Set the slices `ref[indices[i]] = updates[i]`, where each index is a vector for the first k axes.
 
     Args:
+        ref: A Variable, or the tensor of its value.
         indices: [..., k] int32 or int64.
         updates: indices.shape[:-1] + ref.shape[k:].
+        use_locking: Ignored: updates are atomic.
+        name: Name of the node.
 
     Raises:
         InvalidArgumentError: an index is out of bounds, or the shapes do not fit.
@@ -509,12 +523,12 @@ def scatter_nd_update(
 def scatter_nd_add(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Slices `ref[indices[i]] += updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
+    """Update the slices `ref[indices[i]] += updates[i]`; equal indices add up. Otherwise like `scatter_nd_update`."""
     return _scatter("ResourceScatterNdAdd", ref, indices, updates, name)
 
 
 def scatter_nd_sub(
     ref: aioflow.Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = False, name: str | None = None
 ) -> aioflow.Variable:
-    """Slices `ref[indices[i]] -= updates[i]`; equal indices add up. Shapes and errors as in `scatter_nd_update`."""
+    """Update the slices `ref[indices[i]] -= updates[i]`; equal indices add up. Otherwise like `scatter_nd_update`."""
     return _scatter("ResourceScatterNdSub", ref, indices, updates, name)

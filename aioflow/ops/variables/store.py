@@ -1,4 +1,4 @@
-"""Variables that are shared by name: the table of a graph, and how one is found in it or made."""
+"""Variables shared by name: the table of a graph, and functions that find or make its variables."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STORE: Final = "__variable_store"
 
 
 class VariableStore:
-    """The shared variables of a graph, its root variable scope, and how often each variable scope was opened.
+    """The shared variables of a graph, its root variable scope, and the number of times each variable scope was opened.
 
-    It is used under the lock of the graph: who makes a variable makes nodes too.
+    Callers hold the graph's lock, because making a variable also makes nodes.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class VariableStore:
         self.root: Any = None
 
     def unique_name(self, prefix: str) -> str:
-        """`prefix`, or the first of `prefix_1`, `prefix_2`, … that has not been opened yet."""
+        """Return `prefix`, or the first of `prefix_1`, `prefix_2`, … that has not been opened yet."""
         candidate, count = prefix, 0
         while self.opened.get(candidate, 0) > 0:
             count += 1
@@ -43,18 +43,18 @@ class VariableStore:
         return candidate
 
     def enter(self, name: str) -> None:
-        """A variable scope of that name is opened."""
+        """Count an opening of the variable scope `name`."""
         self.opened[name] = self.opened.get(name, 0) + 1
 
     def leave(self, name: str, before: Mapping[str, int]) -> None:
-        """Have the scopes inside as they were `before`, so that opening this one again gives the same names."""
+        """Reset the counts of the inner scopes to `before`, so that reopening this scope yields the same names."""
         for inner in self.opened:
             if not name or inner.startswith(name + "/"):
                 self.opened[inner] = before.get(inner, 0)
 
 
 def store_of(graph: Graph) -> VariableStore:
-    # In a collection of the graph, so that the table lives exactly as long as the graph does.
+    # The table is in a collection of the graph, so that it lives exactly as long as the graph.
     held = graph.get_collection_ref(_STORE)
     if not held:
         with graph.lock:
@@ -65,7 +65,7 @@ def store_of(graph: Graph) -> VariableStore:
 
 
 def share_or_make(graph: Graph, name: str, **settings: Any) -> Variable:
-    """The variable of that name: the shared one, or a new one, as `reuse` in the settings says."""
+    """Return the variable with this name: a shared or a new one, according to `reuse` in the settings."""
     store = store_of(graph)
     reuse = settings.pop("reuse", None)
     dtype, dims = as_dtype(settings.pop("dtype", dtypes.float32)), dims_of(settings.pop("shape", None))
@@ -87,7 +87,7 @@ def share_or_make(graph: Graph, name: str, **settings: Any) -> Variable:
 
 
 def is_value(initializer: Any) -> bool:
-    """Whether an initializer is a value, rather than a function that makes one."""
+    """Return whether an initializer is a value, rather than a function that returns one."""
     return initializer is not None and not callable(initializer)
 
 
@@ -124,7 +124,7 @@ def _make_variable(name: str, dtype: DType, dims: Dims, settings: Mapping[str, A
                 expected="shape=None",
                 actual=format_dims(dims),
             )
-        initial, wanted = initializer, None  # the value's own
+        initial, wanted = initializer, None  # keep the dtype of the value
     keys = (
         "trainable",
         "collections",
@@ -158,7 +158,7 @@ def _from_initializer(
 def _takes(function: Callable[..., Any], argument: str) -> bool:
     try:
         return argument in signature(function).parameters
-    except (TypeError, ValueError):  # it is written in C, and says nothing of itself
+    except (TypeError, ValueError):  # a function written in C without a signature
         return False
 
 
@@ -191,7 +191,10 @@ def _regularize(
 
 
 def value_of_dtype(initializer: Any, dtype: DTypeLike | None) -> Any:
-    """An initializer that is a value, in the dtype asked for."""
+    """Return an initializer; one that is a value is converted to `dtype`.
+
+    Raise DTypeError for a tensor of another dtype.
+    """
     if dtype is None or initializer is None or callable(initializer):
         return initializer
     found = getattr(initializer, "dtype", None)

@@ -1,4 +1,4 @@
-"""Variables as they are stored with a graph: `VariableDef` messages."""
+"""Conversion of variables from and to `VariableDef` messages, which graphs are stored with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["take_up", "variable_def"]
 
 
 def variable_def(variable: Any, export_scope: str | None = None) -> Message:
-    """The message of a variable, with names inside a scope; None where the variable is not in that."""
+    """Return the message of a variable, with names relative to a scope; None if the variable is outside the scope."""
     scope = f"{export_scope.removesuffix('/')}/" if export_scope else ""
     if not variable.handle.name.startswith(scope):
         return None
@@ -40,13 +40,16 @@ def variable_def(variable: Any, export_scope: str | None = None) -> Message:
 
 
 def take_up(variable: Any, graph: Graph, stored: Any, import_scope: str | None) -> None:
-    """Make the variable what a message says; the graph has all its nodes.
+    """Set the attributes of a variable from a message; the graph already has all its nodes.
 
     Args:
-        import_scope: Name scope that these names are under in the graph.
+        variable: The variable to set.
+        graph: The graph of its nodes.
+        stored: The `VariableDef` message.
+        import_scope: Name scope of these names in the graph.
 
     Raises:
-        DTypeError: it is no VariableDef, or what it names is no variable.
+        DTypeError: the message is not a VariableDef, or does not name a variable.
         NotFoundError: the graph has no such node (UnknownNameError).
     """
     if not is_message(stored, "VariableDef"):

@@ -1,4 +1,4 @@
-"""Updates of a variable, as methods: by a whole value, rows by `IndexedSlices`, slices by index vectors."""
+"""Methods that update a variable with a whole value, with rows in `IndexedSlices`, or with slices at index vectors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Updates"]
 
 
 class Updates(TensorOperators):
-    """The methods of a variable that change it. Each returns the variable as it is after the update."""
+    """Methods that update a variable. Each returns the variable in its state after the update."""
 
     def _update(self, op_type: str, value: TensorLike, name: str | None, read_value: bool) -> Any:
-        """Update by an op that takes a whole value."""
+        """Update by an op that accepts a whole value."""
         raise NotImplementedError
 
     @overload
@@ -41,11 +41,13 @@ class Updates(TensorOperators):
         """Set the variable to `value`.
 
         Args:
-            use_locking: Accepted for published code: updates are always atomic.
-            read_value: With False, return the bare node.
+            value: The new value.
+            use_locking: Ignored: updates are always atomic.
+            name: Name of the node.
+            read_value: Whether to return the variable rather than the bare operation.
 
         Returns:
-            The variable as it is after the assignment; run it, or use it as a tensor.
+            The variable in its state after the assignment, which can be run or used as a tensor.
 
         Raises:
             InvalidArgumentError: the shape does not fit.
@@ -70,7 +72,7 @@ class Updates(TensorOperators):
     def assign_add(
         self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Add `delta`, of the variable's own shape. Arguments, result and errors as in `assign`."""
+        """Add `delta`, which has the variable's shape. Arguments, result and errors are those of `assign`."""
         return self._update("AssignAddVariableOp", delta, name, read_value)
 
     @overload
@@ -90,7 +92,7 @@ class Updates(TensorOperators):
     def assign_sub(
         self, delta: TensorLike, use_locking: bool | None = None, name: str | None = None, read_value: bool = True
     ) -> Any:
-        """Subtract `delta`, of the variable's own shape. Arguments, result and errors as in `assign`."""
+        """Subtract `delta`, which has the variable's shape. Arguments, result and errors are those of `assign`."""
         return self._update("AssignSubVariableOp", delta, name, read_value)
 
     def scatter_rows(
@@ -107,53 +109,53 @@ class Updates(TensorOperators):
     def scatter_add(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> aioflow.Variable:
-        """Rows `self[indices] += values`; equal indices add up."""
+        """Update the rows `self[indices] += values`; equal indices add up."""
         return self._scatter("ResourceScatterAdd", sparse_delta, name)
 
     def scatter_sub(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> aioflow.Variable:
-        """Rows `self[indices] -= values`; equal indices add up."""
+        """Update the rows `self[indices] -= values`; equal indices add up."""
         return self._scatter("ResourceScatterSub", sparse_delta, name)
 
     def scatter_mul(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> aioflow.Variable:
-        """Rows `self[indices] *= values`."""
+        """Update the rows `self[indices] *= values`."""
         return self._scatter("ResourceScatterMul", sparse_delta, name)
 
     def scatter_div(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> aioflow.Variable:
-        """Rows `self[indices] /= values`, integers rounded towards zero."""
+        """Update the rows `self[indices] /= values`; integers round towards zero."""
         return self._scatter("ResourceScatterDiv", sparse_delta, name)
 
     def scatter_min(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> aioflow.Variable:
-        """Rows `self[indices] = min(self[indices], values)`."""
+        """Set the rows `self[indices] = min(self[indices], values)`."""
         return self._scatter("ResourceScatterMin", sparse_delta, name)
 
     def scatter_max(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> aioflow.Variable:
-        """Rows `self[indices] = max(self[indices], values)`."""
+        """Set the rows `self[indices] = max(self[indices], values)`."""
         return self._scatter("ResourceScatterMax", sparse_delta, name)
 
     def scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> aioflow.Variable:
-        """Rows `self[indices] = values`; of equal indices the last one wins."""
+        """Set the rows `self[indices] = values`; of equal indices, the last one wins."""
         return self._scatter("ResourceScatterUpdate", sparse_delta, name)
 
     def scatter_nd_add(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
-        """Slices `self[indices[i]] += updates[i]`, each index a vector of the first k axes."""
+        """Update the slices `self[indices[i]] += updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdAdd", indices, updates, name)
 
     def scatter_nd_sub(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
-        """Slices `self[indices[i]] -= updates[i]`, each index a vector of the first k axes."""
+        """Update the slices `self[indices[i]] -= updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdSub", indices, updates, name)
 
     def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> aioflow.Variable:
-        """Slices `self[indices[i]] = updates[i]`, each index a vector of the first k axes."""
+        """Set the slices `self[indices[i]] = updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdUpdate", indices, updates, name)

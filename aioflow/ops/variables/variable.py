@@ -1,8 +1,8 @@
 """`Variable`: a tensor that outlives the step.
 
-A variable is a handle (which names the resource), an initializer, and one cached read, named as in TensorFlow: `v`,
-`v/Initializer/…`, `v/IsInitialized/VarIsInitializedOp`, `v/Assign`, `v/Read/ReadVariableOp`. Wherever a tensor is
-expected a variable stands for the cached read; where control dependencies are open, for a new read that waits for them.
+A variable consists of a handle (which identifies the resource), an initializer, and one cached read. Their names are
+TensorFlow's: `v`, `v/Initializer/…`, `v/IsInitialized/VarIsInitializedOp`, `v/Assign`, `v/Read/ReadVariableOp`. As a
+tensor, a variable is its cached read; under open control dependencies, it is a new read that waits for them.
 """
 
 from __future__ import annotations
@@ -40,24 +40,25 @@ class Variable(Updates):
     """A named tensor that keeps its value between steps.
 
     Args:
-        initial_value: A value, a tensor, or a callable that makes one.
-        trainable: Whether optimizers change it by default; True if not given.
+        initial_value: A value, a tensor, or a callable that returns one.
+        trainable: Whether optimizers update it by default; True if not given.
         collections: Graph collections to join; by default the global variables.
-        validate_shape: Require a known static shape; with False the variable takes values of any shape.
-        caching_device: Keep the value that is read on this device.
+        validate_shape: Whether to require a known static shape; with False, the variable accepts values of any shape.
+        caching_device: Device that keeps a copy of the value that is read.
         name: Name of the variable; "Variable" by default.
-        dtype: Convert the initial value to it.
-        expected_shape: An older name of `shape`.
+        dtype: Dtype to which the initial value is converted.
+        expected_shape: Former name of `shape`.
         constraint: A function of the value that optimizers apply after an update.
-        shape: Static shape, where it is wider than the initial value's.
-        variable_def: A `VariableDef` message: the variable is the one that it names in the default graph. It joins no
-            collections, and of the other arguments only `import_scope` counts, the scope that these names are under.
-        use_resource, synchronization, aggregation: Part of the published signature. Every
-            variable is a resource, and there is one replica.
+        shape: Static shape, if it is wider than that of the initial value.
+        variable_def: A `VariableDef` message that names an existing variable in the default graph, which this object
+            then represents. It joins no collections, and all other arguments but `import_scope` are ignored.
+        import_scope: Name scope of the names in `variable_def`.
+        use_resource, synchronization, aggregation: Part of the published signature. Every variable is a resource, and
+            there is one replica.
 
     Raises:
         InvalidArgumentError: there is no initial value, or its shape is unknown or does not fit.
-        DTypeError: it has a different dtype.
+        DTypeError: the initial value has a different dtype.
     """
 
     SaveSliceInfo: ClassVar = slices.SaveSliceInfo
@@ -114,7 +115,7 @@ class Variable(Updates):
     ) -> None:
         with graph.name_scope(name or "Variable") as scope:
             node = scope.removesuffix("/")
-            groups = scopes.current_scope(graph).colocation or (node,)  # its own, unless it is put with something else
+            groups = scopes.current_scope(graph).colocation or (node,)  # own group unless colocated with other nodes
             with _colocated(graph, groups), graph.name_scope("Initializer"):
                 made = initial_value() if callable(initial_value) else initial_value
                 initial = convert_to_tensor(made, dtype, name="initial_value")
@@ -168,15 +169,15 @@ class Variable(Updates):
         graph.add_to_collections(names, self)
 
     def to_proto(self, export_scope: str | None = None) -> Message:
-        """The `VariableDef` message; None for a variable that is not in that scope."""
+        """Return the `VariableDef` message; None if the variable is not in that scope."""
         return definition_of(self, export_scope)
 
     @staticmethod
     def from_proto(variable_def: Message, import_scope: str | None = None) -> Variable:
-        """The variable that a message names in the default graph: as `Variable(variable_def=)`."""
+        """Return the variable that a message names in the default graph, like `Variable(variable_def=)`."""
         return Variable(variable_def=variable_def, import_scope=import_scope)
 
-    # -- what it is -------------------------------------------------------------------------------------------------
+    # -- properties -------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -190,7 +191,7 @@ class Variable(Updates):
 
     @property
     def handle(self) -> Tensor:
-        """The handle, which updates take."""
+        """The handle, which is an input of updates."""
         return self._handle
 
     @property
@@ -221,17 +222,17 @@ class Variable(Updates):
         return TensorShape(self.dims)
 
     def get_shape(self) -> TensorShape:
-        """The static shape."""
+        """Return the static shape."""
         return TensorShape(self.dims)
 
     def set_shape(self, shape: ShapeLike | None) -> None:
-        """Add what the caller knows about the static shape. Raises InvalidArgumentError where it contradicts."""
+        """Merge a shape into the static shape. Raise InvalidArgumentError if they contradict each other."""
         self._dims = merge_dims(self.dims, dims_of(shape))
         self._cached.set_shape(self._dims)
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers change it by default."""
+        """True if optimizers update it by default."""
         return self._trainable
 
     @property
@@ -250,7 +251,7 @@ class Variable(Updates):
         return self._initial_value
 
     def _set_save_slice_info(self, save_slice_info: slices.SaveSliceInfo | None) -> None:
-        """Say which part of a larger tensor the value is, for checkpoints."""
+        """Set the position of the value in a larger tensor, for checkpoints."""
         self._save_slice_info = save_slice_info
 
     def _get_save_slice_info(self) -> slices.SaveSliceInfo | None:
@@ -262,10 +263,10 @@ class Variable(Updates):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def value(self) -> Tensor:
-        """The value as a tensor: one that all share or, inside control dependencies, a read that waits for them.
+        """Return the value as a tensor: a shared read, or under control dependencies a new one that waits for them.
 
-        In the body of a loop it is a read of its own too, which sees what earlier iterations assigned, unless the
-        variable has a caching device.
+        In the body of a loop, it is also a new read, which sees assignments of earlier iterations, unless the variable
+        has a caching device.
         """
         scope = scopes.current_scope(self.graph)
         if scope.controllers or (self._caching_device is None and scopes.in_loop(scope)):
@@ -273,7 +274,7 @@ class Variable(Updates):
         return self._cached
 
     def read_value(self) -> Tensor:
-        """The value as read by a node of its own, which waits for the control dependencies that are open."""
+        """Return the value from a new read, which waits for the open control dependencies."""
         graph = self.graph
         with graph.as_default(), graph.colocate_with(self._handle.op), graph.name_scope("Read"):
             return self._read()
@@ -284,16 +285,17 @@ class Variable(Updates):
         return tensor
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """Rows of the value, by index, without reading the rest.
+        """Return rows of the value by index, without reading the rest.
 
         Args:
             indices: int32 or int64 of any shape.
+            name: Name of the node.
 
         Returns:
-            indices.shape + shape[1:].
+            A tensor of shape indices.shape + shape[1:].
 
         Raises:
-            InvalidArgumentError: at run time, where an index is out of bounds.
+            InvalidArgumentError: at run time, an index is out of bounds.
         """
         graph = self.graph
         with graph.as_default():
@@ -303,7 +305,10 @@ class Variable(Updates):
         return rows
 
     def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """Slices of the value, each index a vector of the first k axes: [..., k] gives [...] + shape[k:]."""
+        """Return slices of the value, where each index is a vector for the first k axes.
+
+        Indices of shape [..., k] give a result of shape [...] + shape[k:].
+        """
         graph = self.graph
         with graph.as_default():
             wanted = convert_indices(indices)
@@ -312,28 +317,28 @@ class Variable(Updates):
         return found
 
     def initialized_value(self) -> Tensor:
-        """The value where there is one, otherwise the initial value: for the initial values of other variables."""
+        """Return the value if there is one, else the initial value; for initial values of other variables."""
         graph = self.graph
-        assigned = self._initializer.type == "AssignVariableOp"  # an older graph's may be something else
+        assigned = self._initializer.type == "AssignVariableOp"  # older graphs may have another initializer
         initial = self._initializer.inputs[1] if assigned else self._initial_value
         with graph.as_default(), graph.control_dependencies(None), graph.colocate_with(self._handle.op):
             result = make("_InitializedValue", self._handle, initial, name="initialized_value")
         return result
 
     def is_initialized(self, name: str | None = None) -> Tensor:
-        """A bool scalar: whether the variable has a value."""
+        """Return whether the variable has a value, a bool scalar."""
         graph = self.graph
         with graph.as_default(), graph.colocate_with(self._handle.op):
             result = make("VarIsInitializedOp", self._handle, name=name)
         return result
 
     async def eval(self, session: aioflow.Session | None = None) -> NDArray[Any]:
-        """The value in `session`, or in the default session."""
+        """Return the value in `session`, or in the default session."""
         return await self._cached.eval(session=session)
 
     @property
     def snapshot(self) -> Tensor:
-        """The value as a tensor that all share."""
+        """The shared read of the value."""
         return self._cached
 
     def _as_graph_element(self) -> Tensor:
@@ -342,11 +347,11 @@ class Variable(Updates):
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def after(self, update: Operation) -> Variable:
-        """This variable as it is after `update`: reads of it wait for that node."""
+        """Return the variable in its state after `update`: its reads wait for that node."""
         return UpdatedVariable(self, update)
 
     def _fitting(self, value: TensorLike) -> Tensor:
-        """The value as a tensor of the variable's dtype."""
+        """Return the value as a tensor of the variable's dtype."""
         try:
             return convert_to_tensor(value, self._dtype)
         except DTypeError as error:
@@ -368,7 +373,7 @@ class Variable(Updates):
             return self.after(op) if read_value else op
 
     def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
-        """The scalar integer value, which then goes up by one. Raises OutOfRangeError at run time at `limit`."""
+        """Increment the scalar integer value. Return the previous one; raise OutOfRangeError at run time at `limit`."""
         graph = self.graph
         with graph.as_default(), graph.colocate_with(self._handle.op):
             before = make("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
@@ -379,7 +384,7 @@ class Variable(Updates):
         await session_for(session, self.graph).run(self._initializer, {self._initializer.inputs[1]: value})
 
     def take_shape(self, dims: Dims) -> None:
-        """Have values of that shape from now on, besides those of its own: see `assign(validate_shape=False)`."""
+        """Accept values of that shape too from now on: see `assign(validate_shape=False)`."""
         if not is_compatible(self.dims, dims):
             widen_variable(self._handle.op, dims)
 
@@ -394,13 +399,13 @@ class Variable(Updates):
 
 
 class UpdatedVariable(Variable):
-    """A variable as it is after an update: `op` is the update, reads wait for it, and so do further updates."""
+    """A variable in its state after an update: `op` is the update, and reads and further updates wait for it."""
 
     def __init__(self, variable: Variable, update: Operation) -> None:
         self.__dict__.update(variable.__dict__)
         self._variable = variable
         self._parent = update
-        # Read now and not when it is fetched: by then the graph may be finalised.
+        # Make the read now rather than when it is fetched: by then the graph may be finalized.
         self._cached = self.read_value()
 
     @property
@@ -414,22 +419,22 @@ class UpdatedVariable(Variable):
             yield
 
     def read_value(self) -> Tensor:
-        """The value as read by a node of its own, after the update."""
+        """Return the value from a new read after the update."""
         with self._waiting():
             return super().read_value()
 
     def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """Rows of the value after the update."""
+        """Return rows of the value after the update."""
         with self._waiting():
             return super().sparse_read(indices, name)
 
     def gather_nd(self, indices: TensorLike, name: str | None = None) -> Tensor:
-        """Slices of the value after the update."""
+        """Return slices of the value after the update."""
         with self._waiting():
             return super().gather_nd(indices, name)
 
     def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
-        """As on the variable, after the update."""
+        """Increment the value after the update, like `Variable.count_up_to`."""
         with self._waiting():
             return super().count_up_to(limit, name)
 
@@ -438,18 +443,18 @@ class UpdatedVariable(Variable):
             return super()._update(op_type, value, name, read_value, **attrs)
 
     def scatter_rows(self, op_type: str, indices: TensorLike, updates: TensorLike, name: str | None = None) -> Variable:
-        """As on the variable, after the update."""
+        """Update after the previous update, like `Variable.scatter_rows`."""
         with self._waiting():
             return super().scatter_rows(op_type, indices, updates, name)
 
     def after(self, update: Operation) -> Variable:
-        """The variable as it is after one more update."""
+        """Return the variable in its state after one more update."""
         return UpdatedVariable(self._variable, update)
 
 
 @contextmanager
 def _colocated(graph: Graph, groups: tuple[str, ...]) -> Iterator[None]:
-    """Put new nodes on the device of those names, one of which may not have been made yet."""
+    """Put new nodes on the device of the nodes with these names, one of which may not exist yet."""
     with scopes.enter_scope(graph, lambda outer: outer._replace(colocation=groups, devices=())):
         yield
 

@@ -1,7 +1,7 @@
-"""What happens to a graph when a variable is assigned a value of a different shape: what was known no longer holds.
+"""Shape inference after a variable is assigned a value of a different shape.
 
-The variable's shape, and what follows from it, is worked out again: less is known then. Constants that were made of the
-shape (such as `shape(v)`) stay as they are, as in TensorFlow.
+The static shape of the variable, and all shapes derived from it, are inferred again, and become less specific.
+Constants made from the old shape (such as `shape(v)`) stay as they are, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from aioflow.ops.importer import by_name
 
 __all__ = ["WIDENED", "widen_variable"]
 
-WIDENED: Final = "_widened"  # attribute of the handle of a variable that takes values of other shapes than at first
+WIDENED: Final = "_widened"  # attribute of the handle of a variable whose static shape was widened
 
 
 def widen_variable(handle: Operation, dims: Dims) -> Dims:
-    """Let the variable take values of that shape too; returns what its own shape and that have in common.
+    """Let the variable accept values of another shape too. Return the most specific shape that covers both.
 
     Raises:
-        FailedPreconditionError: the graph is finalised.
+        FailedPreconditionError: the graph is finalized.
     """
     graph = handle.graph
     graph.note_mutation()
@@ -45,11 +45,11 @@ def widen_variable(handle: Operation, dims: Dims) -> Dims:
 
 
 def _inferred_again(op: Operation) -> list[Tensor]:
-    """Let the outputs be as unknown as the inputs make them now; returns those that have changed."""
+    """Widen the shapes of the outputs to those inferred from the inputs now. Return the outputs that changed."""
     try:
         specs = output_specs(op.op_def, by_name(op.op_def, op.inputs, op.attrs), op.attrs)
     except OpError:
-        specs = [(t.dtype, None) for t in op.outputs]  # what does not fit is said by the step that runs it
+        specs = [(t.dtype, None) for t in op.outputs]  # incompatible shapes fail in the step that runs the node
     changed: list[Tensor] = []
     for tensor, (_, inferred) in zip(op.outputs, specs, strict=True):
         wider = common_dims(tensor.dims, inferred)

@@ -1,8 +1,7 @@
-"""Chains of elementwise ops, depthwise convolutions, and threads that wait awake, as machine code, by the C compiler of
-the machine.
+"""Machine code, made by the machine's C compiler, for elementwise chains, depthwise convolutions and spinning threads.
 
-`pieces` writes the members of a chain in C, `depthwise` has a convolution in C, and `crew` how threads wait. `compiler`
-finds a compiler and runs it, `store` keeps what it has made on disk, `code` makes functions of it all, `trials` has
-what these are tried on, and `background` is the thread in which that happens: NumPy computes until the code is there.
-`python -m aioflow doctor` says which compiler is used, or why none is.
+`pieces` writes the members of a chain in C; `depthwise`, `patches`, `pools` and `updates` have other programs, and
+`crew` the wait loop of the threads. `compiler` finds a compiler and runs it, `store` keeps its output on disk, and
+`code` makes functions of it. `trials` has the test data, and `background` the thread that compiles: NumPy computes
+until the code is ready. `python -m aioflow doctor` reports the compiler, or the reason why there is no compiler.
 """

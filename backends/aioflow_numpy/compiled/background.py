@@ -1,7 +1,7 @@
-"""The thread in which chains are compiled, one at a time, with the lowest priority that the system gives.
+"""The thread that compiles chains, one at a time, with the lowest priority that the system offers.
 
-It is the process's, so that no session waits for it. When the process ends, the compiler is ended, and the thread gets
-a moment to take its files away.
+It belongs to the process, so no session waits for it. When the process ends, the compiler is killed, and the thread has
+a moment to remove its files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aioflow_numpy.compiled.process import end
 
 __all__ = ["BACKGROUND"]
 
-_MOMENT: Final = 1.0  # seconds; more than one that was ended is waited for
+_MOMENT: Final = 1.0  # seconds; longer than the wait for a killed compiler
 
 BACKGROUND: Final = JobThread("aioflow-compiling", step_back, daemon=True)
 

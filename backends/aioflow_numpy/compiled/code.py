@@ -1,4 +1,4 @@
-"""Programs in C as functions of this process: known already, found on disk, or compiled. That takes its time."""
+"""C programs as functions of this process: already loaded, found on disk, or compiled, which takes long."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Function", "Programs", "describe", "programs"]
 
 Function: TypeAlias = Callable[..., None]  # (two numbers, such as rows and elements of a row, address, …)
 
-_FORM: Final = "1"  # of what is kept: another one where calls differ
-_TRIALS: Final = 3  # programs that fail one after another, after which the compiler is left alone
-_MOST: Final = 1024  # libraries of one process, which are never unloaded
+_FORM: Final = "1"  # the version of the calling convention of stored programs; change it when that changes
+_TRIALS: Final = 3  # failures in a row, after which the compiler is not used any more
+_MOST: Final = 1024  # libraries of one process; they are never unloaded
 
 
 class Programs:
-    """The programs of this process. For one thread.
+    """The programs of this process. Not thread-safe.
 
     Args:
-        store: Where they are kept.
+        store: The programs on disk.
         find: Finds the compiler; called once.
     """
 
@@ -43,22 +43,23 @@ class Programs:
         self._failures = 0
 
     def has(self, text: str) -> bool:
-        """Whether a program is loaded, or kept on disk, so that nothing need be compiled."""
+        """Return whether a program is loaded, or kept on disk, so that it need not be compiled."""
         try:
             if not self._loaded and not self._store.folder.is_dir():
-                return False  # the compiler need not even say what it is
+                # Then the compiler need not be asked for its version, which the key contains.
+                return False
             key = self._key(text)
-        except (OpError, OSError):  # a folder that may not be looked into
+        except (OpError, OSError):  # such as a folder without read permission
             return False
         return key in self._loaded or self._store.find(key) is not None
 
     def functions(self, text: str, counts: Sequence[int]) -> list[Function]:
-        """The functions piece0, piece1, … of a program, each with so many addresses among its parameters.
+        """Return the functions piece0, piece1, … of a program; `counts` are the numbers of their address parameters.
 
         Raises:
             NotFoundError: there is no compiler.
-            FailedPreconditionError, DeadlineExceededError: it is switched off, or fails.
-            ResourceExhaustedError: there are too many programs.
+            FailedPreconditionError, DeadlineExceededError: the compiler is disabled, or fails.
+            ResourceExhaustedError: too many programs are loaded.
             OpError: the system has no room, or no rights, for its files.
         """
         compiler, key = self._found(), self._key(text)
@@ -78,7 +79,7 @@ class Programs:
         return hashlib.sha256("\0".join((_FORM, self._found().identity, text)).encode()).hexdigest()
 
     def _found(self) -> Compiler:
-        """The compiler; what it was refused for the first time it is refused for every time."""
+        """Return the compiler. If the first search fails, every later call raises the same error."""
         if self._compiler is None:
             try:
                 self._compiler = self._find()
@@ -93,7 +94,8 @@ class Programs:
     def _load(self, compiler: Compiler, key: str, text: str) -> ctypes.CDLL:
         kept = self._store.find(key)
         if kept is not None:
-            with suppress(FailedPreconditionError):  # made by another loader's rules: make it anew
+            # If it was made for another loader, compile it anew.
+            with suppress(FailedPreconditionError):
                 return _opened(kept)
         try:
             library = compiler.compile(text)
@@ -108,7 +110,7 @@ class Programs:
 
 @cache
 def programs() -> Programs:
-    """Those of this process; for the thread that compiles (`background`)."""
+    """Return the programs of this process, for the thread that compiles (`background`)."""
     return Programs()
 
 
@@ -120,7 +122,7 @@ def _opened(path: Path) -> ctypes.CDLL:
 
 
 def _opened_once(library: bytes) -> ctypes.CDLL:
-    """What is kept nowhere is deleted once it is mapped."""
+    """Load a library that is not kept on disk; its file is deleted once it is mapped."""
     with private_folder() as folder:
         path = folder / "made.so"
         with file_errors(path):
@@ -129,7 +131,7 @@ def _opened_once(library: bytes) -> ctypes.CDLL:
 
 
 def describe() -> dict[str, str]:
-    """A line for `python -m aioflow doctor`."""
+    """Return the compiler's line of `python -m aioflow doctor`."""
     try:
         compiler = find()
     except OpError as error:

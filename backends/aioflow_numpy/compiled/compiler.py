@@ -1,11 +1,11 @@
-"""The C compiler of this machine: `AIOFLOW_CC` (a path, a name, or `off`), or `cc`, or `gcc` or `clang`.
+"""The C compiler of this machine: `AIOFLOW_CC` (a path, a name, or `off`), otherwise `cc`, `gcc` or `clang`.
 
-It runs as a process of its own (`process.py`), with a deadline, and in a folder that is gone afterwards. What a program
-of the user's has in its place is the user's affair; a name that only a relative entry of `PATH` knows is not taken,
-since that depends on where the process stands.
+It runs as a separate process (`process.py`), with a deadline, in a temporary folder. The user is responsible for a
+program of that name. A name found only through a relative entry of `PATH` is not used, because that depends on the
+working directory.
 
-What code does depends on the compiler and on the processor, both of which the compiler itself tells: by its predefined
-macros, which have its version and the instructions of the processor that it will use.
+The effect of code depends on the compiler and on the processor. The compiler reports both in its predefined macros,
+which contain its version and the instructions of the processor that it uses.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ __all__ = ["SETTING", "Compiler", "find"]
 
 SETTING: Final = "AIOFLOW_CC"
 _NAMES: Final = ("cc", "gcc", "clang")
-# NumPy's bits: no fused multiply-add, integers that wrap. Neither errno nor floating-point flags are looked at.
+# For NumPy's bits: no fused multiply-add, integers that wrap. errno and floating-point flags are not used.
 _FLAGS: Final = (
     *("-std=gnu11", "-O3", "-fPIC", "-fwrapv", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-w"),
 )
-_OF_THIS_PROCESSOR: Final = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler takes
-_ANSWER: Final = 20.0  # seconds until it has said what it is
+_OF_THIS_PROCESSOR: Final = (("-march=native",), ("-mcpu=native",), ())  # the first set that the compiler accepts
+_ANSWER: Final = 20.0  # seconds to report its version
 _COMPILE: Final = 60.0  # seconds for a program
 _VERSION: Final = re.compile(r'^#define __VERSION__ "(.*)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A compiler that has answered.
+    """A working compiler.
 
     Attributes:
-        path: Of the program.
-        flags: With which it compiles.
-        version: As it says.
-        identity: Another one for each compiler, set of flags and kind of processor.
+        path: The path of the program.
+        flags: The flags of its calls.
+        version: The version that it reports.
+        identity: Differs for each compiler, set of flags and kind of processor.
     """
 
     path: str
@@ -57,12 +57,12 @@ class Compiler:
         return f"{self.path} {self.version} ({processor})"
 
     def compile(self, text: str) -> bytes:
-        """The shared library of a program. Blocks for as long as it takes.
+        """Compile a program to a shared library. Blocks until the compiler is done.
 
         Raises:
-            FailedPreconditionError: it fails; what it says is in the error.
-            DeadlineExceededError: it takes too long, and was ended.
-            OpError: the system has no room, or no rights, for its files; or it has made none.
+            FailedPreconditionError: the compiler fails; the error has its message.
+            DeadlineExceededError: the compiler took too long, and was killed.
+            OpError: the system has no room, or no rights, for its files, or the compiler wrote no file.
         """
         with private_folder() as folder:
             made = folder / "made.so"
@@ -73,11 +73,11 @@ class Compiler:
 
 
 def find() -> Compiler:
-    """The compiler, which has been asked what it is. Blocks.
+    """Find the compiler and query its version. Blocks.
 
     Raises:
-        NotFoundError: there is none.
-        FailedPreconditionError: it is switched off, or does not answer as a C compiler does.
+        NotFoundError: there is no compiler.
+        FailedPreconditionError: it is disabled, or does not answer as a C compiler does.
         DeadlineExceededError: it does not answer at all.
     """
     path = _path()

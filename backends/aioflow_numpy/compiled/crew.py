@@ -1,19 +1,18 @@
-"""Products of matrices whose parts are taken by threads that wait awake, in C: a program that is the same for all.
+"""Matrix products whose parts are computed by spinning threads, in C, as one program for all products.
 
-To wake a thread takes a tenth of a millisecond, and Python in it wants the interpreter's lock; half of a small product
-takes less. Here a helper stays awake for a moment, without the lock, and looks at its *board*, a line of the cache,
-which says in turn
+Waking a thread takes a tenth of a millisecond, and Python code in it needs the GIL; half of a small product takes less.
+Here a helper thread spins for a moment, without the GIL, and watches its *board*, a cache line that holds its state:
 
     ASLEEP    the helper is in Python, or sleeps
-    AWAKE     it waits for work
-    CLAIMED   somebody has work for it, and writes down which
-    OFFERED   there it is; whoever offers it does their own part, and takes back what is still offered then
-    TAKEN     the helper does it, and is waited for
-    DONE      until who has waited lets it wait again
+    AWAKE     it spins, and waits for work
+    CLAIMED   a caller has reserved it, and writes its work to the board
+    OFFERED   the work is ready; the caller computes its own part, then takes back work that is still offered
+    TAKEN     the helper computes, and the caller waits for it
+    DONE      the work is done, until the caller sets the state to AWAKE
 
-so that a helper that is not let run is never waited for before it has begun. The function comes as an address,
-with its arguments: one that multiplies matrices, or a loop over elements. The text is the same for all of them but for
-the BLAS's integers.
+So the caller never waits for a preempted helper that has not started yet. The function is passed as an address with its
+arguments: one that multiplies matrices, or a loop over elements. The program is the same for all of them except for the
+BLAS's integer type.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from typing import Final
 
 __all__ = ["AWAKE", "BOARD", "DOUBLE", "FIELDS", "LOOP", "MOST_PARTS", "SINGLE", "WITH_LETTERS", "crew_program"]
 
-BOARD: Final = 64  # bytes of a board, which begins with a line of the cache
+BOARD: Final = 64  # bytes of a board, which begins with a cache line
 MOST_PARTS: Final = 64  # of one piece of work
-# Of a part, each of 64 bits: numbers as the function takes them; for its matrices how many bytes into them the part
-# begins; functions that get and set how many threads it uses, or 0 where it knows of one alone; in how many pieces
-# along `k` the product is summed up, and how many bytes of the operands are from one such element to the next.
+# The fields of a part, each of 64 bits: arguments of the function; for each matrix the offset of the part in bytes;
+# functions that get and set its number of threads, or 0 if it always uses one; the number of pieces along `k` in
+# which the product is summed up, and the bytes of each operand between two adjacent elements along `k`.
 FIELDS: Final = (
     *("function", "kind", "transpose_a", "transpose_b", "m", "n", "k", "a", "lda", "b", "ldb", "c", "ldc"),
     *("get_threads", "set_threads", "pieces", "step_a", "step_b"),
 )
-# The kinds of functions: cblas_sgemm; cblas_dgemm; one that takes the first element, the one behind the last (`m` and
-# `n`), and an address; and one as dnnl_sgemm, which takes letters and gives a status.
+# The kinds of functions: cblas_sgemm; cblas_dgemm; a loop that takes the first element, the one after the last (`m`
+# and `n`), and an address; and one like dnnl_sgemm, which takes letters and returns a status.
 SINGLE: Final = 0
 DOUBLE: Final = 1
 LOOP: Final = 2
 WITH_LETTERS: Final = 3
-AWAKE: Final = 1  # of the states
-# No headers: a compiler may be there without those of the C library.
+AWAKE: Final = 1  # one of the states
+# No headers: a compiler may be installed without those of the C library.
 _TEXT: Final = """\
 #if __SIZEOF_LONG__ != 8
 #error "clock_gettime is declared for systems of 64 bits"
@@ -182,18 +181,22 @@ void piece1(Index count, Index helpers, Board *boards, const Part *parts, char *
 
 
 def crew_program(integer: str) -> str:
-    """The text of two functions.
+    """Return the text of two functions.
 
-    `piece0(patience, 0, board, done)` waits at a board for so many nanoseconds, after the last part that it has done,
-    and counts these. It returns sooner where `called` is set. `piece1(count, helpers, boards, parts, a, b, c,
-    took)` has `count` parts computed, at most `MOST_PARTS`, of matrices at these addresses, and says how many the
-    helpers have done, how many nanoseconds this thread's own part took, how many it waited for theirs, and a status
-    that is 0 if all are done.
+    `piece0(patience, 0, board, done)` spins at a board until `patience` nanoseconds have passed after the last part,
+    and counts the parts that it has computed. It returns sooner if `called` is set.
+
+    `piece1(count, helpers, boards, parts, a, b, c, took)` computes `count` parts, at most `MOST_PARTS`, of matrices at
+    these addresses. It reports the number of parts that helpers computed, the nanoseconds of this thread's own part,
+    the nanoseconds of its wait for theirs, and a status that is 0 if all succeeded.
 
     Args:
         integer: The BLAS's type of sizes.
     """
-    clocks = {"MONOTONIC": time.CLOCK_MONOTONIC, "OF_THREAD": time.CLOCK_THREAD_CPUTIME_ID}  # other ones elsewhere
+    clocks = {
+        "MONOTONIC": time.CLOCK_MONOTONIC,
+        "OF_THREAD": time.CLOCK_THREAD_CPUTIME_ID,
+    }  # the numbers differ between systems
     text = _TEXT.replace("INTEGER", integer).replace("FIELDS", ", ".join(FIELDS))
     kinds = {"DOUBLE": DOUBLE, "LOOP": LOOP, "WITH_LETTERS": WITH_LETTERS}
     for name, number in {"MOST_PARTS": MOST_PARTS, "BOARD": BOARD, **kinds, **clocks}.items():

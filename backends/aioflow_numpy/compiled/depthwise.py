@@ -1,7 +1,7 @@
-"""Depthwise convolution in C: a program that is the same for all windows, which come as numbers.
+"""Depthwise convolution in C: one program for all windows, whose geometry is passed as numbers.
 
-The sum of a window stays in registers while its taps are added, in NumPy's order and from 0 on, for as many channels at
-once as there is room for. Outside the image there are zeros, which are multiplied like all others.
+The sum of a window stays in registers while the products are added, in NumPy's order and starting from 0, for as many
+channels at once as fit. Outside the image there are zeros, which are multiplied like all other elements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["MOST_TAPS", "TYPES", "depthwise_program"]
 
 MOST_TAPS: Final = 256
 TYPES: Final = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
-# `g` has the fields of `Windows`. Compilers keep vectors in registers only where the processor's are as long.
+# `g` has the fields of `Windows`. Compilers keep vectors in registers only if they are no longer than the processor's.
 _TEXT: Final = """\
 typedef TYPE T;
 typedef __PTRDIFF_TYPE__ Index;
@@ -75,7 +75,9 @@ void piece0(Index first, Index last, const Index *g, const T *x, const T *w, con
 
 
 def depthwise_program(dtype: np.dtype[np.generic]) -> str:
-    """The text of `piece0`: computes lines `first` to `last` of the result, of all images together, for windows of at
-    most `MOST_TAPS` taps. Its addresses are those of the windows, the images, the taps, a pixel of zeros, the result.
+    """Return the text of `piece0`, which computes lines `first` to `last` of the result, of all images together.
+
+    Its windows have at most `MOST_TAPS` positions. Its addresses are those of the windows, the images, the filter, a
+    pixel of zeros, and the result.
     """
     return EXACT_FLOATS + _TEXT.replace("TYPE T;", f"{TYPES[dtype]} T;").replace("MOST_TAPS", str(MOST_TAPS))

@@ -1,7 +1,7 @@
-"""Patches of images in C: a program that is the same for all windows, which come as numbers, and for all dtypes.
+"""Patches of images in C: one program for all windows, whose geometry is passed as numbers, and for all dtypes.
 
-Elements are bytes here. The taps of a line of a window that are inside the image lie together there, where windows are
-not dilated, and are copied at once; what is outside is zero.
+Elements are bytes here. Without dilation, the positions of a window's line that are inside the image are contiguous
+there, and are copied at once. Positions outside are zero.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Final
 
 __all__ = ["PATCHES_PROGRAM"]
 
-# `g` has the fields of `Windows`, with the bytes of a pixel in the place of its channels. `piece1` is a loop of the
-# crew's over lines, and `of` the line that its first one is, and the arguments of `piece0`.
+# `g` has the fields of `Windows`, with the bytes of a pixel instead of its channels. `piece1` is a crew's loop over
+# lines, and `of` holds the number of its first line and the arguments of `piece0`.
 PATCHES_PROGRAM: Final = """\
 typedef __PTRDIFF_TYPE__ Index;
 void piece0(Index first, Index last, const Index *g, const char *x, char *out)

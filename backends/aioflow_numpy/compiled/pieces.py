@@ -1,11 +1,11 @@
-"""Chains in C: which members of a chain become one loop, and the text of that loop.
+"""Chains in C: the choice of members that become one loop, and the text of that loop.
 
-What a kernel says of itself in C (`KernelDef.exact_c`) gives its bits, so such members are joined to *pieces*, and the
-others (exponentials, which NumPy vectorises in ways of its own) stay NumPy's between them. A piece begins when all that
-it reads is there: members are in stages, NumPy's and C's by turns, each as early as its operands allow.
+The C form of a kernel (`KernelDef.exact_c`) reproduces its bits, so such members are joined to *pieces*. The others
+(exponentials, which NumPy vectorizes in its own way) remain NumPy calls between the pieces. A piece starts when all its
+inputs exist: members are in alternating stages of NumPy and C, each as early as its operands allow.
 
-The text is made of what registered kernels say, of types from a table and of numbers of values; nothing of a graph
-comes into it, not even its constants, which are operands.
+The text consists of the C forms of registered kernels, types from a table and numbers of values. It contains nothing
+from a graph, not even constants, which are operands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aioflow.kernels.fused import Chain, Member
 
 __all__ = ["EXACT_FLOATS", "HEAD", "Extent", "Piece", "pieces_of", "program"]
 
-_WORTHWHILE: Final = 2  # members of a piece: one alone is a ufunc as well
+_WORTHWHILE: Final = 2  # members of a piece; a single one is as fast as a ufunc
 _TYPES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "unsigned char",
     dtypes.float32: "float",
@@ -35,15 +35,15 @@ _TYPES: Final[Mapping[DType, str]] = {
     dtypes.uint32: "__UINT32_TYPE__",
     dtypes.uint64: "__UINT64_TYPE__",
 }
-# Methods 0 and 16 both compute floats and doubles in their own type. Compilers say 16 where halves are computed in
-# theirs, too (AVX512-FP16).
+# Methods 0 and 16 both compute floats and doubles in their own type. Compilers report 16 if halves are computed in
+# their own type, too (AVX512-FP16).
 EXACT_FLOATS: Final = """\
 #if (__FLT_EVAL_METHOD__ != 0 && __FLT_EVAL_METHOD__ != 16) || defined(__FAST_MATH__)
 #error "floats are not computed as NumPy computes them"
 #endif
 """
-# No headers: a compiler may be there without those of the C library. `INDEPENDENT` says that no iteration reads what
-# another one writes; a result may lie in the memory of an operand, element for element.
+# No headers: a compiler may be installed without those of the C library. `INDEPENDENT` declares that no iteration
+# reads what another one writes; a result may share the memory of an operand, element for element.
 HEAD: Final = (
     EXACT_FLOATS
     + """\
@@ -63,7 +63,7 @@ static inline __INT64_TYPE__ whole_abs(__INT64_TYPE__ x) { return x < 0 ? -x : x
 
 
 class Extent(Enum):
-    """How much of a row of the result an operand has."""
+    """The part of a row of the result that an operand covers."""
 
     ALL = "of every row its own"
     ROW = "one row, the same for all"
@@ -77,7 +77,7 @@ class Piece:
     Attributes:
         members: Their positions in the chain.
         reads: The values that it reads from memory.
-        makes: The values that it writes, which others read.
+        makes: The values that it writes to memory, because others read them.
     """
 
     members: tuple[int, ...]
@@ -86,11 +86,12 @@ class Piece:
 
 
 def pieces_of(chain: Chain, early: Collection[int]) -> list[int | Piece]:
-    """The members by their positions, but for those that are computed beforehand, in an order in which they can run:
-    each one alone, or in a piece.
+    """Return the members in an order in which they can run, each by its position, or in a piece.
+
+    The members that are computed beforehand are left out.
     """
     known = [*chain.dtypes, *(member.dtype for member in chain.members)]
-    stages: dict[int, int] = {}  # even ones are NumPy's
+    stages: dict[int, int] = {}  # even stages are NumPy's
     for at, member in enumerate(chain.members):
         if at in early:
             continue
@@ -101,7 +102,7 @@ def pieces_of(chain: Chain, early: Collection[int]) -> list[int | Piece]:
         members = tuple(at for at in stages if stages[at] == stage)
         if stage % 2 and len(members) >= _WORTHWHILE:
             piece = _piece(chain, members)
-            found += [piece] if piece.makes else []  # members that nobody reads
+            found += [piece] if piece.makes else []  # empty for members whose results are not read
         else:
             found += members
     return found
@@ -122,12 +123,15 @@ def _piece(chain: Chain, members: tuple[int, ...]) -> Piece:
 
 
 def program(chain: Chain, pieces: Sequence[Piece], extents: Mapping[int, Extent]) -> str:
-    """The text of a function for each piece: piece0, piece1, …
+    """Return the text of a function for each piece: piece0, piece1 and so on.
 
-    Their parameters are the number of rows, the elements of a row, and the addresses of what they read and make.
+    Their parameters are the number of rows, the elements of a row, and the addresses of the values that they read and
+    make.
 
     Args:
-        extents: Of the values that are read from memory, where they are not `ALL`.
+        chain: The chain.
+        pieces: The pieces.
+        extents: The extents of the values read from memory that are not `ALL`.
     """
     known = [*chain.dtypes, *(member.dtype for member in chain.members)]
     return HEAD + "".join(_function(f"piece{i}", chain, known, piece, extents) for i, piece in enumerate(pieces))

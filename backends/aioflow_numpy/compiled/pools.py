@@ -1,7 +1,7 @@
-"""Pools in C: a program for a dtype and a fold (a sum, or a maximum), the same for all windows, which come as numbers.
+"""Pools in C: one program per dtype and fold (a sum, or a maximum) for all windows, which are passed as numbers.
 
-As NumPy's passes do (`pooling`), the lines of a window are folded first and then its columns, in an order that comes
-with the windows, so the bits are the same. A line of an image and what is folded of it stay in the cache.
+Like NumPy's passes (`pooling`), it folds the lines of a window first and then the columns, in the order that the
+windows' lists define, so the bits are the same. A line of an image and its partial result stay in the cache.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["TYPES", "pool_program"]
 
 TYPES: Final[Mapping[np.dtype[Any], str]] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 # `g` is the height and width of an image, its channels, the windows along both axes, and the lengths of their lists.
-# A window's list along an axis is how many positions it folds, then these; the first may be -1, for the identity.
+# A window's list along an axis has the number of positions to fold, then these; the first may be -1, for the identity.
 _TEXT: Final = """\
 typedef __PTRDIFF_TYPE__ Index;
 static void fold(const Index *list, const T *from, Index run, T identity, T *to)
@@ -52,8 +52,10 @@ void piece0(Index first, Index last, const Index *g, const Index *rows, const In
 
 
 def pool_program(fold: np.ufunc, dtype: np.dtype[Any]) -> str:
-    """The text of `piece0`: computes lines `first` to `last` of the result, of all images together. Its addresses are
-    those of the windows, their lists along both axes, the images, the fold's identity, room for a line, and the result.
+    """Return the text of `piece0`, which computes lines `first` to `last` of the result, of all images together.
+
+    Its addresses are those of the windows, their lists along both axes, the images, the fold's identity, memory for a
+    line, and the result.
     """
     expression = EXACT_C[fold.__name__].format("a", "b")
     text = _TEXT.replace("FOLD", expression).replace("for (Index i = 0;", "INDEPENDENT\n    for (Index i = 0;")

@@ -1,11 +1,11 @@
-"""The compiler as a process, in a session of its own, so that all of what it starts can be ended with it.
+"""The compiler as a process, in its own session, so that all processes that it starts can be killed with it.
 
-It reads and writes files, which a daemon that it leaves behind may hold as long as it likes: of a pipe nobody would see
-the end. And it ends with this process, however that ends: beside it there is a guard, who waits for the end of a pipe
-that this process alone holds open, and then takes away the folder and all of the session. Nothing else tells of a
-parent's end on every Unix, or can be asked for in a program with threads.
+It reads and writes files, because a daemon that it leaves behind could keep a pipe open forever. And it ends with this
+process, however that ends: a guard process beside it waits for the end of a pipe that only this process holds open, and
+then removes the folder and kills the whole session. No other notification of a parent's end exists on every Unix, or is
+available in a program with threads.
 
-A folder that was left even so is taken away by a later process that looks for a compiler.
+A folder that is left nevertheless is removed by a later process that searches for a compiler.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from aioflow.work.forking import in_child, not_forked
 
 __all__ = ["answer_of", "end", "private_folder", "sweep"]
 
-_GRACE: Final = 0.5  # seconds until one that was ended is gone
-_SHOWN: Final = 400  # characters of what it complains about
+_GRACE: Final = 0.5  # seconds until a killed process is gone
+_SHOWN: Final = 400  # characters of its error messages
 _PREFIX: Final = "aioflow-cc-"
-_STALE: Final = 3600.0  # seconds after which a folder is nobody's: a program is given a minute
+_STALE: Final = 3600.0  # seconds after which a folder is abandoned; a program has only one minute
 _INPUT, _ANSWER, _COMPLAINTS = "input", "answer", "complaints"
 
-# The shell waits for both, so that whoever inherits what has lost its parent (this process, where it is the first of a
-# container) inherits nothing.
+# The shell waits for both, so it leaves no orphans behind for the init process (this process, if it is the first one
+# of a container).
 _GUARDED: Final = f"""
 exec 3<&0
 "$@" <{_INPUT} 3<&- &
@@ -52,7 +52,7 @@ exit $status
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder that nobody else may look into, and that is gone after the block."""
+    """Make a folder that only this user can access, and remove it after the block."""
     place = _place()
     with file_errors(place), not_forked():
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
@@ -65,15 +65,15 @@ def private_folder() -> Iterator[Path]:
 def _place() -> Path:
     """Return the system's folder for temporary files.
 
-    Python looks for it once, and makes its source of names once, under a lock that a child which is forked in that
-    moment would find locked for ever.
+    Python determines it once, and creates its source of names once, under a lock. A child forked at that moment would
+    find the lock held forever.
     """
     with not_forked():
         return Path(tempfile.gettempdir())
 
 
 def sweep(now: float) -> None:
-    """Take away what others of this user have left; `now` as of `time.time`."""
+    """Remove folders that other processes of this user have left; `now` is a time of `time.time`."""
     with suppress(OSError):
         for entry in os.scandir(_place()):
             with suppress(OSError):
@@ -84,7 +84,7 @@ def sweep(now: float) -> None:
 
 
 class _Running:
-    """The process of the compiler that runs, if one does: it ends with this one."""
+    """The running process of the compiler, if any; it ends with this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -92,7 +92,7 @@ class _Running:
         self.is_over = False  # this process is ending
 
     def begin(self, command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-        """Start a program. Raises FailedPreconditionError where that cannot be."""
+        """Start a program. Raise FailedPreconditionError if that is not possible."""
         with self.lock:
             if self.is_over:
                 raise FailedPreconditionError("this process is ending")
@@ -100,7 +100,7 @@ class _Running:
             return self.process
 
     def end(self) -> None:
-        """Nothing of it is left, and none is begun any more."""
+        """Kill the running program, and refuse to start another one."""
         with self.lock:
             self.is_over = True
             process = self.process
@@ -112,24 +112,24 @@ _running = _Running()
 
 
 def end() -> None:
-    """End what runs, and begin nothing any more: this process is ending."""
+    """Kill the running program and start no more, because this process is ending."""
     _running.end()
 
 
 @in_child
 def _forget() -> None:
     global _running
-    process, _running = _running.process, _Running()  # what runs is the parent's
+    process, _running = _running.process, _Running()  # the running program is the parent's
     if process is not None:
         _let_go(process)
 
 
 def answer_of(command: Sequence[str], given: str, folder: Path, seconds: float) -> str:
-    """What the program writes for what it is given. Its files are in the folder.
+    """Return the program's output for the input `given`. Its files are in the folder.
 
     Raises:
-        FailedPreconditionError: it fails, or cannot be run.
-        DeadlineExceededError: it was ended, since it took too long.
+        FailedPreconditionError: the program fails, or cannot be run.
+        DeadlineExceededError: the program took too long, and was killed.
         OpError: the system has no room, or no rights, for its files.
     """
     with file_errors(folder):
@@ -142,7 +142,7 @@ def answer_of(command: Sequence[str], given: str, folder: Path, seconds: float) 
     finally:
         if process.returncode is None:
             _kill(process)
-            with suppress(subprocess.TimeoutExpired):  # the system may have no time for it
+            with suppress(subprocess.TimeoutExpired):  # the system may be too busy
                 process.wait(_GRACE)
         _let_go(process)
         _running.process = None
@@ -171,13 +171,14 @@ def _begun(command: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """It and what it has started: its number is that of their session, and nobody else's before it is waited for."""
+    """Kill the process and all that it has started."""
     with suppress(OSError):
+        # Its id is that of their session, and is not reused before it is waited for.
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:
-    """Of the pipe by which the guard knows that this process is there."""
+    """Close the pipe whose end tells the guard that this process has ended."""
     if process.stdin is not None:
         process.stdin.close()
 

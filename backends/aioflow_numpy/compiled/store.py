@@ -1,9 +1,9 @@
 """Compiled programs on disk, in the user's cache folder.
 
-What is loaded from here runs in this process, so the folder must be the user's own: nobody else may write into it, or
-put another one in its place by a folder above it. One that does not fit is neither read nor written. A file is written
-under another name and then renamed, so that two processes that compile the same do not disturb one another, and ends
-with a digest of what is before it: the loader maps a file, and one that was cut off would end the process.
+Libraries loaded from here run in this process. So the folder must be the user's own: no other user may write into it,
+or replace it through a parent folder. An unsuitable folder is neither read nor written. A file is written under another
+name and then renamed, so that two processes that compile the same program do not interfere. It ends with a digest of
+the bytes before it, because the loader maps the file, and a truncated one would crash the process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Store:
     """Programs by their keys.
 
     Args:
-        folder: Where they are; made with the first that is kept.
+        folder: The folder; made when the first program is kept.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = cache_folder() / "compiled" if folder is None else folder
 
     def problem(self) -> str | None:
-        """Why the folder is not used; None if it is, or would be once it is there."""
+        """Return the reason why the folder is not used; None if it is, or would be once it exists."""
         if not self.folder.is_absolute():
             return "the user has no home folder"
         folder = Path(os.path.realpath(self.folder))
@@ -49,7 +49,7 @@ class Store:
             return f"{folder}: {error.strerror}"
 
     def find(self, key: str) -> Path | None:
-        """The library that was kept under a key, or None. Blocks on the disk."""
+        """Return the library that was kept under a key, or None. Blocks on the disk."""
         path = self._path(key)
         if self.problem() is not None:
             return None
@@ -64,11 +64,11 @@ class Store:
         if hashlib.sha256(contents[:-_DIGEST]).digest() != contents[-_DIGEST:]:
             return None
         with suppress(OSError):
-            os.utime(path)  # the longest unused goes first
+            os.utime(path)  # the one unused for longest is removed first
         return path
 
     def keep(self, key: str, library: bytes) -> Path | None:
-        """Keep a library; returns where it is, or None where the folder does not take it. Blocks on the disk."""
+        """Keep a library. Return its path, or None if the folder does not accept it. Blocks on the disk."""
         if self.problem() is not None:
             return None
         try:
@@ -98,15 +98,17 @@ def _as_itself(path: str, flags: int) -> int:
 
 
 def _problem(path: Path, folder: Path) -> str | None:
-    """What is wrong with the folder, or with one above it."""
+    """Return the problem with the folder, or with one above it; otherwise None."""
     try:
         state = path.stat()
     except FileNotFoundError:
         return None
     if not stat.S_ISDIR(state.st_mode):
         return f"{path} is no folder"
+    # Folders above it may belong to root.
     if state.st_uid != os.geteuid() and (path == folder or state.st_uid != 0):
         return f"{path} is another user's"
+    # In a sticky folder such as /tmp, other users cannot replace the entry.
     kept_apart = path != folder and state.st_mode & stat.S_ISVTX
     if state.st_mode & _OTHERS and not kept_apart:
         return f"others may write to {path}"

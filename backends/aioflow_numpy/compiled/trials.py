@@ -1,4 +1,4 @@
-"""What machine code is tried on before it is used: numbers of every kind, and whether it gives NumPy's results."""
+"""Test data for machine code before its first use, and the comparison with NumPy's results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def same(one: Array, other: Array) -> bool:
-    """Whether they are the same to the last bit, but for which of the many NaN one is."""
+    """Return whether the arrays are equal to the last bit, where all NaN count as equal."""
     if one.dtype.kind == "f":
         one, other = (np.where(np.isnan(each), np.nan, each) for each in (one, other))
     return one.tobytes() == other.tobytes()
 
 
 def numbers(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Numbers of every kind, and some with which results are numbers of the usual kind."""
+    """Return special and usual numbers, half of each: with special ones alone, few results would be usual."""
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, shape), dtype)
     if dtype.kind == "f":

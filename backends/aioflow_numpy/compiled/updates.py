@@ -1,7 +1,7 @@
-"""Updates of variables in C: the passes of a rule, once they have been written down, are the lines of one loop.
+"""Updates of variables in C: the passes of a rule are recorded, and become the lines of one loop.
 
-A rule (`optimizer_rules`) calls functions of the namespace that it is given, and looks at no value. Given one that
-writes down what is called, it says once for all sizes what becomes of an element.
+A rule (`optimizer_rules`) calls functions of the namespace that it receives, and looks at no value. With a namespace
+that records the calls, one run of the rule describes the update of an element for all sizes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class WrittenUpdate:
     """The text of `piece0`, which updates the elements from `first` up to `last`.
 
     Attributes:
-        text: It is given the addresses of the present values, the new ones, the gradient, and the scalars.
-        scalars: Their names, in order.
-        passes: How many calls of NumPy's it stands for.
+        text: The program. It takes the addresses of the present values, the new ones, the gradient, and the scalars.
+        scalars: The names of the scalars, in order.
+        passes: The number of NumPy calls that it replaces.
     """
 
     text: str
@@ -51,7 +51,7 @@ class WrittenUpdate:
 
 @dataclass(slots=True)
 class _Place:
-    """An array as it stands: an element of it in C."""
+    """A stand-in for an array: the C expression of its element."""
 
     value: str
 
@@ -60,7 +60,7 @@ class _Place:
 
 
 class _Writer:
-    """A namespace whose functions write down that they were called."""
+    """A namespace whose functions record their calls."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -81,16 +81,18 @@ class _Writer:
         return call
 
     def zeros_like(self, like: _Place) -> _Place:
-        """As NumPy's."""
+        """Return zeros, as NumPy's `zeros_like`."""
         return _Place("(T)0")
 
 
 def written(rule: Rule, variables: int, h: Mapping[str, Any], dtype: np.dtype[Any]) -> WrittenUpdate:
-    """The update by a rule that looks at no value.
+    """Return the update by a rule that looks at no value.
 
     Args:
-        variables: How many it has.
-        h: Its prepared scalars; those that are bools are as they are in every call.
+        rule: The rule.
+        variables: The number of variables.
+        h: The prepared scalars; bools among them are the same in every call.
+        dtype: The dtype of the variables.
     """
     scalars = tuple(name for name, value in h.items() if not isinstance(value, bool))
     places = {name: _Place(f"h{k}") for k, name in enumerate(scalars)}

@@ -1,5 +1,6 @@
-"""When machine code is asked for: once NumPy has worked for as long as compiling takes, and far sooner where it is kept
-on disk from another process.
+"""The time to request machine code: when NumPy has worked for as long as compiling takes.
+
+If another process has kept the code on disk, it is much earlier.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ from aioflow_numpy.compiled.code import programs
 
 __all__ = ["Spent", "Wanted"]
 
-_EARLIER: Final = 16  # times: to load what is kept, and to try it out, takes some milliseconds
+# A factor: to load and try a kept program takes only some milliseconds.
+_EARLIER: Final = 16
 
 
 @dataclass(slots=True)
 class Spent:
-    """What NumPy has spent, on all things that have the same code."""
+    """The amount of NumPy's work on all objects that have the same code."""
 
     amount: int = 0
 
 
 class Wanted:
-    """Code that is asked for once in each process: a forked child asks again.
+    """Code that is requested once in each process: a forked child requests it again.
 
     Args:
-        spent: Shared with others that have the same code.
+        spent: Shared with other objects that have the same code.
     """
 
     __slots__ = ("_asked_in", "_looked_in", "_spent")
@@ -40,12 +42,13 @@ class Wanted:
         self._looked_in: int | None = None
 
     def worked(self, spent: int, worth: int, prepare: Callable[[], None], text: Callable[[], str | None]) -> None:
-        """NumPy has spent so much more.
+        """Add to the amount of NumPy's work, and request the code once it is worthwhile.
 
         Args:
-            worth: From how much on compiling is worth it.
-            prepare: Has it compiled, and tried out.
-            text: Its program; None where it has none. Both are called in the background.
+            spent: The additional amount.
+            worth: The amount at which compiling is worthwhile.
+            prepare: Compiles the code and tries it. Called in the background.
+            text: Returns the program, or None without one. Called in the background.
         """
         self._spent.amount += spent
         amount = self._spent.amount

@@ -1,1 +1,1 @@
-"""Graphs of ours as ONNX models: the request, the walk, and a translation per op."""
+"""Export of aioflow graphs to ONNX models: the request, the walk, and a translation per op."""

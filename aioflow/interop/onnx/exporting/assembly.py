@@ -1,4 +1,4 @@
-"""From what the walk has made to a ModelProto: outputs get their names, and what nobody reads goes."""
+"""Assembly of a ModelProto from the result of the walk: it names the outputs and drops unread values."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from aioflow.release import RELEASE
 __all__ = ["assembled"]
 
 _PRODUCER: Final = "aioflow"
-_SMALL: Final = 1024  # bytes of a constant that is always in the model
+_SMALL: Final = 1024  # bytes; smaller constants are always in the model
 
 
 def assembled(
     scope: Scope, outputs: Mapping[str, Value], doc: str, outside: dict[str, Array] | None = None
 ) -> ModelProto:
-    """The model.
+    """Return the model.
 
     Args:
-        outputs: By the names that they are to have.
-        doc: A text for people.
-        outside: Takes the constants of more than 1 KiB, by name, which the model then only mentions; without it all are
-            in the model.
+        scope: The result of the walk.
+        outputs: The output values by their names in the model.
+        doc: A description for readers.
+        outside: Receives the constants of more than 1 KiB, by name, which the model then only refers to. By default,
+            all constants are in the model.
     """
     _name_outputs(scope, outputs)
     body, constants = scope.body, scope.parts.constants
@@ -53,7 +54,7 @@ def assembled(
 
 
 def _name_outputs(scope: Scope, outputs: Mapping[str, Value]) -> None:
-    """Give the values that are outputs the names of those: renamed where they are made, or else by an Identity."""
+    """Name the output values: rename each where it is computed, or else copy it with an Identity."""
     here = {name for node in scope.body.nodes for name in node.outputs}
     renamed = dict(scope.parts.preferred)
     taken: set[str] = set()
@@ -77,7 +78,7 @@ def _rename(body: Body, renamed: Mapping[str, str]) -> None:
 
 
 def _drop_unread(body: Body, opset: int) -> None:
-    """Leave out the nodes that nobody reads, and the names of outputs at the end that nobody reads."""
+    """Drop nodes whose outputs are unread, and names of unread trailing outputs."""
     read = {value.name for value in body.outputs}
     kept: list[Made] = []
     for node in reversed(body.nodes):
@@ -104,7 +105,7 @@ def _without_unread(node: Made, read: set[str], opset: int) -> list[str]:
 
 
 def _graph_proto(body: Body, constants: Mapping[str, Array], outside: Mapping[str, Array]) -> GraphProto:
-    """A graph; the constants of all of them are in the model's own, but for those outside of it."""
+    """Return a graph. Nested graphs share the constants of the main graph; those in `outside` are only referenced."""
     return helper.make_graph(
         [_node_proto(node) for node in body.nodes],
         body.name,

@@ -1,8 +1,9 @@
-"""Translations that may replace our kernels while a step runs.
+"""Translations that may replace aioflow kernels while a step runs.
 
-An exported model may be more lenient than the step, and less exact: a negative index counts from the end, the order of
-segments is not checked, long sums are added naively, integers go through floats. A translation that replaces a kernel
-gives the kernel's results, within the rounding of the dtype, for all finite numbers, and refuses the same inputs.
+An exported model may be more lenient than the step, and less exact. Negative indices count from the end, the order of
+segments is not checked, long sums are added naively, and integers are computed as floats. A translation that replaces a
+kernel returns the kernel's results, within the rounding of the dtype, for all finite numbers. It also rejects the same
+inputs.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _WHOLE: Final = frozenset({dtypes.int32, dtypes.int64})
 _INTEGERS: Final = _WHOLE | {
     *(dtypes.int8, dtypes.int16, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64),
 }
-_BYTE: Final = 383  # the largest difference of two bytes, signed or not
-_MOST_ADDED: Final = 1024  # numbers that are added up one after another, as onnxruntime does: 6e-5 of float32 at worst
-_MOST_MULTIPLIED: Final = 8192  # of which the products of a convolution are added up
+_BYTE: Final = 383  # largest difference between two bytes, signed or unsigned
+_MOST_ADDED: Final = 1024  # terms that onnxruntime adds one after another: a relative error of 6e-5 in float32 at worst
+_MOST_MULTIPLIED: Final = 8192  # products that a convolution adds
 
 _Rule: TypeAlias = Callable[[ClientGraph, Node], bool]
 
@@ -44,13 +45,13 @@ def _of_numbers(graph: ClientGraph, node: Node) -> bool:
 
 
 def _with_known_vectors(graph: ClientGraph, node: Node) -> bool:
-    """Require known sizes of the vectors behind the first input: one of another size might be broadcast."""
+    """Return whether the vectors after the first input have known sizes; others might be broadcast."""
     dims = [graph.spec(edge).dims for edge in node.inputs[1:]]
     return _of_floats(graph, node) and all(each is not None and None not in each for each in dims)
 
 
 def _within_range(graph: ClientGraph, node: Node) -> bool:
-    """Require a cast for which no value is out of range, or of integers, which wrap around."""
+    """Return whether no value of a cast is out of range, or the cast is between integers, which wrap around."""
     source, made = graph.spec(node.inputs[0]).dtype, node.outputs[0].dtype
     if made in _FLOATS:
         return source in _FLOATS | _INTEGERS | {dtypes.bool_}
@@ -62,7 +63,7 @@ def _within_range(graph: ClientGraph, node: Node) -> bool:
 
 
 def _is_bounded(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
-    """Return whether a value comes from a minimum and a maximum that the dtype holds, rounded or not."""
+    """Return whether a value is the result of a minimum and a maximum within the dtype's range, rounded or not."""
     node = graph.nodes[edge.node]
     while node.op in ("Ceil", "Floor", "Identity", "Round"):
         node = graph.nodes[node.inputs[0].node]
@@ -79,8 +80,9 @@ def _is_bounded(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
 
 
 def _is_sum(graph: ClientGraph, edge: Edge, dtype: DType) -> bool:
-    """Return whether a value is a sum of products of bytes that the dtype holds; the importer of ONNX has integers
-    multiplied so, in floats that hold each of them exactly.
+    """Return whether a value is a sum of products of bytes within the dtype's range.
+
+    The ONNX importer multiplies integers in this form, in floats that represent each of them exactly.
     """
     node = graph.nodes[edge.node]
     dims = graph.spec(node.inputs[0]).dims if node.op in ("BatchMatMulV2", "MatMul") else None
@@ -98,19 +100,19 @@ def _is_of_bytes(graph: ClientGraph, edge: Edge) -> bool:
 
 
 def _of_some(graph: ClientGraph, node: Node) -> bool:
-    """Require that each result is the extreme of a known number of values, of which there are some."""
+    """Return whether each result is the extreme of a known, positive number of values."""
     count = _count(graph, node)
     return count is not None and count > 0 and node.outputs[0].dtype in _FLOATS | _WHOLE
 
 
 def _of_few(graph: ClientGraph, node: Node) -> bool:
-    """Require that each result is made of a known, small number of values."""
+    """Return whether each result combines a known, small number of values."""
     count = _count(graph, node)
     return count is not None and count <= _MOST_ADDED and _of_floats(graph, node)
 
 
 def _count(graph: ClientGraph, node: Node) -> int | None:
-    """Return of how many values each result of a reduction is made; None where it is not known."""
+    """Return the number of values that each result of a reduction combines; None if unknown."""
     dims, axes = graph.spec(node.inputs[0]).dims, graph.nodes[node.inputs[1].node]
     if dims is None or axes.op != "Const":
         return None
@@ -119,7 +121,7 @@ def _count(graph: ClientGraph, node: Node) -> int | None:
 
 
 def _of_whole_sequences(graph: ClientGraph, node: Node) -> bool:
-    """Require that all steps of the sequences count, and states of as many rows."""
+    """Return whether all steps of the sequences count, and the states have as many rows as the input."""
     steps = graph.nodes[node.inputs[0].node]
     x, cells, output = (graph.spec(edge).dims for edge in node.inputs[1:4])
     if not _of_floats(graph, node) or steps.op != "Const" or x is None or cells is None or len(x) != 3:
@@ -128,7 +130,7 @@ def _of_whole_sequences(graph: ClientGraph, node: Node) -> bool:
 
 
 def _of_few_products(graph: ClientGraph, node: Node) -> bool:
-    """Require that each result is a sum of a known, small number of products, and groups of channels that are known."""
+    """Return whether each result is a sum of a known, small number of products, with known channel groups."""
     kernel, images = graph.spec(node.inputs[1]).dims, graph.spec(node.inputs[0]).dims
     if not _of_floats(graph, node) or kernel is None or None in kernel or images is None:
         return False
@@ -138,12 +140,12 @@ def _of_few_products(graph: ClientGraph, node: Node) -> bool:
 
 
 def _of_few_in_window(graph: ClientGraph, node: Node) -> bool:
-    """Require windows of few numbers."""
+    """Return whether the windows contain few numbers."""
     return _of_floats(graph, node) and prod(node.attrs["ksize"]) <= _MOST_ADDED
 
 
 def _of_known_places(graph: ClientGraph, node: Node) -> bool:
-    """Require indices that are known and not outside."""
+    """Return whether the indices are known and within bounds."""
     dims, (_, places, at) = graph.spec(node.inputs[0]).dims, (graph.nodes[edge.node] for edge in node.inputs)
     if dims is None or places.op != "Const" or at.op != "Const" or node.attrs["batch_dims"]:
         return False
@@ -152,14 +154,13 @@ def _of_known_places(graph: ClientGraph, node: Node) -> bool:
 
 
 def _of_known_sizes(graph: ClientGraph, node: Node) -> bool:
-    """Require that all inputs but the first are constants."""
+    """Return whether all inputs but the first are constants."""
     return all(graph.nodes[edge.node].op == "Const" for edge in node.inputs[1:])
 
 
 def _that_can_be_counted(graph: ClientGraph, node: Node) -> bool:
-    """Require sizes that the dtype of the result can say, as far as they are known. (Of more elements than it can say,
-    each of their array would have to be in memory.)
-    """
+    """Return whether the dtype of the result can represent the known sizes."""
+    # An array with an unknown size beyond the dtype's range would not fit in memory.
     sizes = graph.spec(node.inputs[0]).dims or ()
     return max((size for size in sizes if size is not None), default=0) <= np.iinfo(node.outputs[0].dtype.np_dtype).max
 

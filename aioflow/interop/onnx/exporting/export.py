@@ -1,4 +1,4 @@
-"""`export`: from a session, a graph or a model to a ModelProto, and to a file."""
+"""`export`: conversion of a session, a graph or a model to a ModelProto, and to a file."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from aioflow.session.session import Session
 
 __all__ = ["DEFAULT_OPSET", "OPSETS", "export"]
 
-# 20 is the first with operators on strings and with dtypes for all tests on numbers; onnxruntime has it since 1.17.
-# Before 18 reductions and splits had other forms.
+# Opset 20 is the first with string operators and with all dtypes for numeric tests; onnxruntime supports it since 1.17.
+# Before opset 18, reductions and splits had other forms.
 DEFAULT_OPSET: Final = 20
 OPSETS: Final = range(18, 24)
 
 _LARGEST: Final = 2**31 - 2**20  # bytes of initializers, so that the whole message stays under protobuf's 2 GB
-_KEPT_INSIDE: Final = 1024  # bytes: smaller constants stay in the model's own file
+_KEPT_INSIDE: Final = 1024  # bytes; smaller constants stay in the model's own file
 
 _Tensors: TypeAlias = Mapping[str, Tensor | Variable | str] | Sequence[Tensor | Variable | str] | Tensor | Variable
 
@@ -51,34 +51,34 @@ async def export(
     opset: int = DEFAULT_OPSET,
     external_data: bool | None = None,
 ) -> ModelProto:
-    """A graph as an ONNX model, which onnxruntime runs with equal results.
+    """Convert a graph to an ONNX model, which onnxruntime runs with equal results.
 
         model = await aioflow.interop.onnx.export(session, {"logits": logits}, {"x": x}, path="model.onnx")
 
-    Variables become initializers with the values that they have in the session. Sizes that are not known are symbolic,
-    so the model takes other batch sizes too. Asserts, prints and other nodes that are only waited for are left out.
+    Variables become initializers with their values in the session. Unknown sizes are symbolic, so the model accepts
+    other batch sizes too. Nodes that are only control inputs, such as asserts and prints, are dropped.
 
     Args:
         source: A session; a graph without variables; or a `Model`, as importers return it, with its own values.
-        outputs: What the model computes, by the names that it has there; or a list, named as our nodes. Of a `Model`,
-            by default the outputs of its signature.
-        inputs: What it is fed, in the same way. By default all placeholders that the outputs need.
+        outputs: The outputs by their names in the model, or a list, named after the nodes. For a `Model`, by default
+            the outputs of its signature.
+        inputs: The inputs in the same form. By default, all placeholders that the outputs need.
         path: A file to write.
-        signature: Of a `Model`, the name of its signature, if it is not the default.
-        session: Of a `Model`, the session that has its values (after fine-tuning, say).
+        signature: For a `Model`, the name of its signature, if it is not the default.
+        session: For a `Model`, the session with its values (after fine-tuning, for example).
         opset: The version of ONNX's ops, 18 to 23.
-        external_data: Keep large initializers in a file beside, `path` with ".data". By default only if they have more
-            than 2 GB, which no model file holds. The model that is returned refers to that file then.
+        external_data: Whether to store large initializers in a separate file, `path` with ".data". By default, only if
+            they exceed 2 GB, which no model file can hold. The returned model then refers to that file.
 
     Returns:
         The `onnx.ModelProto`.
 
     Raises:
-        UnsupportedError: nodes have no translation; it lists them all.
-        InvalidArgumentError: an output needs a placeholder that is not among the inputs; a name occurs twice; the
-            model is too large for one file.
-        FailedPreconditionError: the graph has variables, and there is no session.
-        OpError: `path` cannot be written (NotFoundError where there is no such folder).
+        UnsupportedError: nodes have no translation; the error lists all of them.
+        InvalidArgumentError: an output needs a placeholder that is not an input; a name occurs twice; the model is too
+            large for one file.
+        FailedPreconditionError: the graph has variables, and no session is given.
+        OpError: `path` cannot be written (NotFoundError if the folder does not exist).
     """
     _check_opset(opset)
     graph, found_outputs, found_inputs, values_in = _asked(source, outputs, inputs, signature, session)
@@ -100,7 +100,7 @@ def _check_opset(opset: Any) -> None:
         raise InvalidArgumentError("no such opset", expected=f"{OPSETS[0]} to {OPSETS[-1]}", actual=opset)
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------------
+# -- inputs and outputs ------------------------------------------------------------------------------------------------
 
 
 def _asked(
@@ -127,7 +127,7 @@ def _asked(
 
 
 def _named(graph: Graph, given: Any, what: str) -> dict[str, Tensor]:
-    """Tensors by names; a tensor that has none there by that of its node."""
+    """Return tensors by name; a tensor without a given name gets that of its node."""
     if isinstance(given, Mapping):
         pairs = list(given.items())
     else:
@@ -153,7 +153,7 @@ def _name_of(tensor: Tensor) -> str:
 
 
 def _placeholders(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The placeholders that the outputs need, in the order in which they were made."""
+    """Return the placeholders that the outputs need, in order of creation."""
     step = prune(StepRequest((), tuple(outputs.values())))
     graph = next(iter(outputs.values())).graph if outputs else None
     names = [name for name, node in step.nodes.items() if node.op == "Placeholder"]
@@ -182,7 +182,7 @@ def _made(
     path: str | os.PathLike[str] | None,
     external_data: bool | None,
 ) -> ModelProto:
-    """The model, written if it is to be. It takes its time: in a thread."""
+    """Return the model after writing it to `path`, if given. Slow: call it in a thread."""
     graph = optimized(fused(frozen(step, values), opset))
     args = {int(n.attrs["index"]): Edge(n.name, 0) for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}

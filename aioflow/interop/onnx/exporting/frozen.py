@@ -1,4 +1,4 @@
-"""A step with the values of its variables in it: no node of it names a resource any more."""
+"""Steps with the values of their variables as constants, so that no node uses a resource."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PASSES = ("shapes", "constant_folding", "arithmetic", "transposes", "common_sub
 
 
 def handles(graph: ClientGraph) -> list[str]:
-    """The variables that the step reads, by the nodes of their handles."""
+    """Return the variables that the step reads, by the names of their handle nodes."""
     return [name for name, node in graph.nodes.items() if node.op == "VarHandleOp"]
 
 
 async def values_of(names: list[str], graph: Graph, session: Session | None) -> Mapping[str, Array]:
-    """The values of variables in a session.
+    """Return the values of variables in a session.
 
     Raises:
         FailedPreconditionError: there is no session, or a variable has no value in it.
@@ -50,7 +50,11 @@ async def values_of(names: list[str], graph: Graph, session: Session | None) -> 
 
 
 def _plain_reads(graph: Graph) -> dict[str, Tensor]:
-    """For variables by the nodes of their handles a read that waits for nothing, such as each is made with."""
+    """Return a read for each variable, by the name of its handle node.
+
+    Only reads without control dependencies and outside of control flow count, such as the one that each variable is
+    created with.
+    """
     found: dict[str, Tensor] = {}
     for op in graph.get_operations():
         if op.type == "ReadVariableOp" and not op.waits_for and op.control_flow_context is None:
@@ -64,7 +68,7 @@ def _new_read(handle: Operation) -> Tensor:
 
 
 def changing(graph: ClientGraph) -> list[Node]:
-    """The nodes that change a resource: whoever waits for them sees that, which no model can say."""
+    """Return the nodes that change a resource. A model cannot express that effect, which later nodes may depend on."""
     return [
         node
         for node in graph.nodes.values()
@@ -74,9 +78,9 @@ def changing(graph: ClientGraph) -> list[Node]:
 
 
 def frozen(graph: ClientGraph, values: Mapping[str, Array]) -> ClientGraph:
-    """The step with constants for what it reads of variables, and without what it only waits for.
+    """Return the step with constants in place of variables.
 
-    Asserts and prints go with that.
+    Control dependencies are dropped, and with them asserts and prints.
     """
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
@@ -90,7 +94,10 @@ def frozen(graph: ClientGraph, values: Mapping[str, Array]) -> ClientGraph:
 
 
 def _handle(node: Node, nodes: Mapping[str, Node]) -> str:
-    """The name of the node whose resource a node gets first, from outside the loops and branches that it is in."""
+    """Return the name of the node that makes the resource of a node's first input, or "".
+
+    Enter and Switch nodes in between, of the loops and branches around the node, are looked through.
+    """
     name = node.inputs[0].node
     while name in nodes and traits_of(nodes[name].op).role in (Role.ENTER, Role.SWITCH):
         name = nodes[name].inputs[0].node
@@ -104,8 +111,8 @@ def _constant(node: Node, value: Any) -> Node:
 
 
 def _reading(node: Node, variable: Node) -> Iterator[Node]:
-    """What a node that reads a variable is, of its value."""
-    value = node.inputs[0]  # which the variable is seen as here
+    """Yield the nodes that replace a read of a variable and compute the same from its value."""
+    value = node.inputs[0]  # the variable's value, as seen inside loops and branches
     dtype = variable.attrs["dtype"]
     if node.op == "ReadVariableOp":
         yield replace(node, op="Identity", inputs=(value,), attrs={"T": dtype})
@@ -121,7 +128,7 @@ def _reading(node: Node, variable: Node) -> Iterator[Node]:
     elif node.op == "VariableShape":
         yield replace(node, op="Shape", inputs=(value,), attrs={"T": dtype, "out_type": node.attrs["out_type"]})
     else:
-        yield node  # which has no translation
+        yield node  # has no translation
 
 
 def _zero(name: str) -> Node:
@@ -130,7 +137,7 @@ def _zero(name: str) -> Node:
 
 
 def optimized(graph: ClientGraph) -> ClientGraph:
-    """The step after the optimizations that leave it one of ordinary ops."""
+    """Return the step after those optimizations that only leave ordinary ops."""
     for each in chosen_passes(True):
         if each.name in _PASSES:
             graph = each.run(graph, fold)

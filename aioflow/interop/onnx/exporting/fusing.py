@@ -1,7 +1,7 @@
-"""Subgraphs that are one op of ONNX become one node, which the family translates that declared the pattern.
+"""Fusion of subgraphs that ONNX has as one op into one node.
 
-It is done before anything is optimized: the graph is then as it was written, and what such a node reads stays as it is,
-weights of 8 bits among it.
+The family that declared the pattern translates that node. Fusion runs before any optimization, while the graph is as
+the user built it: the inputs of a fused node then stay unchanged, including 8-bit weights.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["fused"]
 
 
 def fused(graph: ClientGraph, opset: int) -> ClientGraph:
-    """The graph with such nodes.
+    """Return the graph with fused nodes.
 
-    What lies within a pattern is read there alone, so that nothing is computed twice.
+    The inner nodes of a pattern must have no readers outside it, so that nothing is computed twice.
     """
     load_families()
     return replace(graph, nodes=_Fusing(graph, opset).nodes())
 
 
 class _Fusing:
-    """One graph, from its end: the largest patterns hold the others."""
+    """The fusion of one graph, from its end, so that the largest patterns are found before those inside them."""
 
     def __init__(self, graph: ClientGraph, opset: int) -> None:
         self._graph = graph
@@ -36,7 +36,7 @@ class _Fusing:
         self._within: set[str] = set()
 
     def nodes(self) -> dict[str, Node]:
-        """All nodes, with the new ones in the places of those that give the results; nobody reads the rest any more."""
+        """Return all nodes, with each fused node in place of its pattern's root. The inner nodes are then unread."""
         made: dict[str, Node] = {}
         for node in list(self._graph.nodes.values())[::-1]:
             if node.name in self._within or len(node.outputs) != 1:
@@ -56,8 +56,9 @@ class _Fusing:
         return all(reader.name in found.nodes for name in inner for reader in self._readers[name])
 
     def _shared(self, found: Found) -> set[str]:
-        """Return the nodes that patterns may share, since they take no time: shapes, and numbers and constants as
-        another dtype, such as zero points.
+        """Return the nodes that patterns may share, since they cost next to nothing.
+
+        They are shapes, and casts of scalars and constants, such as zero points.
         """
         _, *inner = found.nodes.values()
         return {node.name for node in inner if node.op == "Shape" or self._is_cheap_cast(node)}

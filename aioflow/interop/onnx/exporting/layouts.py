@@ -1,5 +1,7 @@
-"""Elementwise work on values of which some have their channels first: the others are brought to that, so that the
-transposes between convolutions never come to be.
+"""Layouts of elementwise ops.
+
+If some operands have their channels first, the others are brought to that layout. Convolutions joined by elementwise
+ops then need no transposes in between.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ __all__ = ["alike", "elementwise"]
 
 
 def elementwise(node: Node, values: Sequence[Value], make: Callable[..., Value]) -> Value:
-    """What `make` makes of the values, which broadcast, in one layout."""
+    """Return the result of `make` on the values, which broadcast, in one layout."""
     plain, is_first = alike(node, values)
     made = make(*plain)
     return Value(made.name, made.dtype, node.outputs[0].dims, None, True) if is_first else made
 
 
 def alike(node: Node, values: Sequence[Value]) -> tuple[list[Value], bool]:
-    """The values in one layout, as plain values of the model, and whether that has the channels first."""
+    """Return the values in one layout, and whether that layout has the channels first.
+
+    The returned values are plain values of the model.
+    """
     ranks = {value.rank for value in values if value.channels_first}
     rank = next(iter(ranks), None)
     if rank is None or len(ranks) > 1 or not all(v.rank is not None and v.rank <= rank for v in values):

@@ -1,4 +1,4 @@
-"""A node of our graph as its translation sees it, and what it makes nodes of the model with."""
+"""Nodes of the graph during translation, with the methods that make nodes of the model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _ABSENT: Final = object()
 
 
 class Node:
-    """A node that is translated.
+    """A node being translated.
 
     Attributes:
-        op, name: Its op and name.
+        op: Name of its op.
+        name: Its name.
         attrs: Its attributes.
-        outputs: Dtype and static shape of what it gives.
-        scope: Where nodes of the model are made.
+        outputs: Dtype and static shape of each output.
+        scope: Scope in which nodes of the model are made.
     """
 
     def __init__(self, node: GraphNode, scope: Scope) -> None:
@@ -39,62 +40,62 @@ class Node:
 
     @property
     def dtype(self) -> DType:
-        """Of the first output."""
+        """Dtype of the first output."""
         return self.outputs[0].dtype
 
     def within(self, name: str) -> Node:
-        """Of a node that stands for a pattern, one that is named in it."""
+        """Return the node called `name` in the pattern that this fused node stands for."""
         return Node(self.attrs[name], self.scope)
 
     @property
     def opset(self) -> int:
-        """The version of ONNX's ops."""
+        """Version of ONNX's operator set."""
         return self.scope.parts.opset
 
     def attr(self, name: str, default: Any = _ABSENT) -> Any:
-        """An attribute."""
+        """Return an attribute."""
         return self.attrs[name] if default is _ABSENT else self.attrs.get(name, default)
 
     def refuse(self, why: str) -> NoReturn:
-        """There is no translation of this node."""
+        """Raise RefusedError: this node has no translation."""
         raise RefusedError(why)
 
     def needs_opset(self, version: int, what: str) -> None:
-        """Refuse, where the model is of an earlier one."""
+        """Refuse the node if the model's opset is earlier than `version`."""
         if self.opset < version:
             self.refuse(f"{what} is there from opset {version}, and this is {self.opset}")
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def make(self, op: str, *inputs: Value | None, to: DType | None = None, **attrs: Any) -> Value:
-        """The output of a node of ONNX's `op`. `None` is an input that is left out."""
+        """Make a node of ONNX's `op` and return its output. `None` is an omitted optional input."""
         return self.makes(op, *inputs, outputs=1, to=to, **attrs)[0]
 
     def makes(
         self, op: str, *inputs: Value | None, outputs: int, to: DType | None = None, **attrs: Any
     ) -> tuple[Value, ...]:
-        """The outputs of a node of ONNX's `op`."""
+        """Make a node of ONNX's `op` and return its outputs."""
         name = self.name if op == self.op else f"{self.name}/{op}"
         given = {key: value for key, value in attrs.items() if value is not None}
         return self.scope.make(op, name, inputs, outputs, given, to)
 
     def cast(self, value: Value, dtype: DType) -> Value:
-        """The value in that dtype."""
+        """Return the value in that dtype."""
         return self.scope.cast(value, dtype)
 
     def int64(self, value: Value) -> Value:
-        """The value as ONNX wants shapes, axes and indices."""
+        """Return the value as int64, the dtype of ONNX's shapes, axes and indices."""
         return self.scope.cast(value, dtypes.int64)
 
     # -- constants -----------------------------------------------------------------------------------------------------
 
     def const(self, value: Any, dtype: DType = dtypes.int64) -> Value:
-        """A constant."""
+        """Return a constant."""
         array = np.asarray(value, dtype.np_dtype)
         return self.scope.parts.constant(array, dtype, f"{self.name}/const")
 
     def like(self, value: Any, other: Value) -> Value:
-        """A constant of the dtype of another value."""
+        """Return a constant of the dtype of another value."""
         return self.const(value, other.dtype)
 
     @overload
@@ -102,13 +103,13 @@ class Node:
     @overload
     def known(self, value: Value) -> Array | None: ...
     def known(self, value: Value, why: str = "") -> Array | None:
-        """What the value is; where that is not known, refuse for the reason that is given, or None."""
+        """Return the constant value. If it is not known, refuse with `why`, or return None without one."""
         if value.constant is None and why:
             self.refuse(why)
         return value.constant
 
     def rank(self, value: Value) -> int:
-        """How many axes the value has; refuse where that is not known."""
+        """Return the number of axes. Refuse the node if it is not known."""
         if value.rank is None:
             self.refuse(f"the rank of {value.name!r} is not known")
         return value.rank
@@ -116,12 +117,13 @@ class Node:
     # -- other forms of a value ----------------------------------------------------------------------------------------
 
     def transposed(self, value: Value, order: Sequence[int]) -> Value:
-        """The value with its axes in another order."""
+        """Return the value with its axes in another order."""
         if list(order) == list(range(len(order))):
             return value
         dims = None if value.dims is None else tuple(value.dims[i] for i in order)
         if value.constant is not None:
             return self._constant(value, np.ascontiguousarray(value.constant.transpose(order)), "Transpose")
+        # A transpose of a transpose becomes a single one of the original value.
         source = self.scope.parts.made.get(value.name)
         if source is not None and source.op == "Transpose" and "_from" in source.attrs:
             first: Value = source.attrs["_from"]
@@ -132,17 +134,18 @@ class Node:
         return made[0].of(dims)
 
     def rows(self, value: Value) -> Value:
-        """The value as our graph has it."""
+        """Return the value in the graph's own layout."""
         if not value.channels_first:
             return value
         plain = Value(value.name, value.dtype, self._first_dims(value))
         return self.transposed(plain, channels_last_order(self.rank(value))).of(value.dims)
 
     def first(self, value: Value, channels_first: bool = False) -> Value:
-        """The value with its channels first, as ONNX's convolutions take it: a plain value of the model.
+        """Return the value with its channels first, as ONNX's convolutions expect it, as a plain value of the model.
 
         Args:
-            channels_first: Our graph has them there itself.
+            value: The value.
+            channels_first: Whether the graph itself has the channels first.
         """
         if channels_first:
             return value
@@ -151,7 +154,7 @@ class Node:
         return self.transposed(value, channels_first_order(self.rank(value)))
 
     def last(self, value: Value, channels_first: bool, index: int = 0) -> Value:
-        """What a node made with its channels first, as an output of ours: to be transposed when somebody needs that."""
+        """Return a result that has its channels first as an output of the graph. It is transposed only where needed."""
         dims = self.outputs[index].dims
         return Value(value.name, value.dtype, dims, None, not channels_first)
 
@@ -159,7 +162,7 @@ class Node:
         return None if value.dims is None else tuple(value.dims[i] for i in channels_first_order(len(value.dims)))
 
     def reshaped(self, value: Value, shape: Value | Sequence[int]) -> Value:
-        """The value in another shape, in which -1 stands for what is left, and 0 for no elements."""
+        """Return the value in another shape, in which -1 is the inferred size and 0 means no elements."""
         if not isinstance(shape, Value):
             if value.constant is not None:
                 return self._constant(value, value.constant.reshape(tuple(shape)), "Reshape")
@@ -168,7 +171,7 @@ class Node:
         return self.make("Reshape", value, self.int64(shape), allowzero=1 if zero else None)
 
     def unsqueezed(self, value: Value, axes: Sequence[int]) -> Value:
-        """The value with new axes of size 1, by their places in the result."""
+        """Return the value with new axes of size 1, given by their positions in the result."""
         if not axes:
             return value
         if value.constant is not None:
@@ -176,7 +179,7 @@ class Node:
         return self.make("Unsqueeze", value, self.const(list(axes)))
 
     def squeezed(self, value: Value, axes: Sequence[int]) -> Value:
-        """The value without axes of size 1."""
+        """Return the value without axes of size 1."""
         if not axes:
             return value
         if value.constant is not None:
@@ -184,32 +187,32 @@ class Node:
         return self.make("Squeeze", value, self.const(list(axes)))
 
     def sliced(self, value: Value, begin: int, end: int, axis: int = 0, step: int = 1) -> Value:
-        """A part of an axis."""
+        """Return a slice along one axis."""
         bounds = (self.const([n]) for n in (begin, end, axis, step))
         return self.make("Slice", value, *bounds)
 
     def joined(self, values: Sequence[Value], axis: int = 0) -> Value:
-        """Values one after another along an axis."""
+        """Return the concatenation of values along an axis."""
         return values[0] if len(values) == 1 else self.make("Concat", *values, axis=axis)
 
     def shape_of(self, value: Value) -> Value:
-        """The shape as int64 [rank]."""
+        """Return the shape as int64 [rank]."""
         if value.is_static:
             return self.const(list(value.dims or ()))
         return self.make("Shape", value)
 
     def size_of(self, value: Value, axis: int) -> Value:
-        """One size as int64 [1]; `axis` is not negative."""
+        """Return one size as int64 [1]. `axis` must not be negative."""
         if value.dims is not None and value.dims[axis] is not None:
             return self.const([value.dims[axis]])
         return self.make("Shape", value, start=axis, end=axis + 1)
 
     def vector(self, value: Value) -> Value:
-        """A scalar or vector as int64 [n]."""
+        """Return a scalar or vector as int64 [n]."""
         return self.int64(self.reshaped(value, [-1]) if value.rank != 1 else value)
 
     def scalar(self, value: Value) -> Value:
-        """The value of one element as a scalar."""
+        """Return a value of one element as a scalar."""
         return value if value.rank == 0 else self.reshaped(value, [])
 
     def _constant(self, value: Value, array: Array, how: str) -> Value:

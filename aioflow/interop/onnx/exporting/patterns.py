@@ -1,10 +1,13 @@
-"""Subgraphs as text, and where they are in a graph.
+"""Patterns of subgraphs, written as text, and their search in a graph.
 
     x * Minimum(Maximum(x * alpha + beta, 0), 1)
 
-Names of functions are ops; `+ - * /` are those of arithmetic, and where an op is commutative its operands may come in
-either order. A small name is any value, and the same one wherever it is written again; `(name := …)` names what is
-within. A number is a constant scalar of that value. `Cast[x]` is x, through a Cast or not. Identities are looked past.
+- A function's name is an op. `+ - * /` are the arithmetic ops. Operands of a commutative op match in either order.
+- A name captures any value. A repeated name must be the same value.
+- `(name := …)` names an inner node.
+- A number is a constant scalar of that value.
+- `Cast[x]` is x, with or without a Cast.
+- Identity nodes are looked through.
 """
 
 from __future__ import annotations
@@ -29,20 +32,20 @@ _OPERATORS: Final[Mapping[type[ast.operator], frozenset[str]]] = {
     ast.Mult: frozenset({"Mul"}),
     ast.Div: frozenset({"Div", "RealDiv"}),
 }
-_FAR: Final = 16  # nodes from a constant to what is still looked at as one
-_EQUAL: Final = 1e-6  # relative: constants are written with so many digits
+_FAR: Final = 16  # longest path from a constant to a value still treated as one
+_EQUAL: Final = 1e-6  # relative tolerance, for the digits with which constants are written
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A node, and what it reads.
+    """A node of a pattern, and the patterns of its inputs.
 
     Attributes:
-        ops: What it may be; without any it is a value, or a number.
-        inputs: What it reads.
-        name: What it is called.
-        number: The constant that it is.
-        is_optional: It may be what it reads instead.
+        ops: Ops that match; empty for any value or a number.
+        inputs: Patterns of the inputs.
+        name: Name of the node or captured value.
+        number: Value of the constant to match.
+        is_optional: True if the first input may stand in the node's place.
     """
 
     ops: frozenset[str] = frozenset()
@@ -53,12 +56,12 @@ class Pattern:
 
     @property
     def size(self) -> int:
-        """How many nodes it takes."""
+        """Number of nodes in the pattern."""
         return bool(self.ops) + sum(each.size for each in self.inputs)
 
     @property
     def captured(self) -> dict[str, None]:
-        """The names of what it reads from around it, in order."""
+        """Names of the values that it reads from outside, in order."""
         found = dict.fromkeys(name for each in self.inputs for name in each.captured)
         if self.name and not self.ops:
             found[self.name] = None
@@ -74,7 +77,7 @@ class Pattern:
 
 
 def parsed(text: str) -> Pattern:
-    """The pattern that a text is."""
+    """Parse the text of a pattern."""
     return _pattern(ast.parse(text, mode="eval").body)
 
 
@@ -97,12 +100,12 @@ def _pattern(tree: ast.expr) -> Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a pattern is.
+    """A match of a pattern.
 
     Attributes:
-        search: In which graph.
-        edges: The values that it reads, by the names in the pattern; and those that are named within.
-        nodes: What it takes, by name; the first gives the result.
+        search: Search that found it.
+        edges: Captured values and named inner values, by their names in the pattern.
+        nodes: Matched nodes by name; the first returns the result.
     """
 
     search: Search
@@ -111,49 +114,49 @@ class Found:
 
     @property
     def root(self) -> Node:
-        """The node that gives the result."""
+        """The node that returns the result."""
         return next(iter(self.nodes.values()))
 
     def spec(self, name: str) -> OutputSpec:
-        """Dtype and static shape of a value."""
+        """Return dtype and static shape of a value."""
         return self.search.graph.spec(self.edges[name])
 
     def node(self, name: str) -> Node:
-        """The node that gives a value."""
+        """Return the node that returns a value."""
         return self.search.graph.nodes[self.search.behind(self.edges[name]).node]
 
     def constant(self, name: str) -> Array | None:
-        """The value, if it follows from constants."""
+        """Return the value if it follows from constants."""
         return self.search.constant(self.edges[name])
 
     def number(self, name: str) -> float | None:
-        """The value, if it follows from constants and is one number."""
+        """Return the value if it follows from constants and is a scalar."""
         value = self.constant(name)
         return float(value) if value is not None and value.shape == () else None
 
 
 class Search:
-    """Looks for patterns in a graph."""
+    """Pattern search in one graph."""
 
     def __init__(self, graph: ClientGraph) -> None:
         self.graph = graph
         self._constants: dict[str, Array | None] = {}
-        self._depths: dict[str, int] = {}  # of the nodes that follow from constants, how far
+        self._depths: dict[str, int] = {}  # nodes that follow from constants, with their distance
         for node in graph.nodes.values():
             self._note(node)
 
     def at(self, node: Node, pattern: Pattern) -> Found | None:
-        """Where the pattern gives what the node gives."""
+        """Return the match of the pattern with `node` as its root, if there is one."""
         return next(self._match(pattern, Edge(node.name, 0), Found(self)), None)
 
     def behind(self, edge: Edge) -> Edge:
-        """The value, before it was only handed on."""
+        """Return the value with Identity nodes looked through."""
         while self.graph.nodes[edge.node].op == "Identity":
             edge = self.graph.nodes[edge.node].inputs[0]
         return edge
 
     def constant(self, edge: Edge) -> Array | None:
-        """The value of an output, if it follows from constants alone."""
+        """Return the value of an output if it follows from constants alone."""
         node = self.graph.nodes[edge.node]
         if node.name not in self._depths:
             return None
@@ -210,7 +213,7 @@ class Search:
             yield from self._match_all(order, node.inputs, taken)
 
     def _between(self, edge: Edge, inner: Edge) -> dict[str, Node]:
-        """The nodes that hand a value on."""
+        """Return the Identity nodes between two edges of the same value."""
         found = {}
         while edge != inner:
             node = self.graph.nodes[edge.node]

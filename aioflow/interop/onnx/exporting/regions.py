@@ -1,4 +1,4 @@
-"""Parts of steps as ONNX models, for an engine that computes them in the place of our kernels."""
+"""Parts of steps as ONNX models, for an engine that replaces aioflow's kernels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _OTHER: Final = "its translation gives other results than its kernel for some va
 
 
 def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
-    """Return the nodes of a part that have no translation which may stand in for their kernels, by name, each with the
-    reason.
+    """Return the nodes of a part that no translation can replace, by name, each with the reason.
+
+    Such a node has no translation, or its translation may differ in results from its kernel.
     """
     if found := inexact_in(assuming_sizes(graph)) or _open_channels(graph):
         return dict.fromkeys(found, _OTHER)
@@ -39,20 +40,22 @@ def refused_in(graph: ClientGraph, opset: int) -> Mapping[str, str]:
 
 
 def inexact_in(graph: ClientGraph) -> list[str]:
-    """Return the nodes of a part whose translation gives other results than their kernel, for values of these sizes."""
+    """Return the nodes of a part whose translation differs in results from their kernel, for values of these sizes."""
     computing = (node for node in graph.nodes.values() if node.op not in (ARG, RETVAL, "Const"))
     return [node.name for node in computing if not is_equivalent(graph, node)]
 
 
 def _open_channels(graph: ClientGraph) -> list[str]:
-    """Return the convolutions of which the model could not say how many groups of channels there are."""
+    """Return the convolutions whose number of channel groups does not follow from static shapes."""
     convolutions = (node for node in graph.nodes.values() if node.op in ("Conv2D", "Conv3D"))
     return [node.name for node in convolutions if not is_equivalent(graph, node)]
 
 
 def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, Array]]:
-    """Return a part as a model, whose inputs and outputs are in the order of the part's feeds and fetches, and its
-    large constants by their names: of these the model has no values, but says that they are outside of it.
+    """Return a part as a model, and its large constants by name.
+
+    The model's inputs and outputs are in the order of the part's feeds and fetches. It declares the large constants as
+    external data and does not contain their values.
 
     Raises:
         UnsupportedError: with the nodes that have no translation.
@@ -64,7 +67,7 @@ def model_of(graph: ClientGraph, opset: int) -> tuple[ModelProto, Mapping[str, A
 
 
 def index_of_input(name: str) -> int:
-    """Return which input of the part an input of its model is."""
+    """Return the index of the part's input for an input of its model."""
     return int(name.removeprefix(_INPUT))
 
 

@@ -1,7 +1,7 @@
-"""Arrays of tensors that a loop fills: in ONNX a loop gives the stack of what its iterations made.
+"""Tensor arrays filled by a loop. A loop in ONNX returns the stack of its iterations' results.
 
-That is the same if the first iteration writes the first row, the next one the next, or all from the last to the first.
-Where all of them write the only row, it is the last of the stack.
+That stack is the array if the iterations write its rows in order, from the first to the last or in reverse. If every
+iteration writes the only row of an array, the array is the last row of the stack.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["adds_rows", "awaited", "stacked"]
 
 
 def awaited(array: Value) -> Value:
-    """An array into which nothing was written, in the body of the loop that does so."""
+    """Return an unwritten array marked as such, for use in the body of the loop that fills it."""
     return array if array.rows is None else replace(array, rows=replace(array.rows, is_awaited=True))
 
 
 def adds_rows(structure: Structure, loop: Loop, variable: Variable, following: Value) -> bool:
-    """Whether every iteration adds the next row to an array, and no other; or the only one, each time anew."""
+    """Return whether each iteration writes exactly the next row of an array, or each writes its only row."""
     if following.rows is None or not following.rows.is_next:
         return False
     index = _index(structure, variable)
@@ -34,7 +34,15 @@ def adds_rows(structure: Structure, loop: Loop, variable: Variable, following: V
 
 
 def stacked(structure: Structure, loop: Loop, variable: Variable, row: Value, scope: Scope) -> Value:
-    """The array after the loop, from the stack of what the iterations made; `row` has the static shape of one."""
+    """Return the array after the loop, given the stack of its iterations' results.
+
+    Args:
+        structure: Structure of the graph.
+        loop: The loop.
+        variable: Loop variable that holds the array.
+        row: The stack, with the static shape of one row.
+        scope: Scope in which nodes of the model are made.
+    """
     dims = None if row.dims is None else (None, *row.dims)
     index = _index(structure, variable)
     node = Node(structure.node(variable.merge), scope)
@@ -46,7 +54,7 @@ def stacked(structure: Structure, loop: Loop, variable: Variable, row: Value, sc
 
 
 def _index(structure: Structure, variable: Variable) -> Edge | None:
-    """Where the body writes; None where it appends."""
+    """Return the index that the body writes to, or None if it appends."""
     node = structure.node(structure.past(variable.following))
     if node.op == "TensorListPushBack":
         return None
@@ -54,7 +62,7 @@ def _index(structure: Structure, variable: Variable) -> Edge | None:
 
 
 def _counts(structure: Structure, loop: Loop, index: Edge) -> bool:
-    """Whether it is a variable that goes 0, 1, 2…"""
+    """Return whether the index is a loop variable that counts up from 0 by 1."""
     for variable in loop.variables:
         if variable.merge == index:
             node = structure.node(structure.past(variable.following))
@@ -69,7 +77,7 @@ def _counts(structure: Structure, loop: Loop, index: Edge) -> bool:
 
 
 def _counts_down(structure: Structure, loop: Loop, index: Edge) -> bool:
-    """Whether it is something that stays, less such a variable."""
+    """Return whether the index is a loop-invariant value minus a variable that counts up from 0 by 1."""
     if structure.is_variable(index):
         return False
     node = structure.node(index)

@@ -1,15 +1,15 @@
-"""The registry of translations into ONNX: each op of ours has at most one, a function beside others of its family.
+"""The registry of translations into ONNX. Each op has at most one, a function in the module of its family.
 
     @exporter("Square")
     def square(node: Node, x: Value) -> Value:
         return node.make("Mul", x, x)
 
-It gets the node and its inputs, and returns its outputs. What it returns in another dtype than the node gives is cast.
-A translation that takes channels in either place says so (`any_layout`); all others get their inputs as our graph has
-them.
+A translation receives the node and its inputs, and returns the outputs. Outputs are cast if their dtype differs from
+the node's. With `any_layout` it also accepts inputs with the channels first. All others receive their inputs in the
+graph's own layout.
 
-What is one op in ONNX and several here is declared by how it looks here (`patterns`). Its function gets the values by
-the names in the pattern, and is asked only where `where` holds:
+Subgraphs of several ops that are one op in ONNX are declared by their pattern (`patterns`). The function receives the
+captured values by their names in the pattern. A match counts only if `where` returns True for it:
 
     @composed("HardSwish", "x * Minimum(Maximum(x * 0.16666667 + 0.5, 0), 1)")
     def hard_swish(node: Node, x: Value) -> Value:
@@ -35,7 +35,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How an op is translated."""
+    """The translation of an op."""
 
     make: Callable[..., Any]
     any_layout: bool = False
@@ -46,24 +46,29 @@ _RULES: Final[dict[str, Rule]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """What stands for a pattern: a node of `op`, which no graph of ours has otherwise.
+    """The translation of a pattern as a node of the op `op`, which occurs only in fused graphs.
 
     Attributes:
-        where: Whether it can, for what was found and an opset.
+        op: Name of the op.
+        where: Predicate of a match and the opset: whether the op can replace the match.
     """
 
     op: str
     where: Callable[[Found, int], bool]
 
 
-_PATTERNS: Final[dict[str, list[tuple[Composed, Pattern]]]] = {}  # by the ops that give their results
+_PATTERNS: Final[dict[str, list[tuple[Composed, Pattern]]]] = {}  # by the op of the pattern's root
 
 
 def exporter(*ops: str, any_layout: bool = False) -> Callable[[_Function], _Function]:
     """Register a translation of ops.
 
+    Args:
+        *ops: Names of the ops.
+        any_layout: Whether the function accepts values with their channels first.
+
     Raises:
-        AlreadyRegisteredError: an op has one.
+        AlreadyRegisteredError: an op already has a translation.
     """
 
     def register(function: _Function) -> _Function:
@@ -83,7 +88,14 @@ def _anywhere(found: Found, opset: int) -> bool:
 def composed(
     op: str, *texts: str, where: Callable[[Found, int], bool] = _anywhere, any_layout: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Register a translation of subgraphs."""
+    """Register a translation of subgraphs.
+
+    Args:
+        op: ONNX op that the subgraphs become.
+        *texts: Patterns of the subgraphs.
+        where: Predicate of a match and the opset: whether the op can replace the match.
+        any_layout: Whether the function accepts values with their channels first.
+    """
 
     def register(function: _Function) -> _Function:
         def make(node: Any, *values: Any) -> Any:
@@ -102,22 +114,22 @@ def composed(
 
 
 def patterns_of(op: str) -> list[tuple[Composed, Pattern]]:
-    """The patterns whose results nodes of an op give, the largest first."""
+    """Return the patterns that have this op at their root, the largest first."""
     return _PATTERNS.get(op, [])
 
 
 def rule_for(op: str) -> Rule | None:
-    """The translation of an op, if there is one."""
+    """Return the translation of an op, if there is one."""
     return _RULES.get(op)
 
 
 def load_families() -> None:
-    """Import every file of translations."""
+    """Import all modules of translations."""
     for module in iter_modules(families.__path__):
         import_module(f"{families.__name__}.{module.name}")
 
 
 def translated_ops() -> list[str]:
-    """The ops that have a translation, by name."""
+    """Return the names of all ops that have a translation, sorted."""
     load_families()
     return sorted(_RULES)

@@ -1,7 +1,7 @@
-"""Which dtypes onnxruntime's CPU kernels take, where those are fewer than the standard allows.
+"""Dtypes that onnxruntime's CPU kernels accept, where they are fewer than the standard allows.
 
-A node of another dtype is computed in one that holds its values, between two casts. 16-bit floats need none:
-onnxruntime widens them itself. Integers that are cast back wrap around as they would have.
+A node of another dtype is computed in one that holds its values, between two casts. 16-bit floats need no casts:
+onnxruntime widens them itself. Integers wrap around when they are cast back, as they would in their own dtype.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLOATS: Final = "float32 float64"
 _ARITHMETIC: Final = f"{_FLOATS} int32 int64"
 _NUMBERS: Final = f"{_ARITHMETIC} int8 uint8 int16 uint16 uint32 uint64"
 
-# By ONNX's op; what is not listed takes every dtype.
+# By ONNX's op. Ops that are not listed accept every dtype.
 KERNELS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Det", "Erf", "Sinh", "Tan"), _FLOAT),
     **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "Elu", "LRN", "LeakyRelu", "Selu"), _FLOAT),
@@ -75,7 +75,7 @@ _WIDER: Final[Mapping[DType, tuple[DType, ...]]] = {
 
 
 def computed_in(op: str, dtype: DType) -> DType | None:
-    """The dtype in which onnxruntime runs an op on values of `dtype`, or None where there is none that holds them."""
+    """Return the dtype in which onnxruntime runs an op on values of `dtype`, or None if it has no suitable kernel."""
     known = KERNELS.get(op)
     if known is None or dtype is dtypes.float16:
         return dtype

@@ -1,7 +1,7 @@
-"""Where nodes of the model are made: its graph, and the graphs in its nodes, which see what is around them.
+"""Graphs of the model under construction: the main graph, and graphs in nodes, which see the values around them.
 
-A node that would do the same as an earlier one is that one, so translations make whatever they need, again and again:
-shapes, casts and transposes come out once. Nothing that is made here has an effect.
+Nodes are deduplicated: making a node equal to an earlier one returns the earlier one's outputs. Translations can thus
+make shapes, casts and transposes wherever they need them. This is safe, since no node made here has an effect.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from aioflow.interop.onnx.exporting.values import Body, Made, Value
 
 __all__ = ["Parts", "RefusedError", "Scope"]
 
-_SMALL = 1024  # bytes: equal constants up to this size are one
+_SMALL = 1024  # bytes; equal constants up to this size are shared
 
 
 class RefusedError(Exception):
-    """A node has no translation; the text says why."""
+    """Raised for a node without translation. The text is the reason."""
 
 
 @dataclass
 class Parts:
-    """What all graphs of one model share.
+    """State shared by all graphs of one model.
 
     Attributes:
-        opset: The version of the ops.
-        constants: The initializers by name.
-        made: For each value the node that makes it.
-        preferred: For values the names that they are to get in the end.
+        opset: Version of the operator set.
+        constants: Initializers by name.
+        made: Node that makes each value, by the value's name.
+        preferred: Final names of values, by their present names.
     """
 
     opset: int
@@ -48,20 +48,23 @@ class Parts:
     _equal: dict[Hashable, Value] = field(default_factory=dict)
 
     def unique(self, name: str) -> str:
-        """The name, or one like it that no value has."""
+        """Return the name, or a similar one that no value has."""
         return _unique(name, self._names)
 
     def unique_node(self, name: str) -> str:
-        """The name, or one like it that no node has."""
+        """Return the name, or a similar one that no node has."""
         return _unique(name, self._nodes)
 
     def reserve(self, name: str) -> str:
-        """Take a name that must be just that one."""
+        """Reserve a name that must be used exactly as it is."""
         self._names.setdefault(name, 0)
         return name
 
     def prefer(self, value: str, node: str, port: int) -> None:
-        """Have a value and what makes it named as our node is, if no other is, and they have no such name yet."""
+        """Name a value and the node that makes it after a node of the original graph.
+
+        Names that are taken, and values that have a preferred name already, stay as they are.
+        """
         maker = self.made.get(value)
         if maker is None or value in self.preferred or maker.outputs.index(value) != port:
             return
@@ -72,7 +75,7 @@ class Parts:
             maker.name = self.unique_node(node)
 
     def constant(self, array: Array, dtype: DType, name: str) -> Value:
-        """A constant under that name, or under the one of a small constant that is equal."""
+        """Return a constant of that name, or an equal small constant made earlier."""
         key = (dtype.name, array.shape, array.tobytes()) if array.nbytes <= _SMALL and array.dtype != object else None
         if key is not None and key in self._equal:
             return self._equal[key]
@@ -96,10 +99,10 @@ def _unique(name: str, taken: dict[str, int]) -> str:
 
 
 class Scope:
-    """One graph of the model while it is made.
+    """One graph of the model under construction.
 
     Attributes:
-        parts: What it shares with the others.
+        parts: State shared with the other graphs.
         body: The graph.
     """
 
@@ -110,7 +113,7 @@ class Scope:
         self._known: dict[Hashable, tuple[Value, ...]] = {}
 
     def input(self, name: str, dtype: DType, dims: Any = None) -> Value:
-        """A new input of the graph."""
+        """Add an input to the graph."""
         value = Value(self.parts.unique(name), dtype, dims)
         self.body.inputs.append(value)
         return value
@@ -118,10 +121,10 @@ class Scope:
     def make(
         self, op: str, name: str, inputs: Sequence[Value | None], outputs: int, attrs: dict[str, Any], to: DType | None
     ) -> tuple[Value, ...]:
-        """The outputs of a new node, or of one that does the same; computed as onnxruntime's kernels can.
+        """Return the outputs of a new node, or of an equal one made earlier.
 
-        Args:
-            to: The dtype of outputs that follows from attributes.
+        Inputs and outputs are cast where onnxruntime's kernels lack their dtype. `to` is the dtype of outputs that only
+        attributes determine.
         """
         schema = defs.get_schema(op, self.parts.opset)
         types = self._types(op, schema, inputs)
@@ -132,12 +135,13 @@ class Scope:
         return tuple(self._as(v, wanted.get(_formal(schema.outputs, i))) for i, v in enumerate(made))
 
     def _types(self, op: str, schema: Any, inputs: Sequence[Value | None]) -> dict[str, DType]:
-        """The dtype for each type parameter of the op."""
+        """Return the dtype for each type parameter of the op."""
         found: dict[str, DType] = {}
         for i, value in enumerate(inputs):
             if value is not None:
                 found.setdefault(_formal(schema.inputs, i), value.dtype)
         parameters = {str(c.type_param_str): c.allowed_type_strs for c in schema.type_constraints}
+        # The first input of Where is its condition; kernels are chosen by the dtype of the values.
         first = _formal(schema.inputs, 1 if op == "Where" else 0)
         for name, dtype in found.items():
             if name == first:
@@ -161,14 +165,16 @@ class Scope:
         return dtype_of_text(only)
 
     def _as(self, value: Any, dtype: DType | None) -> Any:
-        """The value in that dtype."""
+        """Return the value in that dtype."""
         return value if value is None or dtype is None or value.dtype is dtype else self.cast(value, dtype)
 
     def cast(self, value: Value, dtype: DType, is_size: bool = False) -> Value:
-        """The value in another dtype.
+        """Return the value in another dtype.
 
         Args:
-            is_size: It holds sizes and the like, which fit: who wants it as it was gets that.
+            value: The value.
+            dtype: The other dtype.
+            is_size: Whether its elements fit the other dtype, as sizes do. A cast back then returns `value`.
         """
         if value.dtype is dtype:
             return value
@@ -193,13 +199,13 @@ class Scope:
     def nest(
         self, op: str, name: str, inputs: Sequence[Value], kinds: Sequence[DType], attrs: dict[str, Any]
     ) -> tuple[Value, ...]:
-        """The outputs, of these dtypes, of a new node with graphs in it."""
+        """Return the outputs, of dtypes `kinds`, of a new node whose attributes hold graphs."""
         return self._add(op, name, inputs, kinds, attrs)
 
     def _add(
         self, op: str, name: str, inputs: Sequence[Value | None], kinds: Sequence[DType], attrs: dict[str, Any]
     ) -> tuple[Value, ...]:
-        while inputs and inputs[-1] is None:  # an empty name keeps runtimes from fusing the node
+        while inputs and inputs[-1] is None:  # runtimes do not fuse nodes that have empty names at the end
             inputs = inputs[:-1]
         names = ["" if value is None else value.name for value in inputs]
         key = None if any(isinstance(a, Body) for a in attrs.values()) else (op, *names, len(kinds), _key(attrs))
@@ -226,7 +232,10 @@ class Scope:
 
 
 def _formal(formals: Sequence[Any], index: int) -> str:
-    """The type of the parameter at a position; the last may take many. Those of many types have one each."""
+    """Return the type of the formal parameter at a position. The last parameter may be variadic.
+
+    Arguments of a variadic parameter that allows mixed types have one type each.
+    """
     formal = formals[min(index, len(formals) - 1)]
     many = index >= len(formals) - 1 and formal.option.name == "Variadic" and not formal.is_homogeneous
     return f"{formal.type_str}#{index}" if many else str(formal.type_str)

@@ -1,5 +1,6 @@
-"""`StridedSlice` in its full form: Python's slices with `None`, `...` and numbers among them, of which begins and ends
-may be known only when the model runs.
+"""`StridedSlice` in its full form: Python's slices with `None`, `...` and numbers among them.
+
+Begins and ends may be known only when the model runs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ _FAR = 2**62
 
 @dataclass(slots=True)
 class _Plan:
-    """What the entries of a slice say.
+    """The effect of each entry of a slice.
 
     Attributes:
-        entries: Places in begin, end and strides, of those that slice an axis; `axes` has these axes.
-        dropped: Those axes of the input that become none.
-        added: Places in the result of new axes.
+        entries: Positions in begin, end and strides of the entries that slice an axis.
+        axes: Axes of the input that these entries slice.
+        dropped: Axes of the input that an index removes.
+        added: Positions of new axes in the result.
     """
 
     entries: list[int] = field(default_factory=list)
@@ -35,7 +37,7 @@ class _Plan:
 
 
 def strided_slice(node: Node, x: Value, begin: Value, end: Value, strides: Value) -> Value:
-    """The slice: one Slice, then axes are dropped and added."""
+    """Return the slice: one Slice node, after which axes are dropped and added."""
     plan = _plan(node, x, _count(node, begin, end, strides))
     if plan.entries:
         x = _sliced(node, x, plan, *(_entries(node, vector, plan) for vector in (begin, end, strides)))
@@ -43,14 +45,14 @@ def strided_slice(node: Node, x: Value, begin: Value, end: Value, strides: Value
 
 
 def _sliced(node: Node, x: Value, plan: _Plan, begin: Value, end: Value, strides: Value) -> Value:
-    """The input, along the axes of the entries."""
+    """Return the input sliced along the axes of the entries."""
     flags = node.const([axis in plan.dropped for axis in plan.axes], bool_)
     zero, far = node.const(0), node.const(_FAR)
     forwards = _of_two(node, "Greater", strides, zero)
     starts = _chosen(node, _masked(node, plan, "begin_mask"), _chosen(node, forwards, zero, far), begin)
     ends = _chosen(node, _masked(node, plan, "end_mask"), _chosen(node, forwards, far, node.const(-_FAR)), end)
     ends = _chosen(node, _before_first(node, x, plan, starts, forwards), far, ends)
-    # An axis that is dropped is cut to the one element where it begins, whatever the masks say.
+    # A dropped axis is sliced to the one element at its begin. The masks do not apply to it.
     after = _of_two(node, "Add", begin, node.const(1))
     starts = _chosen(node, flags, begin, starts)
     ends = _chosen(node, flags, _chosen(node, _of_two(node, "Equal", begin, node.const(-1)), far, after), ends)
@@ -62,7 +64,10 @@ def _sliced(node: Node, x: Value, plan: _Plan, begin: Value, end: Value, strides
 
 
 def _before_first(node: Node, x: Value, plan: _Plan, starts: Value, forwards: Value) -> Value:
-    """Where a slice goes back from before the first element: ours has nothing then, ONNX's has the first element."""
+    """Return flags of the slices that go backward from before the first element.
+
+    `StridedSlice` returns no elements for them. ONNX clamps the start and would return the first one.
+    """
     if _is_all(forwards, True) or (starts.constant is not None and bool((starts.constant >= 0).all())):
         return node.const(False, bool_)
     parts = [node.size_of(x, axis) if x.rank is not None else node.const([0]) for axis in plan.axes]
@@ -111,7 +116,7 @@ def _plan(node: Node, x: Value, count: int) -> _Plan:
 
 
 def _entries(node: Node, vector: Value, plan: _Plan) -> Value:
-    """Of begins, ends or strides those that slice an axis."""
+    """Return those begins, ends or strides that slice an axis."""
     if vector.constant is not None:
         return node.const(vector.constant.reshape(-1)[plan.entries].astype(np.int64))
     given = node.vector(vector)
@@ -124,7 +129,7 @@ def _masked(node: Node, plan: _Plan, mask: str) -> Value:
     return node.const([bool(bits & (1 << i)) for i in plan.entries], bool_)
 
 
-# -- elementwise work that is done here where everything is known ------------------------------------------------------
+# -- elementwise work, folded where the operands are constant ----------------------------------------------------------
 
 _FUNCTIONS: Final = {"Add": np.add, "And": np.logical_and, "Equal": np.equal, "Greater": np.greater, "Less": np.less}
 
@@ -152,7 +157,7 @@ def _as_const(node: Node, array: Any) -> Value:
 
 
 def _whole(node: Node, plan: _Plan, numbers: Value) -> Value:
-    """One number an axis, also if it is the same for all."""
+    """Return one number per axis, also if all are the same."""
     if numbers.constant is None:
         return numbers
     return node.const(np.broadcast_to(numbers.constant, len(plan.axes)))

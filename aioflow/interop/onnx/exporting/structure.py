@@ -1,8 +1,9 @@
-"""Branches and loops of a step as nested blocks, which is what ONNX has: If with two graphs, Loop with one.
+"""Branches and loops of a step as nested blocks, the form that ONNX has: If with two graphs, Loop with one.
 
-Our graphs have them in primitive form (Switch, Merge and loop frames), also those that were made by functional ops. The
-form is that of `cond` and `while_loop`, read backwards: a node belongs to the branch whose predicates it is guarded by,
-and a Merge whose inputs are guarded alike but for the side of one predicate is the end of a branch on it.
+The graph has them in primitive form (Switch, Merge and loop frames), also those made by functional ops. This module
+recovers the structure that `cond` and `while_loop` gave them. A node belongs to the branch whose predicates it runs
+under. A Merge ends a branch on a predicate if its inputs run under the same conditions, except for the side of that
+predicate.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ALIVE: _Guard = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Irregular:
-    """A node of control flow in another form than `cond` and `while_loop` give it."""
+    """A control flow node in another form than `cond` and `while_loop` produce."""
 
     node: Node
     why: str
@@ -33,10 +34,12 @@ class Irregular:
 
 @dataclass(slots=True)
 class Branch:
-    """What ends in Merges: one block or the other.
+    """Merges of one predicate, and the two blocks that compute their inputs.
 
     Attributes:
-        sides: The blocks for false and true; their results are those of `merges`.
+        predicate: Output that chooses the side.
+        merges: Merges that end the branch.
+        sides: Blocks for false and true, whose results are those of `merges`.
     """
 
     predicate: Edge
@@ -46,7 +49,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A loop variable: its Merge, its value before the loop, and what the body makes of it."""
+    """A loop variable: its Merge, its value before the loop, and its next value, which the body computes."""
 
     merge: Edge
     start: Edge
@@ -55,12 +58,14 @@ class Variable:
 
 @dataclass(slots=True)
 class Loop:
-    """What a frame is.
+    """The loop of one frame.
 
     Attributes:
-        exits: Nodes that give values after the loop, with the variables whose last values they are.
-        condition: A block of one result, by the variables.
-        body: A block whose results are the next values of the variables.
+        name: Name of the Exit node that it was found by.
+        variables: Loop variables that the results depend on.
+        exits: Exit nodes, each with the variable whose last value it returns.
+        condition: Block of one result, computed from the variables.
+        body: Block whose results are the next values of the variables.
     """
 
     name: str
@@ -75,11 +80,13 @@ Item: TypeAlias = "Node | Branch | Loop | Irregular"
 
 @dataclass(slots=True)
 class Block:
-    """Items in order, and which values they are made for.
+    """Items in execution order, and the results that they compute.
 
     Attributes:
-        outside: What is read from around the block.
-        held: The variables of the loop that is read.
+        results: Outputs that the block computes.
+        items: The items.
+        outside: Outputs that the block reads from enclosing blocks.
+        held: Variables of its loop that the block reads.
     """
 
     results: list[Edge]
@@ -90,14 +97,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Where a block is: in which loop, under which predicates."""
+    """The position of a block: its loop, and the predicates that it runs under."""
 
     frame: LoopFrame | None
     guard: _Guard
 
 
 class Structure:
-    """Reads the structure of a graph."""
+    """The control flow structure of a graph."""
 
     def __init__(self, graph: ClientGraph) -> None:
         self._graph = graph
@@ -105,14 +112,14 @@ class Structure:
         self._loops: dict[LoopFrame, list[Variable]] = {}
         self._guards: dict[str, _Guard] = {}
         self._sides: dict[Edge, _Guard] = {}
-        self._only: dict[Edge, Edge] = {}  # of Merges the only input that is ever alive
+        self._only: dict[Edge, Edge] = {}  # the only input of a Merge that can be alive, by the Merge's output
         for node in graph.nodes.values():
             self._guard_of(node)
         for node in graph.nodes.values():
             self._note_variable(node)
         self._merges = {v.merge for variables in self._loops.values() for v in variables}
 
-    # -- what guards what ----------------------------------------------------------------------------------------------
+    # -- conditions under which nodes run ------------------------------------------------------------------------------
 
     def _guard_of(self, node: Node) -> None:
         guards = [self._at(edge) for edge in node.inputs if edge.node in self._guards]
@@ -122,13 +129,17 @@ class Structure:
             guard = self._merged(node, guards, guard)
         self._guards[node.name] = guard
         steers = _role(node) is Role.SWITCH
+        # The Switches of a loop are no branches: its condition chooses between another iteration and the exit.
         if steers and _role(self._graph.nodes[self._behind(node.inputs[1]).node]) is not Role.LOOP_CONDITION:
             predicate = self.source(node.inputs[1])
             for port in range(2):
                 self._sides[Edge(node.name, port)] = guard | {(predicate, bool(port))}
 
     def _merged(self, node: Node, guards: Sequence[_Guard], both: _Guard) -> _Guard:
-        """The guard of a Merge. An input on a branch that its own surroundings exclude is never alive."""
+        """Return the conditions of a Merge.
+
+        An input from a branch that its surroundings exclude is never alive.
+        """
         alive = [i for i, guard in enumerate(guards) if not _is_never(guard)]
         if len(alive) == 1:
             self._only[Edge(node.name, 0)] = node.inputs[alive[0]]
@@ -139,25 +150,25 @@ class Structure:
         return self._sides.get(edge, self._guards.get(edge.node, _ALIVE))
 
     def _behind(self, edge: Edge) -> Edge:
-        """Past nodes that hand a predicate on."""
+        """Return the output from which nodes pass the predicate on."""
         while traits_of(self._graph.nodes[edge.node].op).memory is Memory.PASSED:
             edge = self._graph.nodes[edge.node].inputs[0]
         return edge
 
     def source(self, edge: Edge) -> Edge:
-        """The predicate itself: other nodes test Identities of it, some in branches."""
+        """Return the predicate itself. Other nodes may test Identities of it, some of them inside branches."""
         while self._hands_on(edge):
             edge = self._graph.nodes[edge.node].inputs[0]
         return edge
 
     def past(self, edge: Edge) -> Edge:
-        """The output whose value it is, past all nodes that hand it on."""
+        """Return the output that the value comes from, past all nodes that pass it on."""
         while self.value(edge) != edge or self.source(edge) != edge:
             edge = self.source(self.value(edge))
         return edge
 
     def constant(self, edge: Edge) -> Array | None:
-        """The value of an output, if it is that of a constant."""
+        """Return the value of an output, if it is that of a constant."""
         node = self._graph.nodes[self.source(self.value(edge)).node]
         value: Array | None = node.attrs["value"] if _role(node) is Role.CONSTANT else None
         return value
@@ -167,7 +178,7 @@ class Structure:
         return traits.memory is Memory.PASSED or traits.role is Role.SWITCH
 
     def value(self, edge: Edge) -> Edge:
-        """The output whose value an edge carries, past the nodes that only steer."""
+        """Return the output whose value an edge carries, past the nodes that are pure control flow."""
         following: Edge | None = edge
         while following is not None:
             edge, following = following, self._before(following)
@@ -189,7 +200,7 @@ class Structure:
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def whole(self, results: Iterable[Edge]) -> Block:
-        """The block that makes these outputs, which are alive in every step."""
+        """Return the block that computes these outputs, which are alive in every step."""
         return self._block(_Level(None, _ALIVE), list(results))
 
     def _block(self, level: _Level, results: Sequence[Edge]) -> Block:
@@ -197,11 +208,11 @@ class Structure:
         return made.ordered()
 
     def level_of(self, node: Node) -> _Level:
-        """Where a node runs."""
+        """Return the loop and the conditions of a node."""
         return _Level(self._frames[node.name], self._guards[node.name])
 
     def item(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
-        """What a node is the end of, and what that reads."""
+        """Return the item that ends in a node, and the outputs that it reads."""
         if _role(node) is Role.MERGE:
             return self.branch([node], level)
         if _role(node) is Role.EXIT:
@@ -211,7 +222,7 @@ class Structure:
         return node, [self.value(edge) for edge in node.inputs]
 
     def branch(self, merges: list[Node], level: _Level) -> tuple[Item, list[Edge]]:
-        """The branch that ends in these Merges, and what it reads."""
+        """Return the branch that ends in these Merges, and the outputs that it reads."""
         guards = [self._at(edge) for edge in merges[0].inputs]
         atom = _split(guards) if len(guards) == 2 else None
         if atom is None:
@@ -225,12 +236,12 @@ class Structure:
         return branch, [self.value(atom), *sides[0].outside, *sides[1].outside]
 
     def key(self, merge: Node) -> Edge | None:
-        """What Merges that end the same branch have in common."""
+        """Return the predicate that the inputs of a Merge differ in. It is common to all Merges of a branch."""
         guards = [self._at(edge) for edge in merge.inputs]
         return _split(guards) if len(guards) == 2 else None
 
     def _loop(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
-        """The loop that a node leaves."""
+        """Return the loop that an Exit node leaves, and the outputs that it reads."""
         switch = self._graph.nodes[node.inputs[0].node]
         frame = self._frames[switch.name]
         variables = self._loops.get(frame, []) if frame is not None else []
@@ -254,7 +265,7 @@ class Structure:
     def _used(
         self, level: _Level, condition: Block, left: Sequence[Variable], by_merge: dict[Edge, Variable]
     ) -> list[Variable]:
-        """The variables on which the results of a loop depend."""
+        """Return the variables on which the results of a loop depend."""
         waiting = [*(by_merge[edge] for edge in condition.held), *left]
         found: dict[Edge, None] = {}
         while waiting:
@@ -265,16 +276,16 @@ class Structure:
         return [v for merge, v in by_merge.items() if merge in found]
 
     def is_variable(self, edge: Edge) -> bool:
-        """Whether it is what a loop variable is at the start of an iteration."""
+        """Return whether an output is a loop variable's value at the start of an iteration."""
         return edge in self._merges
 
     def node(self, edge: Edge) -> Node:
-        """The node that makes an output."""
+        """Return the node that computes an output."""
         return self._graph.nodes[edge.node]
 
 
 class _Blocks:
-    """One block while it is read."""
+    """The construction of one block."""
 
     def __init__(self, structure: Structure, level: _Level, results: list[Edge]) -> None:
         self._structure = structure
@@ -284,11 +295,12 @@ class _Blocks:
         self._items: dict[str, Item] = {}
         self._order: list[str] = []
         self._depth: dict[str, int] = {}
-        self._unit: dict[str, str] = {}  # where several Merges end one branch, the first of them
+        self._unit: dict[str, str] = {}  # the first of several Merges or Exits that end the same item
 
     def ordered(self) -> Block:
-        """The block, its items after what they read."""
+        """Return the block, with its items after those that they read."""
         self._visit(self._block.results)
+        # Grouping Merges into branches changes what items read, so the order is computed again afterwards.
         self._group()
         self._order.clear()
         self._visit(self._block.results)
@@ -301,7 +313,7 @@ class _Blocks:
         return self._block
 
     def _visit(self, wanted: Sequence[Edge]) -> None:
-        """All that is needed here, in order."""
+        """Put the items needed for `wanted` in order, each after those that it reads."""
         seen: set[str] = set()
         stack: list[tuple[Edge, bool]] = [(edge, False) for edge in reversed(wanted)]
         while stack:
@@ -336,7 +348,7 @@ class _Blocks:
         return self._reads[name]
 
     def _group(self) -> None:
-        """Make one branch of those on the same predicate that do not depend on one another."""
+        """Merge branches on the same predicate that do not depend on one another into one."""
         groups: dict[tuple[Edge | None, int], list[Node]] = {}
         for name, item in self._items.items():
             if isinstance(item, Branch):
@@ -359,12 +371,12 @@ def _role(node: Node) -> Role:
 
 
 def _is_never(guard: _Guard) -> bool:
-    """Whether it asks for both sides of a predicate."""
+    """Return whether the conditions include both sides of a predicate."""
     return any((predicate, not side) in guard for predicate, side in guard)
 
 
 def _split(guards: Sequence[_Guard]) -> Edge | None:
-    """The predicate whose sides are all in which two guards differ."""
+    """Return the predicate, if two sets of conditions differ only in its side."""
     first, second = guards[0] - guards[1], guards[1] - guards[0]
     if len(first) != 1 or len(second) != 1:
         return None

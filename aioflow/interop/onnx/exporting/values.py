@@ -1,4 +1,4 @@
-"""What the model that is being made consists of: values, nodes, and graphs in nodes."""
+"""Elements of the model under construction: values, nodes, and graphs in nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Body", "Made", "Rows", "Value", "channels_first_order", "channels_la
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """What an array of tensors is in the model: their stack, if anything was written into it.
+    """An array of tensors in the model. Its value is the stack of its rows, once any are written.
 
     Attributes:
-        size: How many there are, int64 [1].
-        is_awaited: A loop is to write it, row by row, and this is its body.
-        is_next: The value is the one row that an iteration of a loop adds; after the loop it is the stack of them.
+        size: Number of rows, int64 [1].
+        is_awaited: True in the body of the loop that writes the array row by row.
+        is_next: True if the value is the one row that an iteration of a loop adds. After the loop it is their stack.
     """
 
     size: Value
@@ -32,12 +32,12 @@ class Value:
     """A value of the model.
 
     Attributes:
-        name: In the model.
-        dtype: Of its elements.
-        dims: Its static shape as our graph has it, as far as it is known.
-        constant: What it is, if that is known.
-        rows: It is an array of tensors rather than a tensor.
-        channels_first: Its axes are in the order of ONNX's convolutions, where our graph has the channels last.
+        name: Name in the model.
+        dtype: Dtype of its elements.
+        dims: Static shape in the graph's own layout, as far as it is known.
+        constant: The value itself, if it is known.
+        channels_first: Whether its axes are in the order of ONNX's convolutions, while the graph has the channels last.
+        rows: Set for an array of tensors; None for a tensor.
     """
 
     name: str
@@ -49,22 +49,22 @@ class Value:
 
     @property
     def rank(self) -> int | None:
-        """How many axes it has, if that is known."""
+        """Number of axes, if it is known."""
         return None if self.dims is None else len(self.dims)
 
     @property
     def is_static(self) -> bool:
-        """Whether all its sizes are known."""
+        """True if all sizes are known."""
         return self.dims is not None and None not in self.dims
 
     def of(self, dims: Dims) -> Value:
-        """The same value, of which this static shape is known."""
+        """Return the same value with this static shape."""
         return replace(self, dims=dims)
 
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """A node of the model; its attributes may be graphs."""
+    """A node of the model. Its attributes may be graphs."""
 
     op: str
     name: str
@@ -74,11 +74,11 @@ class Made:
 
     @property
     def bodies(self) -> list[Body]:
-        """The graphs among its attributes."""
+        """Graphs among its attributes."""
         return [value for value in self.attrs.values() if isinstance(value, Body)]
 
     def reads(self) -> set[str]:
-        """Names of all that it needs, its graphs included."""
+        """Return the names of all values that it reads, also inside its graphs."""
         found = set(self.inputs)
         for body in self.bodies:
             found |= body.reads()
@@ -87,7 +87,7 @@ class Made:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """A graph: that of the model, or one in a node."""
+    """A graph: the model's main graph, or one in a node."""
 
     name: str
     inputs: list[Value] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Body:
     outputs: list[Value] = field(default_factory=list)
 
     def reads(self) -> set[str]:
-        """Names of all that its nodes and outputs read, from within or from outside."""
+        """Return the names of all values that its nodes and outputs read, made inside or outside of it."""
         found = {value.name for value in self.outputs}
         for node in self.nodes:
             found |= node.reads()
@@ -103,10 +103,10 @@ class Body:
 
 
 def channels_first_order(rank: int) -> tuple[int, ...]:
-    """The permutation from [batch, …, channels] to [batch, channels, …]."""
+    """Return the permutation from [batch, …, channels] to [batch, channels, …]."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def channels_last_order(rank: int) -> tuple[int, ...]:
-    """The permutation from [batch, channels, …] to [batch, …, channels]."""
+    """Return the permutation from [batch, channels, …] to [batch, …, channels]."""
     return (0, *range(2, rank), 1)

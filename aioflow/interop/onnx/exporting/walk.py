@@ -1,4 +1,7 @@
-"""The walk: each item of a block in order, by its translation; what has none is noted, and the walk goes on."""
+"""The translation of all items of a graph, block by block, in order.
+
+Nodes without translation are collected, so that one error lists all of them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 
 __all__ = ["walk"]
 
-# Values by the outputs of our nodes that they stand for; what is made in a block is not seen outside.
+# Values by the outputs of the graph's nodes that they translate. Values made in a block are not visible outside.
 Known = ChainMap[Edge, Value]
 
 
@@ -36,13 +39,15 @@ def walk(
     reserved: Sequence[str] = (),
     impossible: Sequence[GraphNode] = (),
 ) -> tuple[Scope, list[Value]]:
-    """The model's graph, and its values for the outputs that are wanted.
+    """Return the model's main graph, and its values for the wanted outputs.
 
     Args:
-        inputs: Names for the outputs of the nodes that stand for feeds.
-        reserved: Names that the outputs of the model are to get.
-
-        impossible: Nodes that are refused whether anything reads them or not.
+        graph: The step.
+        wanted: Outputs of the step that the model returns.
+        inputs: Names of the model's inputs, by the outputs that stand for feeds.
+        opset: Version of ONNX's operator set.
+        reserved: Names that the model's outputs will have.
+        impossible: Nodes to refuse even if they are not read.
 
     Raises:
         UnsupportedError: with every node that has no translation.
@@ -60,11 +65,11 @@ def walk(
 
 
 class _Walk:
-    """One walk.
+    """The translation of one graph.
 
     Attributes:
-        scope: The model's graph.
-        refused: What has no translation, by the names of the nodes.
+        scope: The model's main graph.
+        refused: Nodes without translation, by name.
     """
 
     def __init__(self, graph: ClientGraph, opset: int) -> None:
@@ -74,7 +79,7 @@ class _Walk:
         self.refused: dict[str, UnsupportedOp] = {}
 
     def whole(self, wanted: Sequence[Edge], inputs: Mapping[Edge, str]) -> list[Value]:
-        """Make everything."""
+        """Translate the block of the wanted outputs, and return their values."""
         known = Known()
         for edge, name in inputs.items():
             dtype, dims = self._graph.spec(edge)
@@ -101,7 +106,7 @@ class _Walk:
 
     def _get(self, edge: Edge, known: Known) -> Value:
         found = known.get(edge)
-        if found is None:  # something before it was refused
+        if found is None:  # a node before it was refused
             dtype, dims = self._graph.spec(edge)
             return Value("", dtype, dims)
         return found
@@ -140,7 +145,7 @@ class _Walk:
     # -- branches and loops --------------------------------------------------------------------------------------------
 
     def _branch(self, branch: Branch, scope: Scope, known: Known) -> None:
-        """An If. A predicate that is known chooses a side here."""
+        """Translate a branch into an If. A constant predicate selects its side here."""
         name = branch.merges[0].name
         predicate = self._get(self._structure.value(branch.predicate), known)
         if predicate.constant is not None:
@@ -166,9 +171,13 @@ class _Walk:
             known[Edge(merge.name, 0)] = value.of(merge.outputs[0].dims) if value.constant is None else value
 
     def _loop(self, loop: Loop, scope: Scope, known: Known) -> None:
-        """A Loop: its condition is computed before it, and at the end of every iteration."""
+        """Translate a loop into a Loop.
+
+        Its condition is computed once before the loop, and at the end of every iteration.
+        """
         node = self._graph.nodes[loop.variables[0].merge.node]
         starts = {v.merge: Node(node, scope).rows(self._get(v.start, known)) for v in loop.variables}
+        # An unwritten array of tensors has no value to carry: its rows are a scan output of the Loop instead.
         added = {merge for merge, start in starts.items() if start.rows is not None and not start.name}
         carried = [v for v in loop.variables if v.merge not in added]
         before = self._condition(loop, starts, scope, known)
@@ -221,7 +230,7 @@ def _any_rows(value: Value) -> Dims:
 
 
 def _give(scope: Scope, values: Sequence[Value]) -> None:
-    """Make values the outputs of a graph in a node: each is made in it, and of a name of its own."""
+    """Make values the outputs of a graph in a node. ONNX requires outputs made in that graph, with distinct names."""
     here = {name for node in scope.body.nodes for name in node.outputs}
     for value in values:
         plain = value
@@ -236,7 +245,7 @@ def _give(scope: Scope, values: Sequence[Value]) -> None:
 
 
 def _visible(graph: ClientGraph, edge: Edge, value: Value, scope: Scope) -> Value:
-    """The value as our graph has it."""
+    """Return the value in the graph's own layout."""
     return Node(graph.nodes[edge.node], scope).rows(value) if value.name else value
 
 
@@ -247,7 +256,7 @@ def _check(node: GraphNode) -> None:
 
 
 def _why(node: GraphNode) -> str:
-    """Why an op without a translation has none."""
+    """Return the reason why an op has no translation."""
     traits = traits_of(node.op)
     if traits.kind == "random":
         return "random numbers would be others"

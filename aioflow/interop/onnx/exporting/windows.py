@@ -1,7 +1,7 @@
-"""How windows of convolutions and pools move, as ONNX says it: spatial axes alone, paddings in numbers.
+"""Windows of convolutions and pools in ONNX's terms: spatial axes alone, paddings as numbers.
 
-ONNX's "SAME_UPPER" is TensorFlow's "SAME". It serves where the size of the image is not known and matters; otherwise
-the paddings are written out, which every runtime takes.
+ONNX's "SAME_UPPER" is TensorFlow's "SAME". It is used if the padding depends on an unknown image size. Otherwise the
+paddings are written as numbers, which every runtime accepts.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ __all__ = ["Windows", "windows_of"]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The attributes of a node with windows, along its spatial axes."""
+    """Attributes of a node with windows, along its spatial axes."""
 
     window: Window
 
     @property
     def channels_first(self) -> bool:
-        """Our graph has the channels in the second axis."""
+        """True if the graph has the channels in the second axis."""
         return self.window.layout.channel == 1
 
     @property
     def strides(self) -> list[int]:
-        """How far apart windows are."""
+        """Distances between windows."""
         return list(self.window.strides)
 
     @property
     def dilations(self) -> list[int]:
-        """How far apart taps are."""
+        """Distances between kernel positions."""
         return list(self.window.dilations)
 
     def spatial(self, values: Sequence[Any]) -> list[Any]:
-        """What `values`, given an axis of our graph, says of the spatial ones."""
+        """Return those of `values`, one per axis of the graph's tensor, that belong to spatial axes."""
         return list(self.window.layout.spatial(values))
 
     def padding(self, node: Node, images: Value, kernel: Sequence[int | None] | None) -> dict[str, Any]:
-        """The attribute that says how to pad.
+        """Return the attribute that specifies the padding.
 
         Args:
-            images: With its channels first.
-            kernel: The sizes of the kernel.
+            node: Node being translated.
+            images: Images with their channels first.
+            kernel: Sizes of the kernel.
         """
         pairs: Sequence[tuple[int, int]] = self.window.explicit
         if self.window.padding == "SAME":
@@ -61,7 +62,7 @@ class Windows:
         return {"pads": [before for before, _ in pairs] + [after for _, after in pairs]}
 
     def _check_spans(self, node: Node, kernel: Sequence[int | None] | None) -> None:
-        """onnxruntime pads less than nothing where windows leave gaps between them."""
+        """Refuse windows with gaps between them, for which onnxruntime computes negative paddings."""
         for own, stride, dilation in zip(kernel or (), self.strides, self.dilations, strict=False):
             if own is not None and own > 1 and (own - 1) * dilation + 1 < stride:
                 node.refuse("padding='SAME' with gaps between windows, on images of unknown size")
@@ -74,10 +75,10 @@ class Windows:
             return 0, 0
         if own is None or (size is None and stride != 1):
             return None
-        # With a stride of 1 every position has its window, whatever the size.
+        # With a stride of 1 every position has its window, so the padding does not depend on the size.
         return same_padding(1 if size is None else size, own, stride, dilation)
 
 
 def windows_of(node: Node) -> Windows:
-    """The windows of a node."""
+    """Return the windows of a node."""
     return Windows(Window.of(node.attrs))

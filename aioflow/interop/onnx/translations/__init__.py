@@ -1,1 +1,1 @@
-"""The translations, a module a family; `translating.load_translations` imports them all."""
+"""Translations from ONNX, one module per family, all imported by `translating.load_translations`."""

@@ -1,7 +1,7 @@
-"""Attention as one op: heads, caches, masks, windows.
+"""The Attention op: heads, caches, masks, windows.
 
-Where onnx's function repeats keys and values for the heads that share them, the heads of a group are put one behind
-the other instead, as more queries; and only queries are scaled, unless the dtype is so narrow that products overflow.
+onnx's reference function repeats keys and values for the heads that share them. Here the heads of a group are
+concatenated instead, as further queries. Only queries are scaled, unless the dtype is so narrow that products overflow.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from aioflow.ops.math.reduction import reduce_max
 
 __all__ = ["Mask", "Scoring", "attended", "flattened", "heads", "in_order", "scattered"]
 
-_HEADS = (0, 2, 1, 3)  # [batch, steps, heads, size] and [batch, heads, steps, size]
+_HEADS = (0, 2, 1, 3)  # between [batch, steps, heads, size] and [batch, heads, steps, size]
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What a query may see.
+    """The keys visible to queries.
 
     Attributes:
-        bias: Added to the scores, -inf where nothing may be seen; None if all may be.
-        may_hide_all: Whether there may be queries that see nothing.
+        bias: Added to the scores, -inf for hidden keys; None if all keys are visible.
+        may_hide_all: Whether all keys may be hidden from a query.
     """
 
     bias: Tensor | None
@@ -41,12 +41,12 @@ class Mask:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the scores of keys become shares.
+    """The computation of attention weights from scores.
 
     Attributes:
-        scale: What products are multiplied by; None for 1 / √size.
-        cap: No score is further from 0; 0 for none.
-        precision: The dtype of the softmax; None for that of the scores.
+        scale: Factor of the scores; None for 1 / √size.
+        cap: Bound on the absolute value of scores; 0 for no bound.
+        precision: Dtype of the softmax; None for that of the scores.
     """
 
     scale: float | None = None
@@ -92,7 +92,7 @@ def heads(x: Tensor, count: int = -1, size: int = -1) -> Tensor:
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scoring: Scoring) -> tuple[Tensor, Sequence[Tensor]]:
-    """Return the result, and the way to it: scores, capped ones, masked ones and shares."""
+    """Return the result and its stages: scores, capped scores, masked scores and attention weights."""
     scores = _ungrouped(make("BatchMatMulV2", *_scaled(_grouped(q, k), k, scoring.scale), adj_y=True), q)
     stages = [scores]
     if scoring.cap:
@@ -107,7 +107,7 @@ def attended(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scoring: Scoring) -> t
 
 
 def _shares(scores: Tensor, mask: Mask, precise: DType) -> Tensor:
-    """Softmax; 0 for a query that sees nothing."""
+    """Return the softmax of the scores, and 0 for a query from which all keys are hidden."""
     sees = None
     if mask.bias is not None and mask.may_hide_all:
         sees = make("Greater", reduce_max(mask.bias, -1, True), -np.inf)
@@ -122,12 +122,13 @@ def _scaled(q: Tensor, k: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
         factor = make("Rsqrt", make("Cast", size, DstT=dtypes.float64))
         part = make("Cast", make("Sqrt", factor) if narrow else factor, DstT=q.dtype)
         return q * part, k * part if narrow else k
+    # In 16 bits the products of unscaled keys may overflow, so queries and keys get a factor of √scale each.
     number = scale if scale is not None else 1 / math.sqrt(size) if isinstance(size, int) else 1.0
     return (q * math.sqrt(number), k * math.sqrt(number)) if narrow else (q * number, k)
 
 
 def _grouped(x: Tensor, k: Tensor) -> Tensor:
-    """With the heads that share keys as steps of one: [batch, shared, heads / shared x steps, size]."""
+    """Return the heads that share keys as steps of one head: [batch, shared, heads / shared x steps, size]."""
     if size_of(x, 1) == size_of(k, 1):
         return x
     return make("Reshape", x, shape_of([size_of(x, 0), size_of(k, 1), -1, size_of(x, 3)]))
@@ -145,12 +146,16 @@ def _ungrouped(x: Tensor, q: Tensor) -> Tensor:
 def _mask(
     node: Node, q: Tensor, k: Tensor, mask: Tensor | None, before: Size, cached: Tensor | None, lengths: Tensor | None
 ) -> Mask:
-    """The mask of the node with all that hides keys besides.
+    """Return the mask of the node, combined with all other conditions that hide keys.
 
     Args:
-        before: How many keys precede those of the queries.
-        cached: For each sequence how many keys there are, if its queries are the last of them.
-        lengths: For each sequence how many keys are no padding.
+        node: Node being translated.
+        q: Queries.
+        k: Keys.
+        mask: The node's own mask.
+        before: Number of keys that precede those of the queries.
+        cached: Number of keys of each sequence, if its queries belong to the last of them.
+        lengths: Number of keys of each sequence that are not padding.
     """
     queries, keys = size_of(q, 2), size_of(k, 2)
     conditions = _ordered(node, queries, keys, before, cached)
@@ -175,7 +180,7 @@ def _mask(
 
 
 def _ordered(node: Node, queries: Size, keys: Size, before: Size, cached: Tensor | None) -> list[Tensor]:
-    """Which keys each query may see by where they stand: not those after it, and not those out of its window."""
+    """Return the conditions that hide keys by position: those after a query and those outside its window."""
     left, right = node.attr("left_window_size", -1), node.attr("right_window_size", -1)
     causal = bool(node.attr("is_causal", 0))
     if not causal and left < 0 and right < 0:
@@ -190,12 +195,15 @@ def _ordered(node: Node, queries: Size, keys: Size, before: Size, cached: Tensor
 def in_order(
     queries: Size, keys: Size, offset: Tensor, *, causal: bool = True, left: int = -1, right: int = -1
 ) -> list[Tensor]:
-    """Conditions on the keys that a query sees.
+    """Return conditions for the keys visible to each query, by position.
 
     Args:
-        offset: How many keys precede that of the first query.
-        causal: Hide the keys behind that of the query.
-        left, right: How many keys before and behind that are seen; negative for all.
+        queries: Number of queries.
+        keys: Number of keys.
+        offset: Number of keys before that of the first query.
+        causal: Whether to hide the keys after that of the query.
+        left: Number of visible keys before that of the query; negative for all.
+        right: Number of visible keys after that of the query; negative for all.
     """
     positions = make("ExpandDims", make("Range", 0, queries, 1), 1) + offset
     distance = positions - make("Range", 0, keys, 1)
@@ -208,7 +216,7 @@ def in_order(
 
 
 def _filled(mask: Tensor, keys: Size) -> Tensor:
-    """With all keys: those that it does not tell of are hidden."""
+    """Return the mask extended to all keys. Keys beyond the given mask are hidden."""
     given = size_of(mask, -1)
     if isinstance(given, int) and given == keys:
         return mask
@@ -221,7 +229,10 @@ def _filled(mask: Tensor, keys: Size) -> Tensor:
 
 @translation("TensorScatter")
 def tensor_scatter(node: Node, cache: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
-    """The cache with each sequence's update at its place along an axis; round the end if the mode is "circular"."""
+    """Write each sequence's update into the cache at its position along an axis.
+
+    In the mode "circular", positions beyond the end wrap around.
+    """
     axis, rank = axis_of(node, cache, node.attr("axis", -2)), rank_of(node, cache)
     if axis == 0:
         return node.refuse("axis=0, which is that of the sequences")
@@ -230,7 +241,10 @@ def tensor_scatter(node: Node, cache: Tensor, update: Tensor, starts: Tensor | N
 
 
 def scattered(cache: Tensor, update: Tensor, begin: Tensor, axis: int, rank: int, circular: bool = False) -> Tensor:
-    """Return the cache with each sequence's update at its place: `begin` has a row for each, or one for all."""
+    """Return the cache with each sequence's update at its position.
+
+    `begin` has one row per sequence, or one for all.
+    """
     size, added = size_of(cache, axis), size_of(update, axis)
     place = make("Range", 0, size, 1) - begin
     if circular:

@@ -16,7 +16,7 @@ from aioflow.ops.image.boxes import non_max_suppression as best_boxes
 
 __all__: list[str] = []
 
-_FEW: Final = 128  # classes of all images, for each of which there are nodes of its own
+_FEW: Final = 128  # most pairs of image and class with nodes of their own, instead of a loop
 
 
 @translation("NonMaxSuppression")
@@ -28,7 +28,7 @@ def non_max_suppression(
     overlap: Tensor | None = None,
     least: Tensor | None = None,
 ) -> Tensor:
-    if most is None:  # no box of any class
+    if most is None:  # the default is 0 boxes of each class
         return convert_to_tensor(np.zeros((0, 3), np.int64))
     images, classes = sizes_of(scores)[:2]
     corners = _corners(boxes) if node.attr("center_point_box", 0) else boxes
@@ -50,7 +50,7 @@ def non_max_suppression(
 
 
 def _of_each(best: Any, count: Tensor, classes: Tensor) -> Tensor:
-    """The results of a loop over the classes of all images, one after the other."""
+    """Return the concatenated results of a loop over the classes of all images."""
 
     def step(number: Any, found: Tensor) -> tuple[Any, Tensor]:
         return number + 1, ops.concat([found, best(number // classes, ops.floormod(number, classes))], 0)
@@ -63,6 +63,6 @@ def _of_each(best: Any, count: Tensor, classes: Tensor) -> Tensor:
 
 
 def _corners(boxes: Any) -> Tensor:
-    """Boxes given by their middles and sizes, (x, y, width, height), as corners (y, x)."""
+    """Return boxes given by center and size, (x, y, width, height), as corners (y, x)."""
     x, y, width, height = (boxes[:, :, i] for i in range(4))
     return ops.stack([y - height / 2.0, x - width / 2.0, y + height / 2.0, x + width / 2.0], 2)

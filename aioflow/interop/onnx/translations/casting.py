@@ -1,4 +1,4 @@
-"""Casts as ONNX has them: with saturation to the floats of 8 bits, and to powers of two with a choice of rounding."""
+"""ONNX's casts: saturating ones to 8-bit floats, and those to powers of two with a choice of rounding."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from aioflow.ops.apply import constant, make
 
 __all__ = ["cast_to", "saturated"]
 
-_DIGITS: Final = 8  # of floats in text, as other runtimes write them
-_DIGITS_OF_DOUBLES: Final = 15  # the most that all doubles keep
+_DIGITS: Final = 8  # digits of float32 in text, as other runtimes write them
+_DIGITS_OF_DOUBLES: Final = 15  # the most that all float64 values keep
 _PARSED: Final = (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)
 _SATURATING: Final = (dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz, dtypes.float8_e5m2, dtypes.float8_e5m2fnuz)
 
@@ -36,13 +36,13 @@ def bit_cast(node: Node, x: Tensor) -> Tensor:
     wanted = node.dtype("to")
     if x.dtype is wanted:
         return x
-    if x.dtype.is_bool or wanted.is_bool:  # a byte that is 0 or 1
+    if x.dtype.is_bool or wanted.is_bool:  # the byte of a bool is 0 or 1
         return ops.cast(x, wanted)
     return make("Bitcast", x, type=wanted)
 
 
 def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
-    """The elements as another type. Numbers are parsed and written where one of them is text."""
+    """Return the elements in another dtype. Casts from and to strings parse and format numbers."""
     if x.dtype is dtype:
         return x
     if dtype is dtypes.string:
@@ -58,7 +58,7 @@ def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
 
 
 def _text(x: Tensor) -> Tensor:
-    """Floats in digits; what is not finite as ONNX writes it."""
+    """Return floats as decimal text, with ONNX's spelling of values that are not finite."""
     wide = x if x.dtype in (dtypes.float32, dtypes.float64) else ops.cast(x, "float32")
     digits = _DIGITS if wide.dtype is dtypes.float32 else _DIGITS_OF_DOUBLES
     text = ops.as_string(wide, precision=digits, shortest=True)
@@ -68,20 +68,20 @@ def _text(x: Tensor) -> Tensor:
 
 
 def saturated(x: Tensor, dtype: DType) -> Tensor:
-    """The elements as a float of 8 bits; what is beyond its finite values becomes the last of these."""
+    """Return the elements as 8-bit floats. Values beyond the finite range become its last value."""
     wide = x if x.dtype in (dtypes.float16, dtypes.float32, dtypes.float64) else ops.cast(x, "float32")
     most = constant(np.asarray(float(dtype.max), wide.dtype.np_dtype))
     return ops.cast(ops.maximum(ops.minimum(wide, most), -most), dtype)
 
 
 def _power_of_two(node: Node, x: Tensor) -> Tensor:
-    """The exponents of x as float32, rounded by its fraction; what is not finite becomes NaN."""
+    """Return the exponents of x as float32, rounded by its fraction. Values that are not finite become NaN."""
     bits = make("BitwiseAnd", ops.bitcast(ops.cast(x, "float32"), "int32"), 0x7FFFFFFF)
     exponent, fraction = make("RightShift", bits, 23), make("BitwiseAnd", bits, 0x7FFFFF)
     mode = node.attr("round_mode", "up")
     if mode == "up":
         more = make("Greater", fraction, 0)
-    elif mode == "nearest":  # of half way the even fraction is none, but for what is denormal
+    elif mode == "nearest":  # a tie rounds up, except for denormal values
         half = make("LogicalAnd", make("Equal", fraction, 0x400000), make("Greater", exponent, 0))
         more = make("LogicalOr", make("Greater", fraction, 0x400000), half)
     elif mode == "down":

@@ -34,7 +34,8 @@ def if_(node: Node, condition: Tensor) -> tuple[Value, ...]:
         return tuple(then() if known.reshape(-1)[0] else otherwise())
     declared = [*zip(then.declared, otherwise.declared, strict=True)]
     common: list[Kind | None] = [None] * len(declared)
-    if any(isinstance(kind, OptionalKind) for pair in declared for kind in pair):  # both have to be told so in advance
+    # Both branches must store optionals if one of them returns an optional.
+    if any(isinstance(kind, OptionalKind) for pair in declared for kind in pair):
         common = [_either(node, *pair) for pair in zip(then.kinds(), otherwise.kinds(), strict=True)]
     found_kinds: list[list[Kind]] = []
 
@@ -81,12 +82,15 @@ def loop(node: Node, count: Tensor | None, condition: Tensor | None, *start: Val
 
 
 def _invariants(carried: Items[Kind], lists: int) -> list[Any]:
-    """The static shapes that hold in every iteration."""
+    """Return the static shapes that hold in every iteration."""
     return [(), (), *(kind.dims if isinstance(kind, TensorKind) else () for kind in carried), *[()] * lists]
 
 
 def _settled(node: Node, body: Subgraph, start: Items[Value]) -> tuple[list[Kind], list[Kind], list[TensorKind]]:
-    """The kinds of the carried values in every iteration, of those that the body gives, and of what is collected."""
+    """Return the kinds of the carried values in every iteration, of their new values, and of scan outputs.
+
+    The kinds are widened until the new values fit them.
+    """
     carried = [kind_of(value) for value in start]
     while True:
         _, *made = body.kinds(TensorKind(dtypes.int64, ()), TensorKind(dtypes.bool_, ()), *carried)
@@ -121,7 +125,7 @@ def scan(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 @translation("Scan")
 def scan_of_batches(node: Node, lengths: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Opset 8: everything has a batch in front."""
+    """Translate opset 8's Scan, whose inputs and outputs all have a batch axis in front."""
     if lengths is not None:
         return node.refuse("sequences of different lengths")
     count = node.required("num_scan_inputs")
@@ -140,7 +144,7 @@ def scan_of_batches(node: Node, lengths: Tensor | None, *inputs: Tensor) -> tupl
 def _scanned(
     node: Node, body: Subgraph, states: Items[Tensor], rows: Items[Tensor], axes: list[int], directions: list[int]
 ) -> list[Tensor]:
-    """The last states, and what was collected, along a new first axis."""
+    """Return the last states, and the scan outputs stacked along a new first axis."""
     size = int64(sizes_of(rows[0])[axes[0]])
     parts = [
         TensorKind(x.dtype, None if x.dims is None else tuple(d for i, d in enumerate(x.dims) if i != axis))

@@ -1,5 +1,7 @@
-"""Convolutions and their transposes. The channels go last and back: our kernels are at their best there, and of the
-transposes that follow one another the compiler leaves none.
+"""Convolutions and their transposes.
+
+Each one transposes to channels last, where aioflow's kernels are fastest, and back. The compiler removes transposes
+that cancel out.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         raise node.wrong("the filter", f"rank {rank}, at least 3", rank_of(node, w))
     per_group, groups = (w.dims or ())[1], node.attr("group", 1)
     if groups > 1 and per_group is not None and (x.dims or ())[1] is None:
-        # How many groups there are follows from the channels, so nothing may forget how many of these there are.
+        # The kernel derives the number of groups from the channels, so their number must be in the static shape.
         x = ops.ensure_shape(x, [None, per_group * groups, *[None] * (rank - 2)])
     windows = windows_of(node, x, _kernel(node, w), keeps_same=True)
     if windows.is_fed:
         x, windows = framed(x, windows, 0), windows.bare()
     if rank == 3:
+        # A convolution along one axis is one of images that are one row high.
         image = ops.expand_dims(channels_last(x, 3), 1)
         y = _convolved(node, image, ops.expand_dims(w, 2), b, _in_two_axes(windows))
         return channels_first(ops.squeeze(y, [1]), 3)
@@ -58,7 +61,7 @@ def _convolved_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, window
 
 
 def _rank(node: Node, x: Tensor, w: Tensor) -> int:
-    """The rank of the images, which is that of the filter if nothing else says it."""
+    """Return the rank of the images, or else that of the filter."""
     if x.dims is None:
         x.set_shape((None,) * rank_of(node, w))
     return rank_of(node, x)
@@ -73,13 +76,13 @@ def _kernel(node: Node, w: Tensor) -> list[int]:
 
 
 def _in_two_axes(windows: Windows) -> Windows:
-    """The windows along one axis, with one more before it that has one element."""
+    """Return the windows with a preceding axis of size 1."""
     pads = None if windows.pads is None else ((0, 0), *windows.pads)
     return Windows((1, *windows.kernel), (1, *windows.strides), (1, *windows.dilations), pads, (0, *windows.extra))
 
 
 def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Windows) -> Tensor:
-    """Of images with their channels last."""
+    """Return the convolution of images with their channels last."""
     channels, per_group, groups = (x.dims or ())[3], (w.dims or ())[1], node.attr("group", 1)
     if channels is not None and per_group is not None and channels != per_group * groups:
         raise node.wrong("the channels", f"{per_group} × {groups} groups", channels)
@@ -111,8 +114,12 @@ class _SpreadAxis(NamedTuple):
     """One axis of a transposed convolution.
 
     Attributes:
-        full: The size that all windows cover, a number or a tensor.
-        before, after: What is cut off, numbers or tensors; less than nothing is added.
+        kernel: Size of the kernel.
+        stride: Stride.
+        dilation: Dilation.
+        full: Size that all windows cover, a number or a tensor.
+        before: Number of elements cropped at the start, negative for padding; a number or a tensor.
+        after: Number of elements cropped at the end, negative for padding; a number or a tensor.
     """
 
     kernel: int
@@ -124,7 +131,7 @@ class _SpreadAxis(NamedTuple):
 
     @property
     def size(self) -> Any:
-        """What is made, before anything is added."""
+        """Size after cropping and before padding."""
         return self.full - positive(self.before) - positive(self.after)
 
 
@@ -139,7 +146,8 @@ def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
         full = (size - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1
         before, after = pads[i], pads[i + count]
         if wanted or mode.startswith("SAME"):
-            reach = (kernel[i] - 1) * dilations[i] + 1 + more[i] - strides[i]  # more than what keeps the size
+            # This total crops the size to that of x times the stride.
+            reach = (kernel[i] - 1) * dilations[i] + 1 + more[i] - strides[i]
             total = full + more[i] - wanted[-count:][i] if wanted else reach
             less = quotient(total, 2)
             before, after = (less, total - less) if mode == "SAME_UPPER" else (total - less, less)
@@ -150,8 +158,9 @@ def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
 
 
 def _spread(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
-    """Over images. The kernel itself cuts off what is known."""
+    """Return the transposed convolution of images."""
     is_fed = any(isinstance(edge, Tensor) for axis in axes for edge in (axis.before, axis.after))
+    # The kernel itself crops numbers of elements that are known; others are cropped afterwards.
     y = convolution.conv2d_backprop_input(
         _shape([sizes_of(x)[0], *(axis.full if is_fed else axis.size for axis in axes), _channels(node, w)]),
         ops.transpose(w, [2, 3, 1, 0]),
@@ -185,13 +194,13 @@ def _channels(node: Node, w: Tensor) -> int:
 
 
 def _cut(y: Tensor, axes: list[_SpreadAxis]) -> Tensor:
-    """Without what is cut off."""
+    """Return the result cropped."""
     begin = [0, *(positive(axis.before) for axis in axes), 0]
     return ops.slice(y, _shape(begin), _shape([-1, *(axis.size for axis in axes), -1]))
 
 
 def _extended(y: Tensor, axes: list[_SpreadAxis]) -> Tensor:
-    """With what is added."""
+    """Return the result padded."""
     missing = [[positive(-axis.before), positive(-axis.after)] for axis in axes]
     if any(isinstance(edge, Tensor) or edge for pair in missing for edge in pair):
         return ops.pad(y, [[0, 0], *missing, [0, 0]])

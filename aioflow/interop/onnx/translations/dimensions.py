@@ -1,4 +1,4 @@
-"""Shapes as int32 vectors, as the ops of the library take them: of numbers where they are known."""
+"""Shapes as int32 vectors, as aioflow's ops expect them, with numbers for known sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Size: TypeAlias = int | Tensor  # a number if it is known, else an int32 scalar
 
 
 def size_of(x: Tensor, axis: int) -> Size:
-    """The size of a dimension: a number if it is known, else an int32 scalar."""
+    """Return the size of a dimension as a number if it is known, else as an int32 scalar."""
     known = None if x.dims is None else x.dims[axis]
     if known is not None:
         return known
@@ -26,14 +26,14 @@ def size_of(x: Tensor, axis: int) -> Size:
 
 
 def shape_of(sizes: Sequence[Size]) -> Tensor:
-    """A shape as an int32 vector, of numbers and scalars."""
+    """Return a shape of numbers and scalars as an int32 vector."""
     if all(isinstance(size, int) for size in sizes):
         return constant(np.array(sizes, np.int32))
     return make("Pack", [size if isinstance(size, Tensor) else constant(np.int32(size)) for size in sizes], axis=0)
 
 
 def flat_from(x: Tensor, axis: int) -> Tensor:
-    """A matrix: the dimensions before `axis` are its rows, the others its columns."""
+    """Return a matrix: the dimensions before `axis` become its rows, the others its columns."""
     if x.dims is not None:
         axis += len(x.dims) if axis < 0 else 0
         rows, columns = x.dims[:axis], x.dims[axis:]
@@ -49,10 +49,10 @@ def flat_from(x: Tensor, axis: int) -> Tensor:
 
 
 def scalar_of(x: Tensor) -> Tensor:
-    """An axis or a count that comes as a scalar or as a vector of one element; int32 or int64."""
+    """Return an axis or a count, which is a scalar or a vector of one element, as a scalar of its dtype."""
     return x if x.dims == () else make("Reshape", x, constant(np.array([], np.int32)))
 
 
 def int32(x: Tensor) -> Tensor:
-    """As int32, which shapes and sizes are of."""
+    """Return the tensor as int32, the dtype of shapes and sizes."""
     return x if x.dtype is dtypes.int32 else make("Cast", x, DstT=dtypes.int32)

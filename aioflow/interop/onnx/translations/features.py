@@ -1,4 +1,4 @@
-"""ai.onnx.ml: features made of data, and linear models."""
+"""ai.onnx.ml: feature extraction and linear models."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def _strings(texts: list[str]) -> np.ndarray[Any, Any]:
 
 
 def to_float(x: Tensor) -> Tensor:
-    """As float32, unless it is float64."""
+    """Return the tensor as float32, unless it is float64."""
     return x if x.dtype in (dtypes.float32, dtypes.float64) else make("Cast", x, DstT=dtypes.float32)
 
 
-# ── one value for another ────────────────────────────────────────────────────────────────────────────────────────────
+# ── mapped values ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("LabelEncoder", domain=_ML)
 def label_encoder_of_classes(node: Node, x: Tensor) -> Tensor:
-    """Strings become their numbers in a list, and numbers the strings."""
+    """Map strings to their indices in a list, or indices to the strings."""
     classes = node.required("classes_strings")
     return _either_way(node, x, list(range(len(classes))), classes)
 
@@ -71,7 +71,7 @@ def _keys(node: Node) -> list[Any]:
 
 
 def _values(node: Node) -> tuple[np.ndarray[Any, Any], Any]:
-    """The values, and the default of their kind."""
+    """Return the values, and the default value of their type."""
     given = node.attr("default_tensor")
     default = None if given is None else given.reshape(-1)[0]
     if node.attr("values_strings") is not None:
@@ -139,7 +139,7 @@ def scaler(node: Node, x: Tensor) -> Tensor:
 
 @translation("Normalizer", domain=_ML)
 def normalizer(node: Node, x: Tensor) -> Tensor:
-    """Rows by their greatest element, the sum of absolute values, or their length; those for which that is 0 stay."""
+    """Divide rows by their maximum, L1 norm or L2 norm. Rows for which it is 0 stay unchanged."""
     values = make("Cast", x, DstT=dtypes.float32)
     norm = node.attr("norm", "MAX")
     if norm == "MAX":
@@ -157,14 +157,14 @@ def normalizer(node: Node, x: Tensor) -> Tensor:
 
 
 def transformed(node: Node, scores: Tensor, kind: str) -> Tensor:
-    """Scores of classes or targets behind the `post_transform` of that name."""
+    """Apply the `post_transform` of that name to scores of classes or targets."""
     if kind == "NONE":
         return scores
     if kind in ("SOFTMAX", "LOGISTIC"):
         return make({"SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}[kind], scores)
     if kind == "PROBIT":
         return make("Ndtri", scores)
-    if kind == "SOFTMAX_ZERO":  # what is 0 stays so
+    if kind == "SOFTMAX_ZERO":  # scores of 0 stay 0
         there = make("NotEqual", scores, 0)
         share = make("Softmax", make("SelectV2", there, scores, scores.dtype.min))
         return make("SelectV2", there, share, 0)
@@ -172,7 +172,7 @@ def transformed(node: Node, scores: Tensor, kind: str) -> Tensor:
 
 
 def class_labels(node: Node, *names: str) -> np.ndarray[Any, Any]:
-    """The labels of the classes: strings or integers."""
+    """Return the labels of the classes: strings or integers."""
     for name in names:
         found = node.attr(name)
         if found:
@@ -181,7 +181,7 @@ def class_labels(node: Node, *names: str) -> np.ndarray[Any, Any]:
 
 
 def labels_of(scores: Tensor, labels: np.ndarray[Any, Any]) -> Tensor:
-    """The label with the highest score in each row."""
+    """Return the label with the highest score in each row."""
     return make("GatherV2", constant(labels), make("ArgMax", scores, -1), 0)
 
 

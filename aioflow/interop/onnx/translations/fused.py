@@ -1,4 +1,4 @@
-"""com.microsoft: products and convolutions together with what stands before or behind them, and kinds of GELU."""
+"""com.microsoft: matrix products and convolutions fused with the ops around them, and variants of GELU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aioflow.ops.apply import constant, make
 
 __all__: list[str] = []
 
-_QUICK: Final = 1.702  # the factor with which a sigmoid is nearest to Φ
+_QUICK: Final = 1.702  # the factor for which the sigmoid approximates Φ best
 
 
 @microsoft("FusedMatMul", "alpha", "transA", "transB", "transBatchA", "transBatchB")
@@ -29,7 +29,7 @@ def fused_matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _batch_last(node: Node, x: Tensor, attribute: str) -> Tensor:
-    """Move the first axis behind the other axes of the batch, if the node asks for that."""
+    """Move the first axis behind the other batch axes if the node's attribute is set."""
     if not node.attr(attribute, 0):
         return x
     rank = rank_of(node, x)

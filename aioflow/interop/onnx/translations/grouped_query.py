@@ -26,11 +26,11 @@ __all__: list[str] = []
 
 
 class _Steps(NamedTuple):
-    """Where the steps of the queries stand.
+    """Positions of the queries in their sequences.
 
     Attributes:
-        starts: The position of the first one in each sequence, [batch, 1].
-        total: How many keys there are for the longest sequence, a scalar.
+        starts: Position of the first query in each sequence, [batch, 1].
+        total: Number of keys of the longest sequence, a scalar.
     """
 
     starts: Tensor
@@ -58,7 +58,7 @@ def group_query_attention(
     bias: Tensor | None = None,
     *others: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """`lengths` are those of the sequences, less 1."""
+    """Translate grouped-query attention. `lengths` are the lengths of the sequences minus 1."""
     _refuse_variants(node, *others)
     queries, keys, values = _split(node, q, k, v)
     steps = _steps(queries, lengths, total)
@@ -67,7 +67,8 @@ def group_query_attention(
             raise node.wrong("the inputs", "tables of cosines and sines", "none")
         if positions is None:
             positions = make("AddV2", steps.starts, make("Range", 0, size_of(queries, 2), 1))
-            positions = make("Minimum", positions, size_of(cosines, 0) - 1)  # those of padding may be beyond
+            # Positions of padding may exceed the tables.
+            positions = make("Minimum", positions, size_of(cosines, 0) - 1)
         interleaved = bool(node.attr("rotary_interleaved", 0))
         queries, keys = (rotated(node, x, positions, (cosines, sines), interleaved) for x in (queries, keys))
     cache_k, cache_v = _cached(past_key, keys, steps), _cached(past_value, values, steps)
@@ -91,7 +92,7 @@ def _refuse_variants(node: Node, *others: Tensor | None) -> None:
 
 
 def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the heads of queries, keys and values, which may all be in `q`."""
+    """Return the heads of queries, keys and values. `q` may contain all three."""
     count, shared = node.required("num_heads"), node.required("kv_num_heads")
     if k is not None and v is not None:
         return heads(q, count), heads(k, shared), heads(v, shared)
@@ -103,14 +104,14 @@ def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[T
 
 
 def _steps(queries: Tensor, lengths: Tensor, total: Tensor) -> _Steps:
-    """Return where the steps stand: a prompt begins at 0, and what follows ends where the sequence ends."""
+    """Return the positions of the queries. A prompt starts at 0; later queries end where their sequence ends."""
     count, total = size_of(queries, 2), int32(scalar_of(total))
     starts = make("Reshape", int32(lengths), [-1, 1]) + 1 - count
     return _Steps(make("SelectV2", make("Equal", total, count), 0, starts), total)
 
 
 def _cached(past: Tensor | None, new: Tensor, steps: _Steps) -> Tensor:
-    """Return the cache with what is new, as long as the longest sequence, or longer where it was so."""
+    """Return the cache with the new entries, extended to the length of the longest sequence if it was shorter."""
     if past is None:
         return new
     missing = make("Maximum", steps.total - size_of(past, 2), 0)

@@ -1,4 +1,4 @@
-"""Images read at places between their elements: grids, regions, deformed windows; patches put together again."""
+"""Sampling of images between their elements (grids, deformable convolutions), image decoding, and Col2Im."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
     flat: Any = ops.reshape(grid, shape_of_sizes([batch, product_of(places), len(sizes)]))
     coordinates = []
     for axis, size in enumerate(sizes):
-        at = flat[:, :, len(sizes) - 1 - axis]  # a grid names the last axis first
+        at = flat[:, :, len(sizes) - 1 - axis]  # a grid's coordinates start with the last axis
         length = ops.cast(size, at.dtype)
         coordinates.append((at + 1.0) / 2.0 * (length - 1.0) if how.aligned else ((at + 1.0) * length - 1.0) / 2.0)
     y = ops.transpose(sampled(x, coordinates, how), [0, 2, 1])
@@ -41,7 +41,7 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
 
 @translation("AffineGrid")
 def affine_grid(node: Node, theta: Tensor, size: Tensor) -> Tensor:
-    """The places of a grid over [-1, 1], moved by an affine map; the last axis is named first."""
+    """Return the positions of a grid over [-1, 1] after an affine map, with the coordinate of the last axis first."""
     count = length_of(node, size, "axes") - 2
     sizes = _elements(size, count + 2)[2:]
     kind, rank = theta.dtype, count + 1
@@ -105,7 +105,7 @@ def _part(node: Node, size: Any, count: int) -> int:
 
 
 def _regular(node: Node, axis: int, kernel: list[int], made: list[Any], like: Tensor) -> Tensor:
-    """Where each tap of each window lies along an axis, [taps, rows, columns], if nothing is deformed."""
+    """Return each kernel element's position in each window along an axis, [taps, rows, columns], without offsets."""
     stride = (node.attr("strides", []) or [1, 1])[axis]
     dilation = (node.attr("dilations", []) or [1, 1])[axis]
     before = (node.attr("pads", []) or [0, 0, 0, 0])[axis]
@@ -116,7 +116,7 @@ def _regular(node: Node, axis: int, kernel: list[int], made: list[Any], like: Te
 
 @translation("Col2Im")
 def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
-    """Adds each element of the blocks to where it lies in the image; what lies in the padding goes nowhere."""
+    """Add each element of the blocks to its position in the image. Elements in the padding are dropped."""
     count = length_of(node, image_shape, "axes")
     image, block = _elements(image_shape, count), _elements(block_shape, count)
     strides, dilations = node.attr("strides", []) or [1] * count, node.attr("dilations", []) or [1] * count
@@ -133,6 +133,7 @@ def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor
         own = ops.logical_and(at >= 0, at < size)
         place = at if place is None else place * size + at
         inside = own if inside is None else ops.logical_and(inside, own)
+    # The segment sum drops rows with negative numbers.
     places = ops.reshape(ops.where_v2(inside, place, -ops.ones_like(place)), [-1])
     batch, depth, _ = sizes_of(columns)
     total = shape_of_sizes([batch, depth // product_of(block), ops.size(places, out_type="int64")])
@@ -142,7 +143,7 @@ def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor
 
 
 def _elements(vector: Tensor, count: int) -> list[Any]:
-    """The elements of a vector of sizes: numbers where they are known."""
+    """Return the elements of a vector of sizes, as numbers where they are known."""
     known = partial_value(vector)
     values = [None] * count if known is None else list(known)
     return [int64(vector)[i] if value is None else int(value) for i, value in enumerate(values)]

@@ -1,4 +1,4 @@
-"""What takes parts of tensors, or puts parts into them."""
+"""Ops that read or write parts of tensors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def slice_(
 
 
 def _sliced(node: Node, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor | None) -> Tensor:
-    """A slice along axes that the step tells."""
+    """Return a slice along axes that are known only in the step."""
     rank = rank_of(node, x)
     places = ops.expand_dims(ops.floormod(int64(axes), int64(rank)), 1)
     begin = ops.tensor_scatter_nd_update(int64([0] * rank), places, int64(starts))
@@ -70,7 +70,7 @@ def _sliced(node: Node, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, s
 
 
 def _ordered(node: Node, values: Tensor, order: list[int], default: int) -> Tensor:
-    """The values that belong to each axis, and `default` where none does."""
+    """Return the values in the order of the axes, with `default` for axes without a value."""
     known = node.constant(values)
     if known is not None:
         every = [*known.reshape(-1).tolist(), default]
@@ -81,7 +81,7 @@ def _ordered(node: Node, values: Tensor, order: list[int], default: int) -> Tens
 
 
 def _wrapped(node: Node, indices: Tensor, size: Any) -> Tensor:
-    """Indices that may be negative, counted from the front."""
+    """Return indices counted from the front. The given ones may be negative."""
     known = node.constant(indices)
     if known is not None and (known >= 0).all():
         return indices
@@ -117,7 +117,7 @@ def gather_elements(node: Node, x: Tensor, indices: Tensor) -> Tensor:
 
 
 def _element_places(node: Node, x: Tensor, indices: Tensor) -> Tensor:
-    """For each element of `indices` the place in `x` that it names: its own, but for the axis."""
+    """Return the position in `x` for each element of `indices`: its own position, with the index along the axis."""
     axis = axis_of(node, x, node.attr("axis", 0))
     rank = rank_of(node, x)
     along = int64(_wrapped(node, indices, sizes_of(x)[axis]))
@@ -161,7 +161,7 @@ def _scattered(node: Node, x: Tensor, places: Tensor, updates: Tensor) -> Tensor
 
 
 def _multiplied(node: Node, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
-    """Each place times the product of its updates."""
+    """Return `x` with each position multiplied by the product of its updates."""
     depth = (places.dims or (None,))[-1]
     if depth is None:
         return node.refuse("index tuples of unknown length")
@@ -227,11 +227,16 @@ def top_k(node: Node, x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
 
 
 def _smallest(rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest elements of each row with their places, in order; of equal ones the first, and NaN last."""
+    """Return the smallest elements of each row in order, with their positions.
+
+    Of equal elements the first comes first. NaN comes last.
+    """
     if rows.dtype.is_integer:
+        # The bitwise complement reverses the order of integers and, unlike negation, does not overflow.
         values, places = make_list("TopKV2", make("Invert", rows), count, sorted=True)
         return make("Invert", values), places
-    # TopKV2 has NaN first, so all are put in the opposite order; equal ones are, too, which a reversal before undoes.
+    # TopKV2 puts NaN first, so all elements are sorted and their order is reversed. The rows are reversed beforehand,
+    # so that equal elements keep their order.
     total = ops.shape(rows)[-1]
     values, places = make_list("TopKV2", ops.reverse(rows, [-1]), total, sorted=True)
     chosen = total - 1 - ops.range(count)
@@ -264,7 +269,7 @@ def _but(x: Tensor, axis: int) -> Dims:
 
 
 def _ascending(node: Node, values: Tensor, axis: int) -> Tensor:
-    """The order of the slices along an axis by their elements, the first of them weighing most."""
+    """Return the lexicographic order of the slices along an axis."""
     rank = rank_of(node, values)
     if rank == 1:
         return _stable_order(values)
@@ -274,6 +279,7 @@ def _ascending(node: Node, values: Tensor, axis: int) -> Tensor:
         return node.refuse(f"sorted slices of {width} elements")
     rows = ops.reshape(ops.transpose(values, [axis, *(i for i in range(rank) if i != axis)]), int64([-1, width]))
     order = ops.range(int64(0), ops.shape(rows, out_type="int64")[0], int64(1))
+    # Stable sorts by each column, the most significant one last, give the lexicographic order.
     for column in reversed(range(width)):
         order = ops.gather(order, _stable_order(ops.gather(rows[:, column], order)))
     return order

@@ -1,4 +1,4 @@
-"""Where values stand in a list that is known while the graph is built: a search in the sorted list."""
+"""Lookup of values in a list that is known while the graph is built, by a search in the sorted list."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["index_in", "mapped"]
 
 
 def index_in(keys: Sequence[Any], x: Tensor) -> Tensor:
-    """For each element of `x` its index among the keys, the last of equal ones, as an int32; -1 if it is not there.
+    """Return for each element of `x` its index among the keys as int32, or -1 if it is not there.
 
-    NaN is found as NaN.
+    Of equal keys the last one counts. NaN matches NaN.
     """
     number: dict[Any, int] = {}
     unknown = -1
@@ -48,7 +48,7 @@ def _array(values: Sequence[Any], like: Tensor) -> Array:
 
 
 def mapped(keys: Sequence[Any], values: Array, default: Any, x: Tensor) -> Tensor:
-    """For each element of `x` the value that goes with it, or the default if it is none of the keys."""
-    table = np.concatenate([values, np.array([default], values.dtype)])  # -1 is its last entry
+    """Return for each element of `x` the value of its key, or the default if it is not among the keys."""
+    table = np.concatenate([values, np.array([default], values.dtype)])  # -1 refers to its last entry
     at = index_in(keys, x)
     return make("GatherV2", constant(table), make("SelectV2", make("Less", at, 0), len(values), at), 0)

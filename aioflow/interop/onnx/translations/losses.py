@@ -1,4 +1,4 @@
-"""Losses of classes: by log-probabilities, and by scores."""
+"""Classification losses, of log-probabilities and of scores."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def softmax_cross_entropy(
 
 
 def _likelihood_loss(node: Node, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
-    """Minus the target's entry along axis 1, by the weight of its class; 0 where the target is to be ignored.
+    """Return minus the target's entry along axis 1 times the weight of its class, or 0 for an ignored target.
 
-    The mean is that by weight.
+    The mean is weighted by the weights of the classes.
     """
     reduction, ignored = node.attr("reduction", "mean"), node.attr("ignore_index")
     hits = one_hot(target, size_of(x, 1), True, False, axis=1)
@@ -37,7 +37,7 @@ def _likelihood_loss(node: Node, x: Tensor, target: Tensor, weight: Tensor | Non
     share = make("Cast", hits, DstT=x.dtype)
     if weight is not None:
         share = share * make("Reshape", weight, [1, -1] + [1] * (rank_of(node, x) - 2))
-    # What is not taken may be infinite.
+    # Entries of other classes may be infinite, and infinity times a share of 0 would be NaN.
     loss = make("Neg", reduce_sum(make("SelectV2", hits, x, 0) * share, 1))
     if reduction == "none":
         return loss

@@ -1,4 +1,4 @@
-"""An LSTM as most are, by the one op of the library that is a whole layer."""
+"""LSTM layers of the usual form, translated to the op that computes a whole layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["is_usual", "whole_layer"]
 
 
 def is_usual(node: Node, x: Tensor) -> bool:
-    """Whether the op does what the node asks for: float32, and the functions of the gates that are the default."""
+    """Return whether the op supports the node: float32, default activations, no clipping and no coupled gates."""
     named = {name.lower() for name in (node.attr("activations") or [])[::3]}
     others = {name.lower() for i, name in enumerate(node.attr("activations") or []) if i % 3}
     usual = named <= {"sigmoid"} and others <= {"tanh"}
@@ -29,12 +29,16 @@ def whole_layer(
     state: list[Tensor],
     lengths: Tensor | None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """All outputs, of shape [steps, batch, units], and the last h and c.
+    """Return all outputs, of shape [steps, batch, units], and the last h and c.
 
     Args:
-        weights: Those of the input and of the output before, a row for each gate and unit: input, output, forget, cell.
-        state: h and c before the first step.
-        lengths: How many steps each sequence has; None where all have all.
+        x: Inputs, [steps, batch, size].
+        weights: Weights of the input and of the previous output. The rows are ordered by gate and unit; the order of
+            gates is input, output, forget, cell.
+        bias: Sum of the biases of each gate and unit, in the same order.
+        peepholes: Peephole weights of the gates input, output, forget.
+        state: Initial h and c.
+        lengths: Number of steps of each sequence; None if all have all steps.
     """
     h, c = state
     units = size_of(weights[1], 1)
@@ -55,7 +59,7 @@ def whole_layer(
 
 
 def _reordered(gates: Tensor) -> Tensor:
-    """Input, output, forget, cell as the op has them: input, forget, cell, output."""
+    """Return the gates in the op's order, input, forget, cell, output, instead of input, output, forget, cell."""
     in_, out, forget, cell = make_list("Split", 0, gates, num_split=4)
     return make("ConcatV2", [in_, forget, cell, out], 0)
 
@@ -67,7 +71,10 @@ def _last(values: Tensor, before: Tensor) -> Tensor:
 
 
 def _shortened(outputs: Tensor, cells: Tensor, state: list[Tensor], lengths: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Nothing behind the end of each sequence, and the state there; what came after has changed nothing before it."""
+    """Return the outputs with zeros after the end of each sequence, and the state at each end.
+
+    Steps after the end do not affect earlier ones, so the whole layer may be computed before.
+    """
     ends = int32(lengths)
     times = make("Reshape", make("Range", 0, size_of(outputs, 0), 1), [-1, 1, 1])
     going = make("Less", times, make("ExpandDims", ends, 1))

@@ -1,4 +1,4 @@
-"""ai.onnx.ml: rows of numbers as dictionaries, as the outputs of scikit-learn's classifiers."""
+"""ai.onnx.ml: rows of numbers as dictionaries, as in the outputs of scikit-learn's classifiers."""
 
 from __future__ import annotations
 

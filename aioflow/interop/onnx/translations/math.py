@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logic and functions element by element; matrix products, einsum, running sums."""
+"""Elementwise arithmetic, comparison, logic and functions; matrix products, einsum and running sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.ops.array.making import one_hot
 
 _Translation = Callable[..., Tensor]
 
-# ONNX's name → the op of the library that is the same, one tensor in and one out.
+# ONNX's name → the equivalent op of aioflow, of one tensor.
 _UNARY: Final = {
     **{name: name for name in ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh")},
     **{name: name for name in ("Exp", "Floor", "Log", "Neg", "Reciprocal", "Sigmoid", "Sin", "Sinh")},
@@ -25,9 +25,9 @@ _UNARY: Final = {
     "Not": "LogicalNot",
     "IsNaN": "IsNan",
     "Det": "MatrixDeterminant",
-    "Round": "Round",  # halves to even
+    "Round": "Round",  # rounds halves to even
 }
-# Of two tensors of one dtype, broadcast.
+# The same for two tensors of one dtype, which broadcast.
 _BINARY: Final = {
     "Add": "AddV2",
     "Sub": "Sub",
@@ -44,7 +44,7 @@ _BINARY: Final = {
     "BitwiseOr": "BitwiseOr",
     "BitwiseXor": "BitwiseXor",
 }
-# Of any number of tensors, broadcast.
+# The same for any number of tensors, which broadcast.
 _MANY: Final = {"Max": "Maximum", "Min": "Minimum", "Sum": "AddV2"}
 
 
@@ -94,15 +94,16 @@ def mean(node: Node, *xs: Tensor) -> Tensor:
 
 @translation("Div")
 def div(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """Integers are rounded towards zero."""
+    """Divide. Integer quotients are rounded toward zero."""
     return make("TruncateDiv" if x.dtype.is_integer else "RealDiv", x, y)
 
 
 @translation("Mod")
 def mod(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """With `fmod` the remainder has the sign of x, without it that of y."""
+    """Return the remainder. With `fmod` it has the sign of x, without it that of y."""
     if not node.attr("fmod", 0) or x.dtype.is_unsigned:
         return make("FloorMod", x, y)
+    # TruncateMod has no kernels for 8-bit and 16-bit integers.
     if x.dtype in (dtypes.int8, dtypes.int16):
         wide = make("TruncateMod", make("Cast", x, DstT=dtypes.int32), make("Cast", y, DstT=dtypes.int32))
         return make("Cast", wide, DstT=x.dtype)
@@ -111,7 +112,7 @@ def mod(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 @translation("Pow")
 def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """The result has the dtype of the base, whatever that of the exponent."""
+    """Return the power in the dtype of the base. The exponent may have another dtype."""
     if x.dtype is y.dtype:
         return make("Pow", x, y)
     if x.dtype.is_floating or y.dtype.is_integer:
@@ -121,14 +122,14 @@ def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _as(tensor: Tensor, dtype: dtypes.DType, node: Node) -> Tensor:
-    """Cast; a constant stays one, so that kernels see a known exponent."""
+    """Cast a tensor. A constant stays one, so that kernels see a known exponent."""
     known = node.constant(tensor)
     return make("Cast", tensor, DstT=dtype) if known is None else constant(known.astype(dtype.np_dtype))
 
 
 @translation("BitShift")
 def bit_shift(node: Node, x: Tensor, y: Tensor) -> Tensor:
-    """By as many bits as there are, or more, or by a negative number of them, all bits go."""
+    """Shift bits. A count that is negative or at least the number of bits shifts all bits out."""
     bits = x.dtype.size * 8
     all_go = make("GreaterEqual", y, bits)
     if not y.dtype.is_unsigned:
@@ -147,7 +148,7 @@ def clip_by_attributes(node: Node, x: Tensor) -> Tensor:
 
 @translation("Clip", since=11)
 def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """Where the bounds are the wrong way round, the upper one holds."""
+    """Clip to the bounds. If they are in the wrong order, the upper one applies."""
     return _clipped(x, low, high)
 
 
@@ -182,7 +183,7 @@ def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
 
 
 def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """alpha x + beta, kept between 0 and 1."""
+    """Return alpha x + beta, clipped to [0, 1]."""
     return make("Minimum", make("Maximum", x * alpha + beta, 0), 1)
 
 
@@ -202,7 +203,7 @@ def elu(node: Node, x: Tensor) -> Tensor:
 
 
 def elu_of(x: Tensor, alpha: float) -> Tensor:
-    """x, and alpha (eˣ - 1) below 0."""
+    """Return x, or alpha (eˣ - 1) if x is negative."""
     if alpha == 1:
         return make("Elu", x)
     return make("SelectV2", make("Less", x, 0), make("Elu", x) * alpha, x)
@@ -249,13 +250,13 @@ def thresholded_relu(node: Node, x: Tensor) -> Tensor:
 
 
 def thresholded_relu_of(x: Tensor, alpha: float) -> Tensor:
-    """x where it is above alpha, otherwise 0."""
+    """Return x if it is above alpha, otherwise 0."""
     return make("SelectV2", make("Greater", x, alpha), x, 0)
 
 
 @translation("PRelu")
 def prelu_of_channels(node: Node, x: Tensor, slope: Tensor) -> Tensor:
-    """Before opset 7 the slope is one for all, or one a channel."""
+    """Translate PRelu before opset 7, with one slope or one per channel."""
     if x.dims is not None and slope.dims not in ((), (1,)):
         slope = make("Reshape", slope, constant([-1] + [1] * (len(x.dims) - 2)))
     return prelu(node, x, slope)
@@ -293,7 +294,7 @@ def swish_of(x: Tensor, alpha: float) -> Tensor:
 
 @translation("Hardmax")
 def hardmax_of_rows(node: Node, x: Tensor) -> Tensor:
-    """Up to opset 12: `x` counts as a matrix whose rows begin at `axis`."""
+    """Translate Hardmax up to opset 12, which treats `x` as a matrix whose columns begin at `axis`."""
     return make("Reshape", _hardmax(flat_from(x, node.attr("axis", 1)), 1), make("Shape", x))
 
 
@@ -320,9 +321,12 @@ def product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
     """Multiply as NumPy does: vectors become a row or a column, all but the last two dimensions are broadcast.
 
     Args:
-        transpose_a, transpose_b: Swap the last two dimensions of a factor first; a vector stays as it is.
+        a: First factor.
+        b: Second factor.
+        transpose_a: Whether to swap the last two dimensions of `a` first; a vector stays as it is.
+        transpose_b: Whether to swap the last two dimensions of `b` first; a vector stays as it is.
     """
-    ranks = [None if t.dims is None else len(t.dims) for t in (a, b)]  # where it is not known, it is no vector
+    ranks = [None if t.dims is None else len(t.dims) for t in (a, b)]  # a tensor of unknown rank is treated as a matrix
     flips = [flip and rank != 1 for flip, rank in zip((transpose_a, transpose_b), ranks, strict=True)]
     if ranks == [2, 2]:
         return make("MatMul", a, b, transpose_a=flips[0], transpose_b=flips[1])
@@ -339,7 +343,7 @@ def einsum(node: Node, *inputs: Tensor) -> Tensor:
 
 
 def _explicit(equation: str) -> str:
-    """With its right-hand side: what occurs once, in the order of ASCII, behind an ellipsis."""
+    """Return the equation with its right-hand side: the ellipsis, then all letters that occur once, in ASCII order."""
     if "->" in equation:
         return equation
     letters = equation.replace("...", "").replace(",", "")

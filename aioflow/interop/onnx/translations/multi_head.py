@@ -1,4 +1,4 @@
-"""com.microsoft: attention as onnxruntime fuses it, with projections, caches and masks of several forms."""
+"""com.microsoft: attention as onnxruntime fuses it, with projections, caches and several forms of masks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aioflow.ops.apply import constant, make, make_list
 
 __all__: list[str] = []
 
-_HIDDEN: Final = -10000.0  # what is added to the scores of keys that a mask hides
+_HIDDEN: Final = -10000.0  # added to the scores of keys that a mask hides
 
 
 def _pieces(x: Tensor, sizes: Sequence[Size] | None, axis: int) -> list[Tensor]:
@@ -29,7 +29,7 @@ def _pieces(x: Tensor, sizes: Sequence[Size] | None, axis: int) -> list[Tensor]:
 
 
 def _scoring(node: Node) -> Scoring:
-    return Scoring(node.attr("scale", 0.0) or None)  # 0 is as good as none
+    return Scoring(node.attr("scale", 0.0) or None)  # 0 selects the default scale, as a missing attribute does
 
 
 @microsoft(
@@ -102,7 +102,7 @@ def multi_head_attention(
 
 
 def _mask(node: Node, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, bias: Tensor | None) -> Mask:
-    """Return what the node adds to the scores."""
+    """Return the bias that the node adds to the scores."""
     queries, keys = size_of(q, 2), size_of(k, 2)
     if mask is not None:
         least = constant(np.array(node.attr("mask_filter_value", _HIDDEN), q.dtype.np_dtype))
@@ -115,9 +115,9 @@ def _mask(node: Node, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, b
 
 
 def _seen(node: Node, mask: Tensor, batch: Size, keys: Size) -> Tensor:
-    """Return which keys are seen, so that it broadcasts to [batch, heads, queries, keys]."""
+    """Return flags of the visible keys, which broadcast to [batch, heads, queries, keys]."""
     rank = rank_of(node, mask)
-    if rank == 1:  # how many keys of each sequence are seen
+    if rank == 1:  # the number of visible keys of each sequence
         given = size_of(mask, 0)
         if isinstance(given, int) and isinstance(batch, int) and given != batch:
             node.refuse("a mask of more than the ends of the sequences")

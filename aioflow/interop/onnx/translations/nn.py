@@ -1,4 +1,4 @@
-"""The layers of networks, besides convolutions and pools."""
+"""Layers of networks other than convolutions and pools."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Normalization by means, variances and norms, and the softmax family.
 
-Means and variances of the 16-bit dtypes are computed in float32 ("stash_type"), and what is finer than that stays so.
+Means and variances of 16-bit dtypes are computed in float32 ("stash_type"). Wider dtypes keep their precision.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _axes(axes: list[int] | range) -> Tensor:
 
 
 def _axes_from(node: Node, x: Tensor) -> Tensor:
-    """The axes from that of the node on."""
+    """Return the axes from the node's `axis` on."""
     axis = axis_of(node, x, node.attr("axis", -1), from_end=True)
     if x.dims is None and axis >= 0:
         return make("Range", axis, make("Rank", x), 1)
@@ -37,7 +37,7 @@ def _cast(x: Tensor, dtype: DType) -> Tensor:
 
 
 def _stashed(node: Node, x: Tensor) -> Tensor:
-    """In the dtype that the first stage is computed in: the wider of the node's and that of `x`."""
+    """Return `x` in the dtype of the first stage: the wider of its own and the node's `stash_type`."""
     wanted = _STASHES.get(node.attr("stash_type", 1))
     if wanted is None:
         node.refuse(f"stash_type={node.attr('stash_type')}")
@@ -45,14 +45,14 @@ def _stashed(node: Node, x: Tensor) -> Tensor:
 
 
 def _moments(x: Tensor, axes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, deviation from it and variance, with the reduced axes kept."""
+    """Return mean, deviation from it and variance, with the reduced axes kept."""
     mean = make("Mean", x, axes, keep_dims=True)
     deviation = x - mean
     return mean, deviation, make("Mean", make("Square", deviation), axes, keep_dims=True)
 
 
 def _by_channel(vector: Tensor, rank: int) -> Tensor:
-    """A vector that goes with axis 1 of a tensor of that rank."""
+    """Return a vector along axis 1 in a shape that broadcasts to a tensor of that rank."""
     return vector if rank == 2 else make("Reshape", vector, [-1] + [1] * (rank - 2))
 
 
@@ -66,7 +66,7 @@ def instance_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -
 
 @translation("GroupNormalization")
 def group_normalization_by_group(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """Up to opset 20: one scale and one bias a group."""
+    """Translate GroupNormalization up to opset 20, with one scale and one bias per group."""
     rank = rank_of(node, x)
     shape = [1, -1] + [1] * (rank - 1)
     normal = _group_normal(node, x, x)
@@ -75,14 +75,14 @@ def group_normalization_by_group(node: Node, x: Tensor, scale: Tensor, bias: Ten
 
 @translation("GroupNormalization", since=21)
 def group_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """One scale and one bias a channel."""
+    """Translate GroupNormalization with one scale and one bias per channel."""
     rank = rank_of(node, x)
     normal = _cast(make("Reshape", _group_normal(node, x, _stashed(node, x)), make("Shape", x)), x.dtype)
     return normal * _by_channel(scale, rank) + _by_channel(bias, rank)
 
 
 def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
-    """Normalized, of shape [batch, groups, channels of a group, …]."""
+    """Return the normalized tensor, of shape [batch, groups, channels of a group, …]."""
     rank, groups = rank_of(node, x), node.attr("num_groups")
     channels = size_of(like, 1)
     each = channels // groups
@@ -102,7 +102,7 @@ def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | Non
 
 
 def _layer_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalize, and return the mean and the inverse of the standard deviation, too."""
+    """Normalize, and return also the mean and the inverse of the standard deviation."""
     mean, deviation, variance = _moments(x, axes)
     inverse = make("Rsqrt", variance + epsilon)
     return deviation * inverse, mean, inverse
@@ -113,7 +113,7 @@ def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
     return simplified_layer_normalization(node, x, scale)[0]
 
 
-# onnxruntime's name before RMSNormalization was in the standard, whose domain it has.
+# onnxruntime's name from before RMSNormalization was in the standard. It is in the standard's domain.
 @translation("SimplifiedLayerNormalization", attributes=("axis", "epsilon", "stash_type"))
 def simplified_layer_normalization(node: Node, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     wide, axes = _stashed(node, x), _axes_from(node, x)
@@ -122,16 +122,20 @@ def simplified_layer_normalization(node: Node, x: Tensor, scale: Tensor) -> tupl
 
 
 def _rms_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Divide by the root of the mean square, and return the inverse of that root, too."""
+    """Divide by the root mean square, and return also its inverse."""
     inverse = make("Rsqrt", make("Mean", make("Square", x), axes, keep_dims=True) + epsilon)
     return x * inverse, inverse
 
 
 def normal_of_rows(x: Tensor, scale: Tensor, bias: Tensor | None, epsilon: float, centered: bool = True) -> Tensor:
-    """Normalize along the last axis, in float32 at least, scale and shift.
+    """Normalize along the last axis, in at least float32, then scale and shift.
 
     Args:
-        centered: Subtract the mean, or else divide by the root of the mean square.
+        x: The tensor.
+        scale: Factor of the normalized values.
+        bias: Added after scaling; None for no shift.
+        epsilon: Added to the variance or the mean square.
+        centered: Whether to subtract the mean; otherwise the values are only divided by the root mean square.
     """
     wide, axes = x if x.dtype.size >= dtypes.float32.size else _cast(x, dtypes.float32), _axes([-1])
     normal = _layer_normal(wide, axes, epsilon)[0] if centered else _rms_normal(wide, axes, epsilon)[0]
@@ -141,7 +145,7 @@ def normal_of_rows(x: Tensor, scale: Tensor, bias: Tensor | None, epsilon: float
 
 @translation("LpNormalization")
 def lp_normalization(node: Node, x: Tensor) -> Tensor:
-    """0 where the norm is."""
+    """Divide by the norm. If the norm is 0, the result is 0."""
     axis, p = node.attr("axis", -1), node.attr("p", 2)
     if p == 1:
         norm = make("Sum", make("Abs", x), axis, keep_dims=True)
@@ -162,11 +166,12 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 
 
 def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
-    """An op of the library that works along the last axis, along another one."""
+    """Apply an op that works along the last axis along another one."""
     axis = axis_of(node, x, axis, from_end=True)
     if axis == -1 or (x.dims is not None and axis == len(x.dims) - 1):
         return make(op, x)
     if x.dims is None:
+        # The permutation that swaps the two axes is its own inverse; here it is computed in the step.
         every, last = make("Range", 0, make("Rank", x), 1), make("Rank", x) - 1
         place = constant(axis) if axis >= 0 else last + (axis + 1)
         order = make("SelectV2", make("Equal", every, place), last, every)
@@ -180,7 +185,7 @@ def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
 
 
 def of_rows(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
-    """`x` counts as a matrix whose rows begin at `axis`."""
+    """Apply an op to `x` as a matrix whose columns begin at `axis`."""
     if x.dims is not None and axis_of(node, x, axis) == len(x.dims) - 1:
         return make(op, x)
     return make("Reshape", make(op, flat_from(x, axis)), make("Shape", x))

@@ -1,4 +1,4 @@
-"""Steps of optimizers as ops: the new values come out, nothing is changed in place."""
+"""Updates of optimizers as ops. They return the new values and change nothing in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _DOMAIN: Final = "ai.onnx.preview.training"
 def _each(
     node: Node, inputs: Sequence[Tensor], parts: int, update: Callable[..., Sequence[Tensor]]
 ) -> tuple[Tensor, ...]:
-    """`update` of each tensor with what goes with it; inputs and outputs come by part, for all tensors in turn."""
+    """Apply `update` to each tensor and its state.
+
+    The inputs are grouped by part (all tensors, all gradients, …), and so are the outputs.
+    """
     count, left = divmod(len(inputs), parts)
     if left:
         raise node.wrong("the inputs", f"{parts} for each tensor", len(inputs))

@@ -1,4 +1,4 @@
-"""Padding, and blocks that move between space and depth."""
+"""Padding, and the ops that move blocks between space and depth."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _fill(x: Tensor, value: Tensor | None) -> Tensor:
 
 
 def _cut(x: Tensor, pairs: list[list[int]]) -> Tensor:
-    """Without what paddings below zero take away."""
+    """Return the tensor cropped by the negative paddings."""
     if all(edge >= 0 for pair in pairs for edge in pair):
         return x
     begin, end = [max(-before, 0) for before, _ in pairs], [min(after, 0) for _, after in pairs]
@@ -59,7 +59,7 @@ def _cut(x: Tensor, pairs: list[list[int]]) -> Tensor:
 
 
 def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Tensor | None) -> Tensor:
-    """By paddings that the step tells."""
+    """Return the tensor with paddings that are known only in the step."""
     rank, mode = rank_of(node, x), node.attr("mode", "constant")
     count = rank if axes is None else length_of(node, axes, "axes")
     pairs = ops.transpose(ops.reshape(int64(pads), int64([2, count])))
@@ -75,7 +75,7 @@ def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Ten
 
 
 def _repeated(node: Node, x: Tensor, pairs: list[Any], mode: str) -> Tensor:
-    """With the image's own elements around it."""
+    """Return the tensor padded with its own elements."""
     for axis, ((before, after), size) in enumerate(zip(pairs, sizes_of(x), strict=True)):
         if isinstance(before, int) and isinstance(after, int) and not before and not after:
             continue

@@ -1,4 +1,4 @@
-"""Pools: over windows, and over whole images."""
+"""Pools over windows, and over whole images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioflow.ops.nn import pooling, volumes
 
 __all__: list[str] = []
 
-_MOST_PARTS: Final = 1024  # nodes that a window of dilations becomes
+_MOST_PARTS: Final = 1024  # most kernel positions for which a pool is unrolled into nodes
 
 
 @translation("MaxPool")
@@ -47,7 +47,7 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
 
 
 def _as_image(x: Tensor, windows: Windows) -> tuple[Tensor, Windows]:
-    """The images along two axes, channels last."""
+    """Return images with two spatial axes and channels last, and their windows."""
     if len(windows.kernel) == 2:
         return channels_last(x, 4), windows
     pads = None if windows.pads is None else ((0, 0), *windows.pads)
@@ -62,12 +62,12 @@ def _from_image(y: Tensor, rank: int) -> Tensor:
 
 
 def _least(x: Tensor) -> Any:
-    """What no element is less than."""
+    """Return a lower bound of all elements."""
     return -np.inf if x.dtype.is_floating else x.dtype.min
 
 
 def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
-    """For each place in the windows what all of them have there."""
+    """Yield for each kernel position the elements that all windows have there."""
     if math.prod(windows.kernel) > _MOST_PARTS:
         raise UnimplementedError("a window too large", expected=f"at most {_MOST_PARTS} places", actual=windows.kernel)
     spans = [(k - 1) * d + 1 for k, d in zip(windows.kernel, windows.dilations, strict=True)]
@@ -81,7 +81,7 @@ def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
 
 
 def _combined(x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """What all elements of each window make together, one axis after the other."""
+    """Reduce the elements of each window by `combine`, one axis after the other."""
     ones, none = (1,) * len(windows.kernel), (0,) * len(windows.kernel)
 
     def along(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -95,12 +95,12 @@ def _combined(x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], T
 
 
 def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-    """The maxima and where they are in the flattened input; of equal ones the first."""
+    """Return the maxima and their positions in the flattened input. Of equal elements the first counts."""
     rank = rank_of(node, x)
     shape = shape_vector(x)
     every = ops.range(int64(0), ops.size(x, out_type="int64"), int64(1))
     order = list(range(rank))
-    if node.attr("storage_order", 0):  # the last axis counts least but for those of the image, which are reversed
+    if node.attr("storage_order", 0):  # column-major: the order of spatial axes is reversed
         order = [0, 1, *reversed(range(2, rank))]
     places = ops.transpose(ops.reshape(every, ops.gather(shape, order)), order)
     values, found = None, None
@@ -135,7 +135,7 @@ def average_pool(node: Node, x: Tensor) -> Tensor:
 
 
 def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
-    """1 where an element counts, 0 around: of the shape of one framed image of one channel."""
+    """Return 1 for elements that count and 0 around them, in the shape of one padded image of one channel."""
     sizes = sizes_of(x)[2:]
     pads = windows.pads or ()
     inside = [size + sum(pad) if with_padding else size for size, pad in zip(sizes, pads, strict=True)]
@@ -149,7 +149,7 @@ def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
 
 
 def _mean(x: Tensor, windows: Windows) -> Tensor:
-    """The mean of each window of framed images."""
+    """Return the mean of each window of padded images."""
     rank = len(windows.kernel) + 2
     if rank <= 4 and max(windows.dilations) == 1:
         image, windows = _as_image(x, windows)

@@ -1,6 +1,6 @@
-"""Quantized tensors: a scale and a zero point for all, for each place along an axis, or for each block along one.
+"""Quantized tensors, with a scale and a zero point per tensor, per position along an axis, or per block along an axis.
 
-Products of integers are exact: they are computed as floats that hold each of their sums.
+Products of integers are exact: they are computed in a float dtype that represents every sum exactly.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def _names_type(node: Node) -> bool:
 
 
 def rounded(y: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
-    """y + zero as an integer, halves to even and what is beyond the type at its ends."""
+    """Return y + zero as an integer. Halves round to even, and values out of range saturate."""
     y = make("Round", y)
-    if y.dtype in (dtypes.float16, dtypes.bfloat16):  # which do not hold all integers of 16 bits
+    if y.dtype in (dtypes.float16, dtypes.bfloat16):  # they do not represent all 16-bit integers
         y = ops.cast(y, "float32")
     if zero is not None:
         y = make("AddV2", y, ops.cast(zero, y.dtype))
@@ -72,7 +72,7 @@ def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None 
 
 
 def dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    """Return (x - zero) * scale as float32, of integers and what broadcasts to them."""
+    """Return (x - zero) * scale as float32. `x` has an integer dtype; the others broadcast to it."""
     y = ops.cast(x, "int32")
     if zero is not None:
         y = make("Sub", y, ops.cast(zero, "int32"))
@@ -80,7 +80,7 @@ def dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
 
 
 def _along(node: Node, x: Tensor, given: Tensor) -> Tensor:
-    """A scale or a zero point so that it broadcasts to x."""
+    """Return a scale or a zero point in a shape that broadcasts to x."""
     dims = given.dims
     if dims is None:
         return node.refuse("a scale of unknown rank")
@@ -100,14 +100,17 @@ def _along(node: Node, x: Tensor, given: Tensor) -> Tensor:
 
 
 def _differences(x: Tensor, zero: Tensor | None, kind: DType) -> Tensor:
-    """x - zero, exactly."""
+    """Return x - zero, exactly."""
     if zero is None:
         return ops.cast(x, kind)
     return make("Sub", ops.cast(x, kind), ops.cast(zero, kind))
 
 
 def _holding(node: Node, x: Tensor, x_zero: Tensor | None, weight: float, bias: Tensor | None = None) -> DType:
-    """A float type that holds every sum of products of x - x_zero with numbers that come to `weight`, and the bias."""
+    """Return a float dtype that represents every sum of products exactly.
+
+    The sums are of products of x - x_zero with numbers whose absolute values sum to at most `weight`, plus the bias.
+    """
     most = _largest(node, x, x_zero) * weight
     if bias is not None:
         values = node.known(bias)
@@ -116,7 +119,7 @@ def _holding(node: Node, x: Tensor, x_zero: Tensor | None, weight: float, bias: 
 
 
 def _largest(node: Node, x: Tensor, zero: Tensor | None) -> int:
-    """No x - zero is further from 0."""
+    """Return a bound on |x - zero|."""
     least, most = int(x.dtype.min), int(x.dtype.max)
     given = np.zeros(1, np.int64) if zero is None else node.known(zero)
     if given is None or not given.size:
@@ -125,7 +128,7 @@ def _largest(node: Node, x: Tensor, zero: Tensor | None) -> int:
 
 
 def _weight(node: Node, w: Tensor, zero: Tensor | None, axes: Sequence[int]) -> float:
-    """No sum of |w - zero| along these axes is larger; a zero broadcasts to w."""
+    """Return a bound on all sums of |w - zero| along these axes. `zero` broadcasts to `w`."""
     values, zeros = node.known(w), None if zero is None else node.known(zero)
     if values is not None and values.size and (zero is None or zeros is not None):
         differences = values.astype(np.int64) - (0 if zeros is None else zeros.astype(np.int64))
@@ -139,7 +142,7 @@ def _weight(node: Node, w: Tensor, zero: Tensor | None, axes: Sequence[int]) -> 
 
 
 def _per_filter(node: Node, w: Tensor, given: Tensor | None) -> Tensor | None:
-    """A number for each filter, or one for all, so that it broadcasts to the filters."""
+    """Return one number per filter in a shape that broadcasts to the filters, or a single number as it is."""
     if given is None or given.dims == ():
         return given
     return ops.reshape(given, [-1, *[1] * (rank_of(node, w) - 1)])
@@ -155,7 +158,7 @@ def conv_integer(
 
 
 def _one(given: Tensor | None) -> Tensor | None:
-    """A scalar that may have come as a vector of one."""
+    """Return a scalar, which may be given as a vector of one element."""
     return given if given is None or given.dims == () else ops.reshape(given, [])
 
 
@@ -167,7 +170,7 @@ def matmul_integer(
 
 
 def integer_product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
-    """Return the product of a - a_zero and b - b_zero, exactly, in a float type."""
+    """Return the exact product of a - a_zero and b - b_zero in a float dtype."""
     kind = _holding(node, a, a_zero, _weight(node, b, b_zero, [-2 if len(b.dims or ()) > 1 else -1]))
     return matmul(
         node, _differences(a, None if a_zero is None else _per_row(a, a_zero), kind), _differences(b, b_zero, kind)
@@ -175,7 +178,7 @@ def integer_product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_z
 
 
 def _per_row(a: Tensor, given: Tensor) -> Tensor:
-    """A number for each row of a matrix, or one for all, so that it broadcasts to the matrix."""
+    """Return one number per row of a matrix in a shape that broadcasts to it, or a single number as it is."""
     if given.dims is None or len(given.dims) != 1 or given.dims == (1,) or len(a.dims or ()) < 2:
         return given
     return ops.expand_dims(given, -1)

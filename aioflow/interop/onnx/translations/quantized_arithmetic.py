@@ -1,6 +1,6 @@
-"""com.microsoft: operators on quantized tensors, which are computed as float32 in between.
+"""com.microsoft: ops on quantized tensors, computed in float32 in between.
 
-Scales and zero points are one for a whole tensor. A zero point that is left out is 0.
+Each tensor has a single scale and zero point. An omitted zero point is 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aioflow.ops.apply import make
 
 __all__: list[str] = []
 
-_ROWS_UNTIL = 12  # the last opset whose Softmax takes its input as a matrix
+_ROWS_UNTIL = 12  # the last opset whose Softmax treats its input as a matrix
 
 
 def _scalar(node: Node, given: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def qlinear_where(
 
 
 def _of_images(node: Node, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a function of images with the channels at axis 1 to images with the channels where the node says."""
+    """Apply a function of images with channels first to images in the node's layout."""
     if not node.attr("channels_last", 0):
         return function(x)
     rank = rank_of(node, x)
@@ -138,13 +138,13 @@ def qlinear_average_pool(
 
 @microsoft("QLinearConv", "auto_pad", "channels_last", "dilations", "group", "kernel_shape", "pads", "strides")
 def qlinear_conv_of_channels(node: Node, x: Tensor, *others: Tensor) -> Tensor:
-    """Like the standard's QLinearConv; the filters have their channels first in any case."""
+    """Translate QLinearConv like the standard's. The filters always have their channels first."""
     return _of_images(node, x, lambda image: qlinear_conv(node, image, *others))
 
 
 @microsoft("QLinearConcat", "axis")
 def qlinear_concat(node: Node, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor | None) -> Tensor:
-    """Join inputs that come in threes: a tensor, its scale and its zero point."""
+    """Concatenate inputs given as triples: a tensor, its scale and its zero point."""
     if not inputs or len(inputs) % 3:
         raise node.wrong("the inputs", "a scale, a zero point, and three for each tensor", 2 + len(inputs))
     parts = []
@@ -159,7 +159,7 @@ def qlinear_concat(node: Node, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor 
 def qlinear_softmax(
     node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor
 ) -> Tensor:
-    """`opset` is that of the Softmax which the node was."""
+    """Translate QLinearSoftmax. `opset` is that of the Softmax that was quantized."""
     real, axis = _real(node, x, x_scale, x_zero), node.attr("axis", -1)
     softmax = of_rows if node.required("opset") <= _ROWS_UNTIL else along_axis
     return _quantized(node, softmax("Softmax", node, real, axis), y_scale, y_zero, y_zero.dtype)

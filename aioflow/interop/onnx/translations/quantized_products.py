@@ -1,4 +1,4 @@
-"""com.microsoft: products of matrices of which one factor is quantized, or both."""
+"""com.microsoft: matrix products with one or two quantized factors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _scaled_product(node: Node, a: _Quantized, b: _Quantized, bias: Tensor | Non
 
 
 def _single(node: Node, given: Tensor) -> Tensor:
-    """Return one number for a whole tensor. Refuses a node that has several."""
+    """Return the one number for a whole tensor. Refuse a node that has several."""
     dims = given.dims
     if dims is not None and None not in dims and math.prod(d or 0 for d in dims) != 1:
         node.refuse("a scale or zero point of the first factor that is not one number")
@@ -60,7 +60,7 @@ def dynamic_quantize_matmul(
 
 
 def _dynamic(x: Tensor) -> _Quantized:
-    """Quantize the tensor to 8 bits, by the range of its values, of which 0 is one."""
+    """Quantize the tensor to 8 bits by the range of its values, extended to include 0."""
     least, most = ops.minimum(ops.reduce_min(x), 0.0), ops.maximum(ops.reduce_max(x), 0.0)
     scale = make("RealDiv", make("Sub", most, least), 255.0)
     scale = make("SelectV2", make("Equal", scale, 0.0), 1.0, scale)
@@ -81,7 +81,10 @@ def qgemm(
     y_scale: Tensor | None = None,
     y_zero: Tensor | None = None,
 ) -> Tensor:
-    """Return a float where the result has no scale. `c` is an integer, added before the scales are multiplied with."""
+    """Translate QGemm. The result is a float without `y_scale`.
+
+    `c` is an integer, added before the scales are applied.
+    """
     if node.attr("transA", 0):
         a = ops.transpose(a, [1, 0])
     if node.attr("transB", 0):
@@ -117,7 +120,10 @@ def dynamic_quantize_lstm(
     peepholes: Tensor | None,
     *scales: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The weights have a column for each gate and unit. What they are multiplied by is quantized by its range."""
+    """Translate DynamicQuantizeLSTM.
+
+    The weights have one column per gate and unit. Their other factor is quantized by its range.
+    """
     if differing(node, lengths, x) is not None:
         return node.refuse("sequences of different lengths, whose padding would count in the range of the input")
     if len(scales) != 4:
@@ -148,7 +154,10 @@ def matmul_n_bits(
     order: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """The weights are computed as floats, which is more accurate than the least that `accuracy_level` asks for."""
+    """Translate MatMulNBits, with the weights as floats.
+
+    That is more accurate than the minimum that `accuracy_level` requires.
+    """
     refuse_unless(node, weight_prepacked=0)
     refuse_inputs(node, g_idx=order)
     bits, size = node.attr("bits", 4), node.required("block_size")
@@ -169,7 +178,7 @@ def matmul_n_bits(
 
 
 def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    """Return the numbers in each byte, the lowest bits first, along one more axis."""
+    """Return the numbers packed in each byte, lowest bits first, along an additional axis."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     spread = make("RightShift", ops.expand_dims(packed, -1), constant(shifts))
     return make("BitwiseAnd", spread, constant(np.uint8((1 << bits) - 1)))

@@ -1,4 +1,7 @@
-"""Random numbers, and dropout. A node without a seed draws other numbers in each session, as ops of the library do."""
+"""Random numbers, and dropout.
+
+A node without a seed draws different numbers in each session, as aioflow's ops do.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from aioflow.ops.math.random import random_normal, random_uniform
 
 
 def _seed(node: Node) -> int | None:
-    """The node's seed, a float, as a number that is another one for each of them."""
+    """Return the node's seed, a float, as the integer of its upper 31 bits."""
     seed = node.attr("seed")
     return None if seed is None else int(struct.unpack("<I", struct.pack("<f", seed))[0] >> 1)
 
@@ -64,7 +67,7 @@ def multinomial(node: Node, x: Tensor) -> Tensor:
 
 @translation("Dropout")
 def dropout_of_inference(node: Node, x: Tensor) -> tuple[Tensor, ...]:
-    """Up to opset 11: nothing is dropped."""
+    """Translate Dropout up to opset 11, which drops nothing."""
     return _nothing_dropped(x, dtypes.bool_ if node.version >= 10 else x.dtype)
 
 

@@ -1,7 +1,7 @@
-"""RNN, LSTM and GRU: all inputs are projected in one product, then a loop goes over the steps.
+"""RNN, LSTM and GRU: all inputs are projected in one matrix product, then a loop goes over the steps.
 
-The loop is one that the runtime lifts into a native loop, and gradients flow through it. The usual LSTM is an op of its
-own (`lstm_layer.py`), which takes a third of the time.
+The runtime raises that loop into a native loop, and gradients flow through it. An LSTM of the usual form becomes a
+single op (`lstm_layer.py`), which takes a third of the time.
 """
 
 from __future__ import annotations
@@ -32,25 +32,30 @@ from aioflow.ops.control.branches_and_loops import while_loop
 
 __all__ = ["differing", "lstm_layers", "part"]
 
-_SWAP: Final = (1, 0, 2)  # [batch, steps, size] and [steps, batch, size]
+_SWAP: Final = (1, 0, 2)  # swaps [batch, steps, size] and [steps, batch, size]
 _DIRECTIONS: Final = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 
 
 @dataclass(frozen=True)
 class _Input:
-    """What all directions read: `x` of shape [steps, batch, size], and the steps of each sequence if they differ."""
+    """The input of all directions.
+
+    Attributes:
+        x: The input, [steps, batch, size].
+        lengths: Number of steps of each sequence; None if all have all steps.
+    """
 
     x: Tensor
     lengths: Tensor | None
 
     def reversed(self, x: Tensor) -> Tensor:
-        """Each sequence from its end to its start; what is behind it stays where it is."""
+        """Return each sequence in reverse. Elements after its end stay in place."""
         if self.lengths is None:
             return make("ReverseV2", x, [0])
         return make("ReverseSequence", x, self.lengths, seq_dim=0, batch_dim=1)
 
 
-# (input, weights of the input and of the state, bias, state, lengths) -> all outputs and the last state.
+# (input, (input weights, recurrent weights), bias, state, lengths) -> all outputs and the last state.
 _Whole = Callable[[Tensor, tuple[Tensor, Tensor], Tensor | None, list[Tensor], Tensor | None], "_Result"]
 _Result = tuple[Tensor | None, list[Tensor]]
 _Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # x, both weights, bias, lengths
@@ -58,13 +63,13 @@ _Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # x, both
 
 @dataclass(frozen=True)
 class _Kind:
-    """What tells the three ops from one another.
+    """The differences between the three ops.
 
     Attributes:
-        functions: The activations that a direction has by default.
-        cell: Makes the step of a direction, of its number, its recurrent weights and its activations.
-        whole: Makes all steps of a direction, of its number, where an op does so.
-        project: The product with the weights of the input, of a direction's number, where it is not one of floats.
+        functions: Default activations of a direction.
+        cell: Function that makes a direction's step from its number, recurrent weights and activations.
+        whole: Function that returns the computation of all steps for a direction's number, if an op supports it.
+        project: Function that returns the product with the input weights for a direction's number; None for floats.
     """
 
     functions: Sequence[str]
@@ -75,7 +80,7 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _Direction:
-    """One direction: its step, or all of them, its weights, and the state it starts with."""
+    """One direction: the computation of one step or all steps, its weights and its initial state."""
 
     cell: Cell
     whole: _Whole | None
@@ -127,8 +132,12 @@ def lstm_layers(
     """Return the outputs of an LSTM.
 
     Args:
-        products: Those with the weights of the input and of the state, of a direction's number; None where the weights
-            are floats.
+        node: The node.
+        inputs: `x`, both weights, the bias and the lengths.
+        state: Initial h and c.
+        peepholes: Peephole weights.
+        products: Function that returns the products with the input weights and the recurrent weights for a direction's
+            number; None if the weights are floats.
     """
     x, _, r, _, _ = inputs
     size = _hidden_size(node, r)
@@ -160,7 +169,7 @@ def gru(
     h: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     size, linear_first = _hidden_size(node, r), bool(node.attr("linear_before_reset", 0))
-    own: list[Tensor] | None = None  # biases of the hidden gate that the reset gate takes with it
+    own: list[Tensor] | None = None  # biases of the hidden gate that the reset gate multiplies
     if linear_first and b is not None:
         *_, hidden = make_list("SplitV", b, [5 * size, size], 1, num_split=2)
         own = make_list("Unpack", hidden, num=_count(node), axis=0)
@@ -192,7 +201,7 @@ def _recurrent(
     state: Sequence[Tensor | None],
     kind: _Kind,
 ) -> tuple[Tensor, ...]:
-    """The outputs of the node: those of all steps, and each part of the last state."""
+    """Return the outputs of the node: those of all steps, and each part of the last state."""
     x, w, r, b, lengths = inputs
     batch_first = bool(node.attr("layout", 0))
     x = make("Transpose", x, _SWAP) if batch_first else x
@@ -213,14 +222,17 @@ def _recurrent(
     last = [make("Pack", [end[i] for _, end in results], axis=1 if batch_first else 0) for i in range(len(state))]
     outputs = [output for output, _ in results if output is not None]
     if not outputs:
-        return last[0], *last  # the first of them is not wanted
+        return last[0], *last  # the first output is unused
     if batch_first:
         return make("Pack", [make("Transpose", y, _SWAP) for y in outputs], axis=2), *last
     return make("Pack", outputs, axis=1), *last
 
 
 def _cleared(x: Tensor, lengths: Tensor | None) -> _Input:
-    """With 0 behind the end of each sequence: what is there may be anything, and has no part in gradients."""
+    """Return the input with zeros after the end of each sequence.
+
+    The values there may be anything, such as NaN, and must not contribute to gradients.
+    """
     if lengths is None:
         return _Input(x, None)
     times = make("Reshape", make("Range", 0, size_of(x, 0), 1), [-1, 1, 1])
@@ -229,12 +241,12 @@ def _cleared(x: Tensor, lengths: Tensor | None) -> _Input:
 
 
 def part(x: Tensor, number: int) -> Tensor:
-    """`x[number]`."""
+    """Return `x[number]`."""
     return make("StridedSlice", x, [number], [number + 1], [1], shrink_axis_mask=1)
 
 
 def differing(node: Node, lengths: Tensor | None, x: Tensor) -> Tensor | None:
-    """The lengths, or None where they are known to be the number of steps."""
+    """Return the lengths, or None if all are known to be the number of steps."""
     known = None if lengths is None else node.constant(lengths)
     if known is not None and x.dims is not None and (known == x.dims[0]).all():
         return None
@@ -253,9 +265,9 @@ def _start(state: Tensor | None, x: Tensor, size: int, count: int, batch_first: 
 
 
 def _run(way: _Direction, given: _Input, wanted: bool) -> tuple[Tensor | None, list[Tensor]]:
-    """All outputs, of shape [steps, batch, size], if they are wanted, and the last state."""
+    """Return all outputs, of shape [steps, batch, size], if they are wanted, and the last state."""
     x = given.reversed(given.x) if way.backwards else given.x
-    if way.whole is not None and size_of(x, 0) != 1:  # what it does for all steps is not worth it for one
+    if way.whole is not None and size_of(x, 0) != 1:  # the op's overhead does not pay off for a single step
         outputs, state = way.whole(x, way.weights, way.bias, way.state, given.lengths)
     else:
         outputs, state = _steps(way, _projected(x, way), given.lengths, wanted)
@@ -265,7 +277,7 @@ def _run(way: _Direction, given: _Input, wanted: bool) -> tuple[Tensor | None, l
 
 
 def _projected(x: Tensor, way: _Direction) -> Tensor:
-    """x W' + b of all steps in one product."""
+    """Return x W' + b of all steps, in one matrix product."""
     weights, _ = way.weights
     flat = make("Reshape", x, shape_of([-1, size_of(weights, 1)]))
     flat = way.project(flat)
@@ -299,7 +311,10 @@ def _steps(way: _Direction, x: Tensor, lengths: Tensor | None, wanted: bool) -> 
 
 
 def _invariant(state: Tensor, x: Tensor, weights: Tensor) -> tuple[int | None, int | None]:
-    """The static shape that a state has in all steps: what is known of one of those that it is made of may be lost."""
+    """Return the static shape of a state that holds in all steps.
+
+    A size is only kept if it is known of every operand that the state is computed from.
+    """
     batch, size = state.dims or (None, None)
     same = x.dims is not None and x.dims[1] == batch
     return batch if same else None, size if weights.dims is not None and None not in weights.dims else None

@@ -1,7 +1,7 @@
-"""One step of RNN, LSTM and GRU: from the projected input and the state before to the state after.
+"""One step of RNN, LSTM and GRU: from the projected input and the previous state to the new state.
 
-The input has been multiplied by its weights for all steps at once, and has the biases in it, so that a step has one
-product only.
+The input is already multiplied by its weights for all steps at once, with the biases added. A step thus has a single
+matrix product.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Activation = Callable[[Tensor], Tensor]
-Product = Callable[[Tensor], Tensor]  # with weights, for whose rows the result has columns
+Product = Callable[[Tensor], Tensor]  # by weights; the result has a column for each of their rows
 Cell = Callable[
     [Tensor, Sequence[Tensor]], list[Tensor]
 ]  # (projected input, state) -> state, its first being the output
@@ -36,7 +36,7 @@ Cell = Callable[
 
 @dataclass(frozen=True)
 class _Kind:
-    """An activation, and what its parameters are where none are given; None for one that it does not have."""
+    """An activation and the default values of its parameters; None for a parameter that it does not have."""
 
     function: Callable[[Tensor, float, float], Tensor]
     alpha: float | None = None
@@ -59,9 +59,10 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 def activations(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
-    """Those of each direction. The lists of alphas and betas say them in order, and only for activations that have one.
+    """Return the activations of each direction.
 
-    What comes from a product is kept within the node's `clip`; the third one, of an LSTM's cell, takes it as it is.
+    The node's lists of alphas and betas contain, in order, values only for activations that have the parameter. Results
+    of products are clipped to the node's `clip`. An LSTM's third activation, of the cell, is not clipped.
     """
     names = node.attr("activations") or [*defaults] * directions
     alphas, betas = iter(node.attr("activation_alpha") or ()), iter(node.attr("activation_beta") or ())
@@ -77,7 +78,7 @@ def activations(node: Node, defaults: Sequence[str], directions: int) -> list[li
 
 
 def activation_of(node: Node, name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
-    """Return an activation by its name; parameters that are None are the usual ones. Refuses an unknown one."""
+    """Return an activation by name. Parameters that are None have their defaults. Refuse an unknown name."""
     kind = _KINDS.get(name.lower())
     if kind is None:
         return node.refuse(f"activation={name}")
@@ -109,12 +110,12 @@ def _times(h: Tensor, weights: Tensor) -> Tensor:
 
 
 def product_with(weights: Tensor) -> Product:
-    """Multiply a matrix by the transpose of the weights."""
+    """Return a function that multiplies a matrix by the transpose of the weights."""
     return lambda h: _times(h, weights)
 
 
 def rnn_cell(weights: Tensor, functions: Sequence[Activation]) -> Cell:
-    """h = f(x + h R')."""
+    """Return a step that computes h = f(x + h R')."""
 
     def step(x: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         return [functions[0](x + _times(state[0], weights))]
@@ -125,8 +126,10 @@ def rnn_cell(weights: Tensor, functions: Sequence[Activation]) -> Cell:
 def lstm_cell(
     times: Product, size: int, functions: Sequence[Activation], peepholes: Tensor | None, coupled: bool
 ) -> Cell:
-    """Gates are in the order input, output, forget, cell; the state is h and c. `coupled`: what is forgotten is what
-    comes in.
+    """Return a step of an LSTM.
+
+    The gates are in the order input, output, forget, cell; the state is h and c. If `coupled`, the forget gate is 1
+    minus the input gate.
     """
     f, g, h = functions
     looks = [] if peepholes is None else _split(make("ExpandDims", peepholes, 0), [size] * 3)
@@ -155,8 +158,10 @@ def lstm_cell(
 def gru_cell(
     weights: Tensor, size: int, functions: Sequence[Activation], hidden_bias: Tensor | None, linear_first: bool
 ) -> Cell:
-    """Gates are in the order update, reset, hidden. `linear_first`: the product comes before the reset, which then
-    takes the bias of the hidden gate (`hidden_bias`) with it.
+    """Return a step of a GRU.
+
+    The gates are in the order update, reset, hidden. If `linear_first`, the reset gate multiplies the product plus
+    `hidden_bias` instead of the factor h.
     """
     f, g = functions
     to_gates, to_hidden = make_list("SplitV", weights, [2 * size, size], 0, num_split=2)

@@ -1,4 +1,4 @@
-"""Reductions over axes, and where the extremes are."""
+"""Reductions over axes, and the indices of extremes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _log_sum_exp(x: Tensor, axes: Tensor, keep: bool) -> Tensor:
 
 
 def _stable_log_sum_exp(x: Tensor, axes: Tensor, keep: bool) -> Tensor:
-    """With the greatest element taken out first, so that nothing overflows; -inf of no elements."""
+    """Return log-sum-exp with the maximum subtracted first, so that nothing overflows. Over no elements it is -inf."""
     greatest = make("StopGradient", make("Max", x, axes, keep_dims=True))
     greatest = make("SelectV2", make("IsFinite", greatest), greatest, 0)
     result = make("Log", make("Sum", make("Exp", x - greatest), axes, keep_dims=True)) + greatest
@@ -54,7 +54,7 @@ def _stable_log_sum_exp(x: Tensor, axes: Tensor, keep: bool) -> Tensor:
 
 
 def _of_floats(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Integers are computed in float64 and rounded towards zero."""
+    """Apply the function. Integers are computed in float64 and rounded toward zero."""
     if x.dtype.is_floating:
         return function(x)
     return make("Cast", function(make("Cast", x, DstT=dtypes.float64)), DstT=x.dtype)
@@ -104,7 +104,7 @@ def _all_axes(x: Tensor) -> Tensor:
 
 
 def _all_if_empty(axes: Tensor, x: Tensor) -> Tensor:
-    """The axes, of which there may be none: then all of them."""
+    """Return the axes, or all axes if the vector is empty. Its length is known only in the step."""
     none = make("Cast", make("Equal", make("Size", axes), 0), DstT=dtypes.int32)
     return make("ConcatV2", [int32(axes), make("Range", 0, make("Rank", x) * none, 1)], 0)
 

@@ -1,4 +1,4 @@
-"""Regions of images, each as an image of one size: RoiAlign and MaxRoiPool."""
+"""RoiAlign and MaxRoiPool, which resample regions of images to one size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
 
 
 def _roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor, mode: str) -> Tensor:
-    """Reads a grid of places in each part of a region, and takes their mean or maximum."""
+    """Sample a grid of positions in each part of a region, and return their mean or maximum."""
     made = node.attr("output_height", 1), node.attr("output_width", 1)
     channels, rows, columns = sizes_of(x)[1:]
     count = sizes_of(rois)[0]
@@ -33,7 +33,7 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor, mode: str) 
         _grid(node, corners[:, first], corners[:, first + 2], made[axis], size, mode == "half_pixel")
         for axis, (first, size) in enumerate(((1, rows), (0, columns)))
     ]
-    # [regions, parts down, places down, parts across, places across]
+    # Shape of what follows: [regions, parts down, places down, parts across, places across].
     down = [ops.expand_dims(ops.expand_dims(each, 3), 4) for each in axes[0][:5]]
     across = [ops.expand_dims(ops.expand_dims(each, 1), 2) for each in axes[1][:5]]
     there = ops.logical_and(down[4], across[4])
@@ -51,9 +51,16 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor, mode: str) 
 
 
 def _grid(node: Node, begin: Any, end: Any, parts: int, size: Any, halves: bool) -> tuple[Tensor, ...]:
-    """The places of the regions along an axis: the element before each, that after it, how far it is from the first,
-    whether it is in the image, and whether there is such a place, all [regions, parts, places]; and how many places a
-    part has, [regions].
+    """Return the sampling positions of the regions along an axis.
+
+    All but the last result have the shape [regions, parts, places]:
+
+    - index of the element before the position,
+    - index of the element after it,
+    - distance from the element before,
+    - whether the position is in the image,
+    - whether the part has that many positions,
+    - number of positions of a part, [regions].
     """
     length = end - begin if halves else ops.maximum(end - begin, ops.ones_like(begin))
     part = length / float(parts)
@@ -76,7 +83,7 @@ def _grid(node: Node, begin: Any, end: Any, parts: int, size: Any, halves: bool)
 
 
 def _folded(node: Node, corners: list[Any], there: Any, places: Any) -> Tensor:
-    """The mean or the maximum of each part, [regions, parts down, parts across, channels]."""
+    """Return the mean or the maximum of each part, [regions, parts down, parts across, channels]."""
     if node.attr("mode", "avg").lower() == "max":
         greatest = corners[0]
         for each in corners[1:]:
@@ -90,12 +97,12 @@ def _folded(node: Node, corners: list[Any], there: Any, places: Any) -> Tensor:
 
 @translation("MaxRoiPool")
 def max_roi_pool(node: Node, x: Tensor, rois: Tensor) -> Tensor:
-    """The maximum of each part of each region, over whole elements."""
+    """Return the maximum of each part of each region, over whole elements."""
     made = node.required("pooled_shape")
     rows, columns = sizes_of(x)[2:]
     rounded: Any = int64(ops.floor(ops.cast(rois, "float32")[:, 1:] * node.attr("spatial_scale", 1.0) + 0.5))
     y: Any = ops.gather(x, int64(rois[:, 0]))
-    # The columns of each part first, then the rows: a maximum of maxima.
+    # The columns of each part come first, then the rows: the maximum of maxima is the same.
     for axis, first, size, parts in ((3, 0, columns, made[1]), (2, 1, rows, made[0])):
         y = _maxima(y, axis, rounded[:, first], rounded[:, first + 2], size, parts)
     empty = ops.equal(y, ops.cast(x.dtype.min, x.dtype))
@@ -103,7 +110,7 @@ def max_roi_pool(node: Node, x: Tensor, rois: Tensor) -> Tensor:
 
 
 def _maxima(x: Any, axis: int, first: Any, last: Any, size: Any, parts: int) -> Any:
-    """The maximum of each part between `first` and `last`, [regions], along an axis of x."""
+    """Return the maximum of each part between `first` and `last`, [regions], along an axis of x."""
     part: Any = ops.cast(ops.maximum(last - first + 1, 1), "float32") / float(parts)
     results = []
     at: Any = ops.expand_dims(ops.range(int64(size)), 0)
@@ -111,7 +118,7 @@ def _maxima(x: Any, axis: int, first: Any, last: Any, size: Any, parts: int) -> 
         begin = ops.clip_by_value(int64(ops.floor(part * float(number))) + first, 0, int64(size))
         end = ops.clip_by_value(int64(ops.ceil(part * float(number + 1))) + first, 0, int64(size))
         inside = ops.logical_and(at >= ops.expand_dims(begin, 1), at < ops.expand_dims(end, 1))
-        shaped = ops.expand_dims(ops.expand_dims(inside, 1), 5 - axis)  # beside the other axis of the image
+        shaped = ops.expand_dims(ops.expand_dims(inside, 1), 5 - axis)  # add the other axis of the image
         lowest = ops.cast(x.dtype.min, x.dtype) + ops.zeros_like(x)
         results.append(ops.reduce_max(ops.where_v2(shaped, x, lowest), axis))
     return ops.stack(results, axis)

@@ -1,6 +1,6 @@
-"""Resize and Upsample: one axis after the other, each place of the output a weighted sum of a few places of the input.
+"""Resize and Upsample, one axis after the other. Each output element is a weighted sum of a few input elements.
 
-Sizes, scales and regions are numbers where they are known, else scalars of the graph.
+Sizes, scales and regions are numbers if they are known, otherwise scalar tensors.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from aioflow.ops.apply import make
 
 __all__: list[str] = []
 
-_PRECISION: Final = dtypes.float32  # of coordinates, as other runtimes have it: it decides what is half way
-_FEW: Final = 16  # places that are gathered one by one, without an array of all
+_PRECISION: Final = dtypes.float32  # dtype of coordinates as in other runtimes, since it decides how ties round
+_FEW: Final = 16  # positions gathered one by one, which needs no array of all of them
 _WIDE: Final = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """How an axis is resized: numbers, or scalars of int64 (sizes) and float32.
+    """The resizing of an axis, in numbers or in int64 (sizes) and float32 scalars.
 
     Attributes:
-        region: Where the part begins and ends that `tf_crop_and_resize` takes, as parts of the whole.
+        axis: The axis.
+        given: Size of the input.
+        made: Size of the output.
+        scale: Ratio of the sizes.
+        region: Start and end of the region of `tf_crop_and_resize`, as fractions of the whole.
     """
 
     axis: int
@@ -42,7 +46,7 @@ class _Axis:
 
     @property
     def same(self) -> bool:
-        """Whether it is known that nothing changes."""
+        """True if the axis is known to stay unchanged."""
         if self.region is not None and not (_is(self.region[0], 0) and _is(self.region[1], 1)):
             return False
         return _is(self.scale, 1) and (isinstance(self.given, Tensor) or _is(self.made, self.given))
@@ -83,7 +87,7 @@ def resize(
 
 
 def _numbers(node: Node, vector: Tensor, count: int) -> list[Any]:
-    """The elements of a vector: floats, or scalars of float32."""
+    """Return the elements of a vector, as floats or float32 scalars."""
     value = node.constant(vector)
     if value is None:
         wide = ops.cast(vector, _PRECISION)
@@ -145,7 +149,7 @@ def _whole(rounding: Any, value: Any) -> Any:
 
 
 def _resized(node: Node, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:
-    """The tensor resized along each of its axes. An `old` op has no choice of coordinates and rounding."""
+    """Return the tensor resized along each of its axes. `old` ops have fixed coordinates and rounding."""
     mode = node.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic", "bilinear"):
         raise node.wrong("attribute 'mode'", "nearest, linear or cubic", mode)
@@ -179,7 +183,7 @@ def _column(rank: int, axis: int) -> list[int]:
 
 
 def _coordinates(node: Node, axis: _Axis, mode: str) -> Tensor:
-    """Where each place of the output lies in the input, in float32."""
+    """Return the position of each output element in the input, in float32."""
     y: Any = ops.cast(ops.range(axis.made), _PRECISION)
     given = _float(axis.given)
     length = axis.scale * given
@@ -240,7 +244,10 @@ def _inside(places: Tensor, axis: _Axis) -> Tensor:
 
 
 def _weighted(node: Node, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tensor:
-    """The sum of the places around each coordinate, weighted by a kernel of 2 or 4 places, wider if it is to smooth."""
+    """Return the sum of the elements around each coordinate, weighted by a kernel of 2 or 4 elements.
+
+    With `antialias`, the kernel is wider where the image shrinks.
+    """
     reach: Any = 1 if mode == "linear" else 2
     shrink: Any = 1.0
     smooth = node.attr("antialias", 0)
@@ -260,7 +267,7 @@ def _weighted(node: Node, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tens
 
 
 def _summed(rank: int, x: Tensor, axis: _Axis, places: Tensor, weights: Tensor) -> Tensor:
-    """What lies at the places of each row, times the row's weights."""
+    """Return the elements at each row of places, summed with the row's weights."""
     count = (places.dims or (None, None))[1]
     if count is None or count > _FEW:
         sizes = [axis.made if i == axis.axis else 1 for i in range(rank)]

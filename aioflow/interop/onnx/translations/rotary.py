@@ -1,4 +1,4 @@
-"""com.microsoft: rotary embeddings of positions."""
+"""com.microsoft: rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ __all__ = ["rotated"]
 
 @microsoft("RotaryEmbedding", "interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim", "scale")
 def rotary_embedding(node: Node, x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """The positions are one number, that of the first step, or one for each step of each sequence."""
+    """Translate RotaryEmbedding.
+
+    The positions are a single number for the first step, or one for each step of each sequence.
+    """
     refuse_unless(node, is_packed_batching=0, scale=1.0)
     rank = rank_of(node, x)
     if rank == 3:
-        count = node.attr("num_heads", 0)  # where it is not given, the whole of each head is rotated
+        count = node.attr("num_heads", 0)  # 0 means that whole heads are rotated
         x = heads(x, count) if count else heads(x, size=2 * _pairs(node, cosines))
     elif rank != 4:
         raise node.wrong("the input", "rank 3 or 4", rank)
@@ -38,9 +41,11 @@ def rotated(node: Node, x: Tensor, positions: Tensor, tables: tuple[Tensor, Tens
     """Rotate pairs of elements of [batch, heads, steps, size] by angles that depend on their positions.
 
     Args:
+        node: Node being translated.
+        x: The elements.
         positions: One for each step, [steps], or for each step of each sequence, [batch, steps].
         tables: Cosines and sines, a row for each position and a column for each pair.
-        interleaved: The pairs are neighbours, or else of elements of the first and the second half.
+        interleaved: Whether pairs are neighbors; otherwise they join the first and the second half.
     """
     half = _pairs(node, tables[0])
     cosine, sine = (make("GatherV2", table, positions, 0) for table in tables)
@@ -58,7 +63,7 @@ def rotated(node: Node, x: Tensor, positions: Tensor, tables: tuple[Tensor, Tens
 
 
 def _cut(x: Tensor, size: int) -> tuple[Tensor, list[Tensor]]:
-    """Return the first elements of the last of four axes, and the others, if there may be any."""
+    """Return the first `size` elements of the last of four axes, and the others, if there may be any."""
     if size_of(x, 3) == size:
         return x, []
     edge = [0, 0, 0, size]

@@ -50,7 +50,7 @@ def sequence_construct(node: Node, *tensors: Tensor) -> Sequence:
 
 
 def _position(node: Node, position: Tensor, length: int) -> int | None:
-    """A position from the front, where it is known."""
+    """Return a position counted from the front, or None if it is not known."""
     known = integers(node, position, "positions") if node.constant(position) is not None else None
     if known is None:
         return None
@@ -125,7 +125,7 @@ def split_to_sequence(node: Node, x: Tensor, split: Tensor | None = None) -> Seq
 
 
 def _split_by_the_step(node: Node, x: Tensor, split: Tensor | None, axis: int, kind: TensorKind) -> Sequence:
-    """Into as many parts as the step tells."""
+    """Return the parts if their number is known only in the step."""
     size = int64(sizes_of(x)[axis])
     each = int64(1) if split is None else int64(split)
     ends = each
@@ -179,18 +179,19 @@ def _stacked(node: Node, handle: Tensor, kind: TensorKind, axis: int) -> Tensor:
 
 
 def stacked(handle: Tensor, kind: TensorKind) -> Tensor:
-    """The elements of a list along a new first axis; of an empty list, none of them, with 0 for unknown sizes."""
+    """Return the elements of a list stacked along a new first axis. For an empty list, unknown sizes become 0."""
     rows = make("TensorListStack", handle, _least_shape(handle, kind), element_dtype=kind.dtype)
     rows.set_shape(None if kind.dims is None else (None, *kind.dims))
     return rows
 
 
 def _least_shape(handle: Tensor, kind: TensorKind) -> Tensor:
-    """The shape of an element, as no shape function sees it: its unknown sizes are 0 where the list is empty."""
+    """Return the shape of an element, with unknown sizes as -1, or as 0 if the list is empty."""
     if kind.dims is None:
         return constant(-1)
     if None not in kind.dims:
         return constant(np.array(kind.dims, np.int32))
+    # This is computed in the step, so that shape inference does not take the 0 for a known size.
     unknown = ops.negative(ops.minimum(make("TensorListLength", handle), constant(1)))
     return ops.stack([unknown if size is None else constant(size) for size in kind.dims])
 

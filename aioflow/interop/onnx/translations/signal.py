@@ -1,4 +1,4 @@
-"""Fourier transforms of signals whose last axis is a number's real and imaginary part, and what goes with them."""
+"""Fourier transforms of signals whose last axis holds real and imaginary parts, and related ops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dft(node: Node, x: Tensor, length: Tensor | None = None, axis: Tensor | None
 
 
 def _along_unknown(node: Node, x: Tensor, length: Tensor | None, axis: Any) -> Tensor:
-    """Along an axis that comes with the step, which changes place with the last one of the signal."""
+    """Return the transform along an axis known only in the step, which is swapped with the last axis of the signal."""
     rank = rank_of(node, x)
     order = ops.range(rank)
     wanted = ops.floormod(ops.cast(ops.reshape(axis, []), "int32"), rank)
@@ -52,7 +52,7 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
     moved: Any = ops.transpose(wide, [*order, rank - 1])
     inverse, half = node.attr("inverse", 0), node.attr("onesided", 0)
     size = None if length is None else count_of(length)
-    if half and parts is None:  # it is meant for real numbers, or gives them
+    if half and parts is None:  # a one-sided transform has real input, or output if inverse
         parts = 2 if inverse else 1
     if half and inverse:
         whole = _complex(moved, parts)
@@ -68,9 +68,9 @@ def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Ten
 
 
 def _complex(pairs: Any, parts: int | None) -> Tensor:
-    """The numbers whose last axis has a real part, and perhaps an imaginary one."""
+    """Return complex numbers from a last axis of real parts and possibly imaginary ones."""
     real = pairs[..., 0]
-    if parts is None:  # a sum of nothing is 0
+    if parts is None:  # if there is no imaginary part, the sum is 0
         return ops.complex(real, ops.reduce_sum(pairs[..., 1:], -1))
     return ops.complex(real, pairs[..., 1] if parts == 2 else ops.zeros_like(real))
 
@@ -82,7 +82,7 @@ def _whole(numbers: Tensor, size: Tensor | None, inverse: bool) -> Tensor:
 
 
 def _fitted(x: Tensor, size: Tensor) -> Tensor:
-    """Cut off, or with zeros at the end of the last axis."""
+    """Return the tensor cropped, or padded with zeros, at the end of the last axis."""
     rank = len(x.dims or ())
     own = ops.cast(sizes_of(x)[-1], "int32")
     missing = ops.maximum(size - own, 0)
@@ -98,7 +98,7 @@ def _pairs(numbers: Tensor) -> Tensor:
 def stft(
     node: Node, signal: Tensor, step: Tensor, window: Tensor | None = None, frame_length: Tensor | None = None
 ) -> Tensor:
-    """The transforms of frames that begin a step after one another, each weighted by the window."""
+    """Return the transforms of frames, each weighted by the window. Frames begin `step` samples apart."""
     parts = (signal.dims or ())[-1]
     samples = sizes_of(signal)[1]
     if rank_of(node, signal) != 3 or parts not in (1, 2, None):
@@ -127,8 +127,10 @@ def stft(
 
 @translation("MelWeightMatrix")
 def mel_weight_matrix(node: Node, bins: Tensor, length: Tensor, rate: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Triangles over the bins of a spectrum, equally far from one another by the mel scale; the first bin of equal
-    edges has the whole weight."""
+    """Return triangles over the bins of a spectrum, equidistant on the mel scale.
+
+    If the left edge of a triangle equals its center, that bin has weight 1.
+    """
     count, size = (ops.reshape(int64(each), []) for each in (bins, length))
     low, high = (_mel(ops.cast(ops.reshape(each, []), "float64")) for each in (lower, upper))
     places: Any = ops.cast(ops.range(count + 2), "float64")

@@ -1,4 +1,4 @@
-"""Constants, and what changes shapes and element types."""
+"""Constants, and ops that change shapes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def reshape(node: Node, x: Tensor, shape: Tensor) -> Tensor:
 
 
 def _copied_sizes(x: Tensor, shape: Tensor) -> Tensor:
-    """The shape with the input's own size where it says 0."""
+    """Return the shape with each 0 replaced by the input's own size."""
     own, count = ops.shape(x, out_type="int64"), (shape.dims or (None,))[0]
     if count is None:
         padded = ops.slice(ops.concat([own, ops.ones_like(int64(shape))], 0), [0], ops.shape(shape))
@@ -149,7 +149,7 @@ def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 
 def _squeezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
-    """Without the axes that the step tells."""
+    """Return the tensor without axes that are known only in the step."""
     rank, count = rank_of(node, x), length_of(node, axes, "axes")
     gone = _marked(axes, rank)
     sizes = ops.boolean_mask(ops.shape(x, out_type="int64"), ops.equal(gone, int64(0)))
@@ -157,7 +157,7 @@ def _squeezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
 
 
 def _marked(axes: Tensor, rank: int) -> Tensor:
-    """1 for each axis that is named, 0 for all others."""
+    """Return 1 for each of the axes, 0 for all others."""
     places = ops.expand_dims(ops.floormod(int64(axes), int64(rank)), 1)
     return ops.tensor_scatter_nd_update(int64([0] * rank), places, ops.ones_like(int64(axes)))
 
@@ -178,7 +178,7 @@ def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 
 def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
-    """With the axes that the step tells."""
+    """Return the tensor with new axes that are known only in the step."""
     rank = rank_of(node, x) + length_of(node, axes, "axes")
     new = _marked(axes, rank)
     own = ops.cumsum(int64(1) - new, exclusive=True)
@@ -214,7 +214,7 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, .
 
 
 def _parted(x: Tensor, axis: int, count: int) -> tuple[Tensor, ...]:
-    """Parts of one size, which the step tells, but for the last ones, which may be smaller or empty."""
+    """Return parts of a size that is known only in the step. The last ones may be smaller or empty."""
     whole = ops.shape(x, out_type="int64")[axis]
     each = (whole + (count - 1)) // int64(count)
     ends = [ops.minimum(each * int64(i), whole) for i in range(count + 1)]
@@ -260,7 +260,7 @@ def range_(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     first, last, step = (ops.reshape(ops.cast(t, "float32") if narrow else t, []) for t in (start, limit, delta))
     backward = ops.less(step, ops.zeros_like(step))
     away = ops.where_v2(backward, ops.less(first, last), ops.less(last, first))
-    last = ops.where_v2(away, first, last)  # there is nothing in a range that leads away from its end
+    last = ops.where_v2(away, first, last)  # a range that leads away from its end is empty
     return ops.cast(ops.range(first, last, step), start.dtype)
 
 
@@ -282,5 +282,5 @@ def trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
 
 
 def _places(size: Any, axis: int) -> Tensor:
-    """The numbers below a size, as a column (axis 0) or a row."""
+    """Return the numbers below a size as a column (axis 0) or a row."""
     return ops.expand_dims(ops.range(int64(0), int64(size), int64(1)), 1 - axis)

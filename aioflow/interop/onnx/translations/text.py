@@ -1,4 +1,4 @@
-"""Strings, which are UTF-8, and counts of n-grams."""
+"""String ops on UTF-8 text, and counts of n-grams."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from aioflow.interop.onnx.translations.lookup import index_in
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.selection import boolean_mask
 
-_MOST_SKIPPED: Final = 100  # tokens between those of an n-gram: each number of them has nodes of its own
-_MOST_COLUMNS: Final = 1 << 26  # of weights, which are as many as the largest says
+_MOST_SKIPPED: Final = 100  # most tokens to skip within n-grams; each number of them has its own nodes
+_MOST_COLUMNS: Final = 1 << 26  # most columns of the result; the largest index sets their number
 
 
 @translation("StringConcat")
@@ -32,7 +32,7 @@ def regex_full_match(node: Node, x: Tensor) -> Tensor:
 
 @translation("StringNormalizer")
 def normalizer(node: Node, x: Tensor) -> Tensor:
-    """Without the stop words, in another case; one empty string if nothing is left."""
+    """Remove stop words and change the case. If no string remains, the result is one empty string."""
     lower = not node.attr("is_case_sensitive", 0)
     words = [word.encode() for word in node.attr("stopwords") or []]
     kept = make("Reshape", x, [-1])
@@ -54,11 +54,11 @@ def _in_case(action: str, x: Tensor) -> Tensor:
 
 @translation("StringSplit")
 def split(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The pieces in a new last dimension, with "" behind the last one, and how many there are of each string."""
+    """Return the pieces along a new last dimension, padded with "", and their number for each string."""
     delimiter, most = node.attr("delimiter", ""), node.attr("maxsplit", -1)
     flat = make("Reshape", x, [-1])
     indices, pieces, _ = make_list("StringSplitV2", flat, delimiter.encode(), maxsplit=most)
-    if not delimiter and most > 0:  # what is left after the last split is a piece of ours also where it is nothing
+    if not delimiter and most > 0:  # StringSplitV2 also returns an empty rest after the last split
         there = make("NotEqual", pieces, constant(np.array(b"", object)))
         indices, pieces = boolean_mask(indices, there), boolean_mask(pieces, there)
     rows = make("GatherV2", indices, 0, 1)
@@ -75,7 +75,7 @@ def split(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @translation("TfIdfVectorizer")
 def tf_idf(node: Node, x: Tensor) -> Tensor:
-    """How often each n-gram of the pool is in a row, or whether it is, by weight if that is wanted."""
+    """Return the count or presence of each n-gram of the pool in each row, possibly weighted."""
     if rank_of(node, x) == 1:
         return make("Squeeze", _counts(node, make("ExpandDims", x, 0)), squeeze_dims=[0])
     return _counts(node, x)
@@ -99,7 +99,7 @@ def _counts(node: Node, x: Tensor) -> Tensor:
 
 
 def _skips(node: Node, length: int) -> int:
-    """Single tokens have nothing between them to skip."""
+    """Return the number of distances between tokens to consider. Single tokens have only one."""
     most = int(node.required("max_skip_count"))
     if not 0 <= most <= _MOST_SKIPPED:
         raise node.wrong("attribute 'max_skip_count'", f"at most {_MOST_SKIPPED}", most)
@@ -116,7 +116,7 @@ def _vocabulary(node: Node) -> list[Any]:
 
 
 def _pools(node: Node) -> list[tuple[int, list[tuple[int, ...]], list[int]]]:
-    """For each length that counts: the n-grams as numbers of the vocabulary, and their columns."""
+    """Return for each length between the limits: n-grams as indices into the vocabulary, and their columns."""
     number = {token: i for i, token in enumerate(_vocabulary(node))}
     pool = [number[token] for token in _pool(node)]
     starts, columns = node.required("ngram_counts"), node.required("ngram_indexes")
@@ -138,9 +138,9 @@ def _pools(node: Node) -> list[tuple[int, list[tuple[int, ...]], list[int]]]:
 
 
 def _windows(tokens: Tensor, length: int, skip: int, pool: Sequence[tuple[int, ...]]) -> Tensor:
-    """For each place in a row the number of the n-gram that begins there, or `len(pool)`.
+    """Return for each position in a row the index of the n-gram that starts there, or `len(pool)`.
 
-    Token by token: what has been found of it so far is the number of a prefix.
+    The tokens are matched one by one. Until the last one, the intermediate result is the index of a prefix.
     """
     reach = (length - 1) * (skip + 1)
     size = size_of(tokens, 1)
@@ -148,7 +148,7 @@ def _windows(tokens: Tensor, length: int, skip: int, pool: Sequence[tuple[int, .
     prefixes: list[tuple[int, ...]] = [()]
     found = None
     for i in range(length):
-        begin = i * (skip + 1)  # a strided slice may begin behind the end
+        begin = i * (skip + 1)  # unlike Slice, a strided slice may start beyond the end
         end = shape_of([0, begin + width])
         here = make("StridedSlice", tokens, [0, begin], end, [1, 1], begin_mask=1, end_mask=1)
         longer = pool if i == length - 1 else sorted({gram[: i + 1] for gram in pool})

@@ -13,7 +13,10 @@ __all__: list[str] = []
 
 @translation("Gradient", domain="ai.onnx.preview.training")
 def gradient(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The derivatives of a value by others, which attributes name, at the inputs, which have to be those others."""
+    """Return the derivatives of a value by the sources that attributes name.
+
+    The inputs of the node must be these sources, so that the derivatives are at the values of the model.
+    """
     sources, constants = node.required("xs"), node.attr("zs", [])
     if [*sources, *constants] != list(node.proto.input) or node.named is None:
         return node.refuse("a derivative at other values than those that the model has")

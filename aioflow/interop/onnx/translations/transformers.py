@@ -1,4 +1,4 @@
-"""com.microsoft: the layers of transformers besides attention: embeddings, and sums that are normalized."""
+"""com.microsoft: layers of transformers other than attention, namely embeddings and normalized sums."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def skip_simplified_layer_normalization(
 def _of_sum(
     node: Node, parts: tuple[Tensor, Tensor, Tensor | None], scale: Tensor, shift: Tensor | None, centered: bool
 ) -> tuple[Tensor | None, ...]:
-    """Return the normalized sum, and as the fourth output the sum itself."""
+    """Return the normalized sum, and the sum itself as the fourth output."""
     if node.wants(1) or node.wants(2):
         node.refuse("the outputs of mean and deviation, which onnxruntime has for training")
     x, skip, bias = parts
@@ -60,7 +60,7 @@ def embed_layer_normalization(
     mask: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the normalized sum of the embeddings, how many elements of each row of the mask are 1, and the sum."""
+    """Return the normalized sum of the embeddings, the number of ones in each row of the mask, and the sum."""
     if positions is None:
         positions = make("Range", 0, size_of(words, 1), 1)
     total = make("AddV2", make("GatherV2", of_words, words, 0), make("GatherV2", of_positions, positions, 0))

@@ -1,4 +1,4 @@
-"""ai.onnx.ml: ensembles of decision trees, all trees and rows side by side, a level at a time."""
+"""ai.onnx.ml: ensembles of decision trees, evaluated for all trees and rows at once, level by level."""
 
 from __future__ import annotations
 
@@ -32,16 +32,20 @@ _AGGREGATES: Final = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @dataclass(frozen=True)
 class _Forest:
-    """Nodes of all trees; a leaf leads to itself.
+    """The nodes of all trees. A leaf is its own child.
 
     Attributes:
-        roots: The first node of each tree.
-        yes, no: Where a node leads to if its comparison holds, and if not.
-        modes: Which comparison, as an index of `_MODES`.
-        members: For "MEMBER", what each node looks for, filled up with NaN.
-        depth: How many comparisons lead to the farthest leaf.
-        weights: By node and target what a leaf gives.
-        votes: Whether it gives anything.
+        roots: First node of each tree.
+        features: Column of the input that each node compares.
+        splits: Value that each node compares with.
+        modes: Comparison of each node, as an index of `_MODES`.
+        yes: Child of each node if its comparison holds.
+        no: Child of each node if it does not hold.
+        missing: Whether the comparison of each node also holds for NaN.
+        weights: Weight of each leaf, by node and target.
+        votes: Whether a leaf has a weight, by node and target.
+        depth: Number of comparisons on the way to the deepest leaf.
+        members: Set of each "MEMBER" node, padded with NaN.
     """
 
     roots: Array
@@ -57,9 +61,10 @@ class _Forest:
     members: Array | None = None
 
     def leaves(self, x: Tensor) -> Tensor:
-        """For each row of `x` the leaf in each tree, of shape [rows, trees]."""
+        """Return the leaf in each tree for each row of `x`, of shape [rows, trees]."""
         rows = make("GatherV2", make("Shape", x), 0, 0)
         at = make("Tile", constant(self.roots[None].astype(np.int32)), make("Pack", [rows, constant(1)], axis=0))
+        # Leaves are their own children, so rows that reach one early stay there.
         for _ in range(self.depth):
             at = make("SelectV2", self._holds(x, at), _of(self.yes, at), _of(self.no, at))
         return at
@@ -84,7 +89,7 @@ class _Forest:
         return reduce_any(make("Equal", make("ExpandDims", values, -1), members), -1)
 
     def scores(self, x: Tensor, aggregate: str) -> Tensor:
-        """By row and target, of float32 or float64."""
+        """Return the score of each row and target, as float32 or float64."""
         at = self.leaves(x)
         weights = _of(self.weights, at)
         if aggregate == "SUM":
@@ -101,7 +106,7 @@ def _of(table: Array, at: Tensor) -> Tensor:
 
 
 def _depth(roots: Array, yes: Array, no: Array) -> int:
-    """Raises ValueError if a node is below itself."""
+    """Return the depth of the deepest leaf. Raise ValueError if a node is its own descendant."""
     level, depth = np.unique(roots), 0
     while True:
         inner = level[(yes[level] != level) | (no[level] != level)]
@@ -124,7 +129,7 @@ def tree_ensemble(node: Node, x: Tensor) -> Tensor:
 
 
 def _forest_of_leaves(node: Node) -> _Forest:
-    """Leaves have a list of their own there: they are put behind the nodes."""
+    """Return the trees of a node that lists leaves separately. They are appended to the nodes."""
     splits, modes = node.required("nodes_splits"), node.required("nodes_modes").astype(np.int32)
     count, leaf_weights = len(splits), node.required("leaf_weights")
     leaves = count + np.arange(len(leaf_weights))
@@ -159,7 +164,7 @@ def _padded(values: Any, more: int, dtype: Any, filler: Any = 0) -> Array:
 
 
 def _members(node: Node, modes: Array, leaves: int) -> Array | None:
-    """The sets of the nodes that have one: they come one after the other, with a NaN between."""
+    """Return the sets of the nodes that have one. The attribute lists them in order, separated by NaN."""
     given = node.attr("membership_values")
     if given is None:
         return None
@@ -193,9 +198,10 @@ def tree_ensemble_classifier(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_two(node: Node, forest: _Forest, x: Tensor, labels: Array, kind: str) -> tuple[Tensor, Tensor]:
-    """Only one of two classes has weights: what is left of 1 is the other one's, or the negative where some are.
+    """Return label and scores of a model in which only one of two classes has weights.
 
-    onnxruntime, for which such models are written, applies no other transform than "LOGISTIC" to them.
+    If no weight is negative, the other class has the score 1 - score, otherwise or with "LOGISTIC" -score. onnxruntime,
+    for which such models are written, applies no other transform than "LOGISTIC" to them.
     """
     (voted,) = set(node.required("class_ids"))
     base = _floats(node, "base_values")
@@ -217,7 +223,7 @@ def _with_base(node: Node, scores: Tensor) -> Tensor:
 
 
 def _floats(node: Node, name: str) -> Array | None:
-    """A list of floats, or the tensor that may stand for it."""
+    """Return a list of floats, or the tensor attribute that replaces it."""
     given = node.attr(f"{name}_as_tensor")
     if given is not None:
         return np.asarray(given)
@@ -226,7 +232,7 @@ def _floats(node: Node, name: str) -> Array | None:
 
 
 def _forest_of_nodes(node: Node, kind: str, targets: int) -> _Forest:
-    """Nodes are known by the numbers of their tree and within it; some are leaves."""
+    """Return the trees of a node that identifies nodes by tree and number. Some of them are leaves."""
     trees, numbers = node.required("nodes_treeids"), node.required("nodes_nodeids")
     place = {pair: i for i, pair in enumerate(zip(trees, numbers, strict=True))}
     names = [mode.removeprefix("BRANCH_") for mode in node.required("nodes_modes")]
@@ -263,7 +269,7 @@ def _forest_of_nodes(node: Node, kind: str, targets: int) -> _Forest:
 
 
 def _roots(trees: Sequence[int], names: Sequence[str], yes: Array, no: Array) -> list[int]:
-    """The node of each tree to which none leads."""
+    """Return the node of each tree that is no child."""
     below = {int(to) for i, name in enumerate(names) if name != "LEAF" for to in (yes[i], no[i])}
     found: Mapping[int, int] = {tree: i for i, tree in reversed(list(enumerate(trees))) if i not in below}
     return [found[tree] for tree in sorted(found)]

@@ -1,1 +1,1 @@
-"""Translations of ops into ONNX, a family a file."""
+"""Translations of ops to ONNX, one file per family."""

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and logic of two operands, which broadcast."""
+"""Arithmetic, comparisons and logic of two operands, with broadcasting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Of2: TypeAlias = Callable[[Node, Value, Value], Value]
 
 
 def binary(ours: str, theirs: str, **attrs: Any) -> None:
-    """An op that ONNX has as it is."""
+    """Register the translation of an op that ONNX has unchanged."""
 
     @exporter(ours, any_layout=True)
     def made(node: Node, x: Value, y: Value) -> Value:
@@ -46,7 +46,7 @@ binary("TruncateMod", "Mod", fmod=1)
 
 
 def _composed(*ops: str) -> Callable[[_Of2], _Of2]:
-    """A translation of two operands whose layout does not matter."""
+    """Return a decorator that registers a translation of two operands in any layout."""
 
     def register(function: _Of2) -> _Of2:
         @exporter(*ops, any_layout=True)
@@ -60,7 +60,7 @@ def _composed(*ops: str) -> Callable[[_Of2], _Of2]:
 
 @exporter("Equal", "NotEqual", any_layout=True)
 def equal(node: Node, x: Value, y: Value) -> Value:
-    """Elementwise equality."""
+    """Export elementwise equality."""
 
     def compare(a: Value, b: Value) -> Value:
         same = node.make("Equal", a, b)
@@ -73,7 +73,7 @@ def equal(node: Node, x: Value, y: Value) -> Value:
 
 @exporter("AddN", any_layout=True)
 def add_n(node: Node, *values: Value) -> Value:
-    """The sum of values of one shape, from the left."""
+    """Export the sum of values of one shape, added from the left."""
 
     def added(first: Value, *others: Value) -> Value:
         for other in others:
@@ -85,7 +85,7 @@ def add_n(node: Node, *values: Value) -> Value:
 
 @exporter("BiasAdd", "BiasAddV1", any_layout=True)
 def bias_add(node: Node, value: Value, bias: Value) -> Value:
-    """The bias on every channel."""
+    """Export the addition of a bias to every channel."""
     if str(node.attr("data_format", "NHWC")).startswith("NC"):
         shaped = node.unsqueezed(bias, range(1, node.rank(value) - 1))
         return node.make("Add", node.rows(value), shaped)
@@ -94,14 +94,14 @@ def bias_add(node: Node, value: Value, bias: Value) -> Value:
 
 @_composed("SquaredDifference")
 def squared_difference(node: Node, x: Value, y: Value) -> Value:
-    """(x - y)²."""
+    """Export (x - y)²."""
     difference = node.make("Sub", x, y)
     return node.make("Mul", difference, difference)
 
 
 @_composed("FloorDiv")
 def floor_div(node: Node, x: Value, y: Value) -> Value:
-    """The quotient, rounded down; ONNX's integers round to zero."""
+    """Export the quotient, rounded down; ONNX rounds integers towards zero."""
     quotient = node.make("Div", x, y)
     if x.dtype.is_floating:
         return node.make("Floor", quotient)
@@ -116,7 +116,7 @@ def floor_div(node: Node, x: Value, y: Value) -> Value:
 
 @_composed("FloorMod")
 def floor_mod(node: Node, x: Value, y: Value) -> Value:
-    """The rest, of the sign of the divisor."""
+    """Export the remainder with the sign of the divisor."""
     if x.dtype.is_integer:
         return node.make("Mod", x, y)
     rest = node.make("Mod", x, y, fmod=1)
@@ -133,13 +133,13 @@ def _differ_in_sign(node: Node, x: Value, y: Value) -> Value:
 
 @_composed("Mod")
 def mod(node: Node, x: Value, y: Value) -> Value:
-    """The rest, of the sign of the dividend."""
+    """Export the remainder with the sign of the dividend."""
     return node.make("Mod", x, y, fmod=1)
 
 
 @_composed("Pow")
 def power(node: Node, x: Value, y: Value) -> Value:
-    """x to the power of y."""
+    """Export x to the power of y."""
     if x.dtype.is_integer and x.dtype.size < 4:
         x, y = (node.cast(v, dtypes.int32) for v in (x, y))
     elif x.dtype.is_unsigned:
@@ -156,37 +156,40 @@ def _where_zero(node: Node, test: Value, made: Value) -> Value:
 
 @_composed("DivNoNan")
 def div_no_nan(node: Node, x: Value, y: Value) -> Value:
-    """x / y, or 0 where y is."""
+    """Export x / y, or 0 where y is 0."""
     return _where_zero(node, y, node.make("Div", x, y))
 
 
 @_composed("MulNoNan")
 def mul_no_nan(node: Node, x: Value, y: Value) -> Value:
-    """x · y, or 0 where y is, whatever x is."""
+    """Export x · y, or 0 where y is 0, whatever x is."""
     return _where_zero(node, y, node.make("Mul", x, y))
 
 
 @_composed("Xdivy")
 def xdivy(node: Node, x: Value, y: Value) -> Value:
-    """x / y, or 0 where x is."""
+    """Export x / y, or 0 where x is 0."""
     return _where_zero(node, x, node.make("Div", x, y))
 
 
 @_composed("Xlogy")
 def xlogy(node: Node, x: Value, y: Value) -> Value:
-    """x · log(y), or 0 where x is."""
+    """Export x · log(y), or 0 where x is 0."""
     return _where_zero(node, x, node.make("Mul", x, node.make("Log", y)))
 
 
 @_composed("Xlog1py")
 def xlog1py(node: Node, x: Value, y: Value) -> Value:
-    """x · log(1 + y), or 0 where x is."""
+    """Export x · log(1 + y), or 0 where x is 0."""
     return _where_zero(node, x, node.make("Mul", x, log1p_of(node, y)))
 
 
 @_composed("Atan2")
 def atan2(node: Node, y: Value, x: Value) -> Value:
-    """The angle of (x, y): atan(y/x), and where x is negative π more, or less where y has the sign of negative ones."""
+    """Export the angle of (x, y).
+
+    It is atan(y/x), plus π (or minus π if y is negative or -0) where x is negative.
+    """
     zero, pi = node.like(0, x), node.like(3.141592653589793, x)
     angle = node.make("Atan", node.make("Div", y, x))
     turn = node.make("Where", _is_negative(node, y), node.make("Neg", pi), pi)
@@ -197,7 +200,7 @@ def atan2(node: Node, y: Value, x: Value) -> Value:
 
 
 def _is_negative(node: Node, x: Value) -> Value:
-    """Whether the sign is that of negative numbers: -0 has it too."""
+    """Return whether the sign bit is set, so that -0 counts as negative."""
     zero = node.like(0, x)
     below = node.make("Less", node.make("Reciprocal", x), zero)
     return node.make("Or", node.make("Less", x, zero), node.make("And", node.make("Equal", x, zero), below))
@@ -205,7 +208,7 @@ def _is_negative(node: Node, x: Value) -> Value:
 
 @exporter("ApproximateEqual", any_layout=True)
 def approximate_equal(node: Node, x: Value, y: Value) -> Value:
-    """|x - y| < tolerance."""
+    """Export |x - y| < tolerance."""
 
     def near(a: Value, b: Value) -> Value:
         return node.make("Less", node.make("Abs", node.make("Sub", a, b)), node.like(node.attr("tolerance"), a))
@@ -215,13 +218,13 @@ def approximate_equal(node: Node, x: Value, y: Value) -> Value:
 
 @exporter("SelectV2", any_layout=True)
 def select_v2(node: Node, condition: Value, t: Value, e: Value) -> Value:
-    """One or the other; all three broadcast."""
+    """Export the selection between two values; all three inputs broadcast."""
     return elementwise(node, [condition, t, e], partial(node.make, "Where"))
 
 
 @exporter("Select", any_layout=True)
 def select(node: Node, condition: Value, t: Value, e: Value) -> Value:
-    """One or the other; a vector chooses whole rows."""
+    """Export the selection between two values; a vector of conditions selects whole rows."""
     rank = t.rank if e.rank is None else e.rank
     if condition.rank == 1 and rank is None:
         node.refuse("a vector of conditions for values of unknown rank")

@@ -1,4 +1,4 @@
-"""Arrays of tensors (`TensorArray`) and lists of them: in the model, the stack of the tensors."""
+"""Arrays of tensors (`TensorArray`) and tensor lists. In the model, each is the stack of its tensors."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from aioflow.interop.onnx.exporting.values import Rows, Value
 
 
 def _empty(node: Node, size: Value, dtype: DType) -> Value:
-    """An array into which nothing was written."""
+    """Return an array without rows."""
     return Value("", dtype, None, rows=Rows(node.vector(size)))
 
 
 def _stack(node: Node, flow: Value) -> Value:
-    """The stack of all rows."""
+    """Return the stack of all rows."""
     if flow.rows is None or not flow.name or flow.rows.is_next:
         node.refuse("an array of tensors that is read before it is written")
     return replace(flow, rows=None)
 
 
 def _is_all(node: Node, indices: Value) -> bool:
-    """Whether the indices are 0, 1, 2…, as many as there are rows."""
+    """Return whether the indices are 0, 1, 2…, as many as there are rows."""
     known = indices.constant
     if known is not None:
         return bool(np.array_equal(known, np.arange(known.size)))
@@ -40,7 +40,7 @@ def _is_all(node: Node, indices: Value) -> bool:
 
 
 def _written(node: Node, flow: Value, index: Value, value: Value) -> Value:
-    """The array with another row at a place."""
+    """Return the array with the row at `index` replaced."""
     if flow.rows is None:
         node.refuse("an array of tensors that is not known")
     if not flow.name and flow.rows.is_awaited:
@@ -57,14 +57,14 @@ def _written(node: Node, flow: Value, index: Value, value: Value) -> Value:
 
 @exporter("TensorArrayV3")
 def tensor_array(node: Node, size: Value) -> tuple[Value, Value]:
-    """A new array: the handle tells nothing."""
+    """Export a new array; it represents both the handle and the flow."""
     made = _empty(node, size, node.attr("dtype"))
     return made, made
 
 
 @exporter("TensorArrayScatterV3")
 def scatter(node: Node, handle: Value, indices: Value, value: Value, flow: Value) -> Value:
-    """All rows at once."""
+    """Export a write of all rows at once."""
     if flow.rows is None or flow.rows.is_next or flow.rows.is_awaited:
         node.refuse("an array of tensors that a loop writes in parts")
     if not flow.name and _is_all(node, indices):
@@ -80,26 +80,26 @@ def scatter(node: Node, handle: Value, indices: Value, value: Value, flow: Value
 
 @exporter("TensorArrayWriteV3")
 def write(node: Node, handle: Value, index: Value, value: Value, flow: Value) -> Value:
-    """One row: where nothing was written before, that of an iteration of a loop."""
+    """Export a write of one row; into an empty array in a loop, it is the row that the iteration adds."""
     return _written(node, flow, index, value)
 
 
 @exporter("TensorArrayReadV3")
 def read(node: Node, handle: Value, index: Value, flow: Value) -> Value:
-    """One row."""
+    """Export a read of one row."""
     return node.make("Gather", _stack(node, flow), index, axis=0)
 
 
 @exporter("TensorArrayGatherV3")
 def gather(node: Node, handle: Value, indices: Value, flow: Value) -> Value:
-    """Some rows, or all of them."""
+    """Export a read of some or all rows."""
     stack = _stack(node, flow)
     return stack if _is_all(node, indices) else node.make("Gather", stack, indices, axis=0)
 
 
 @exporter("TensorArrayConcatV3")
 def concat(node: Node, handle: Value, flow: Value) -> tuple[Value, Value]:
-    """The rows one after another, and how long each is: all are equally long, as a stack of them is."""
+    """Export the concatenation of the rows, and their lengths, which are equal because the rows form a stack."""
     stack = _stack(node, flow)
     if stack.dims is None or len(stack.dims) < 2 or stack.dims[1] is None:
         node.refuse("rows of lengths that are not known")
@@ -111,7 +111,7 @@ def concat(node: Node, handle: Value, flow: Value) -> tuple[Value, Value]:
 
 @exporter("TensorArraySizeV3")
 def size_of(node: Node, handle: Value, flow: Value) -> Value:
-    """How many rows there are."""
+    """Export the number of rows."""
     return _length(node, flow)
 
 
@@ -123,31 +123,31 @@ def _length(node: Node, flow: Value) -> Value:
 
 @exporter("TensorListReserve")
 def reserve(node: Node, element_shape: Value, count: Value) -> Value:
-    """A new list of so many."""
+    """Export a new list with `count` elements."""
     return _empty(node, count, node.attr("element_dtype"))
 
 
 @exporter("TensorListFromTensor")
 def from_tensor(node: Node, tensor: Value, element_shape: Value) -> Value:
-    """The list of the rows of a tensor."""
+    """Export the list of the rows of a tensor."""
     return replace(tensor, rows=Rows(node.size_of(tensor, 0)))
 
 
 @exporter("TensorListSetItem")
 def set_item(node: Node, items: Value, index: Value, item: Value) -> Value:
-    """The list with another item at a place."""
+    """Export the list with the item at `index` replaced."""
     return _written(node, items, index, item)
 
 
 @exporter("EmptyTensorList")
 def empty_list(node: Node, element_shape: Value, limit: Value) -> Value:
-    """A new list of nothing."""
+    """Export a new empty list."""
     return _empty(node, node.const(0), node.attr("element_dtype"))
 
 
 @exporter("TensorListPushBack")
 def push_back(node: Node, items: Value, item: Value) -> Value:
-    """The list with one item more."""
+    """Export the list with an item appended."""
     if items.rows is None or items.rows.is_next:
         node.refuse("a list of tensors that is not known")
     if items.rows.is_awaited and not items.name:
@@ -160,17 +160,17 @@ def push_back(node: Node, items: Value, item: Value) -> Value:
 
 @exporter("TensorListGetItem")
 def get_item(node: Node, items: Value, index: Value, element_shape: Value) -> Value:
-    """One item."""
+    """Export a read of one item."""
     return node.make("Gather", _stack(node, items), index, axis=0)
 
 
 @exporter("TensorListStack")
 def stack(node: Node, items: Value, element_shape: Value) -> Value:
-    """The items as one tensor."""
+    """Export the items as one tensor."""
     return _stack(node, items)
 
 
 @exporter("TensorListLength")
 def length(node: Node, items: Value) -> Value:
-    """How many items there are."""
+    """Export the number of items."""
     return _length(node, items)

@@ -1,4 +1,4 @@
-"""Shifts of integers: ONNX shifts unsigned ones."""
+"""Bit shifts. ONNX only shifts unsigned integers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def _unsigned(dtype: DType) -> DType:
 
 def _shifted(node: Node, x: Value, by: Value, direction: str) -> Value:
     kind = _unsigned(x.dtype)
+    # TensorFlow clamps the shift to the range from 0 to the number of bits less one.
     by = node.make("Min", node.make("Max", by, node.like(0, by)), node.like(8 * x.dtype.size - 1, by))
     made = node.make("BitShift", node.cast(x, kind), node.cast(by, kind), direction=direction)
     return node.cast(made, x.dtype)
@@ -21,16 +22,17 @@ def _shifted(node: Node, x: Value, by: Value, direction: str) -> Value:
 
 @exporter("LeftShift")
 def left_shift(node: Node, x: Value, by: Value) -> Value:
-    """Bits to the left."""
+    """Export a left shift."""
     return _shifted(node, x, by, "LEFT")
 
 
 @exporter("RightShift")
 def right_shift(node: Node, x: Value, by: Value) -> Value:
-    """Bits to the right; ones come after those of a negative number."""
+    """Export an arithmetic right shift: ones are shifted into negative numbers."""
     if x.dtype.is_unsigned:
         return _shifted(node, x, by, "RIGHT")
     negative = node.make("Less", x, node.like(0, x))
+    # Shift the complement of negative numbers: its complement has ones where the shift inserted zeros.
     turned = node.make("Where", negative, node.make("BitwiseNot", x), x)
     made = _shifted(node, turned, by, "RIGHT")
     return node.make("Where", negative, node.make("BitwiseNot", made), made)

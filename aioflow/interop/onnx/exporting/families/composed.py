@@ -1,4 +1,4 @@
-"""Layers and activations that are one op in ONNX, and several here."""
+"""Layers and activations that are one op in ONNX and several ops in aioflow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _is_float32(found: Found, opset: int) -> bool:
     any_layout=True,
 )
 def hard_swish(node: Node, x: Value) -> Value:
-    """x, multiplied by what grows from 0 to 1 between -3 and 3."""
+    """Export x times a linear ramp from 0 at -3 to 1 at 3."""
     return kept(x, node.make("HardSwish", x))
 
 
@@ -46,12 +46,13 @@ def _is_line(found: Found, opset: int) -> bool:
     any_layout=True,
 )
 def hard_sigmoid(node: Node, x: Value, alpha: Value, beta: Value) -> Value:
-    """alpha x + beta, kept between 0 and 1."""
+    """Export alpha · x + beta, clipped to [0, 1]."""
     slope, offset = (float(node.known(v, "a line that is not constant")) for v in (alpha, beta))
     return kept(x, node.make("HardSigmoid", x, alpha=slope, beta=offset))
 
 
 def _is_gelu(found: Found, opset: int) -> bool:
+    # ONNX has Gelu since opset 20.
     return opset >= 20 and _is_float32(found, opset)
 
 
@@ -65,7 +66,7 @@ def _is_gelu(found: Found, opset: int) -> bool:
     any_layout=True,
 )
 def gelu(node: Node, x: Value) -> Value:
-    """x, multiplied by the share of a normal distribution that is less."""
+    """Export x · Φ(x), where Φ is the standard normal CDF."""
     return kept(x, node.make("Gelu", x))
 
 
@@ -77,7 +78,7 @@ def gelu(node: Node, x: Value) -> Value:
     any_layout=True,
 )
 def gelu_by_tanh(node: Node, x: Value) -> Value:
-    """That, nearly."""
+    """Export the tanh approximation of `gelu`."""
     return kept(x, node.make("Gelu", x, approximate="tanh"))
 
 
@@ -88,7 +89,7 @@ def _has_bounds(found: Found, opset: int) -> bool:
 
 @composed("Clip", "Minimum(Maximum(x, low), high)", where=_has_bounds, any_layout=True)
 def clip(node: Node, x: Value, low: Value, high: Value) -> Value:
-    """x between two bounds; where they are the wrong way round, the upper one holds."""
+    """Export x clipped to two bounds; if they are in the wrong order, the result is the upper one."""
     return kept(x, node.make("Clip", x, low, high))
 
 
@@ -99,7 +100,7 @@ def _is_ordered(found: Found, opset: int) -> bool:
 
 @composed("ClipFromBelow", "Maximum(Minimum(x, high), low)", where=_is_ordered, any_layout=True)
 def clip_from_below(node: Node, x: Value, low: Value, high: Value) -> Value:
-    """That, of bounds that are in order."""
+    """Export the other order of `clip`, which is equal if the bounds are in order."""
     return clip(node, x, low, high)
 
 
@@ -107,7 +108,7 @@ def clip_from_below(node: Node, x: Value, low: Value, high: Value) -> Value:
 
 
 def _copies_sizes(found: Found, opset: int) -> bool:
-    """Whether the part is of the sizes before, and of ones where there are more after."""
+    """Return whether the part is the input's sizes, padded with ones to the new rank."""
     part, count = found.node("part").attrs, found.spec("sizes").dims
     begin, end, strides, ones = (found.constant(name) for name in ("begin", "end", "strides", "ones"))
     if begin is None or end is None or strides is None or ones is None or count is None or len(count) != 1:
@@ -127,7 +128,7 @@ def _copies_sizes(found: Found, opset: int) -> bool:
 def reshape_with_sizes_kept(
     node: Node, x: Value, sizes: Value, ones: Value, axis: Value, begin: Value, end: Value, strides: Value
 ) -> Value:
-    """In another shape, in which 0 stands for the size that the axis has."""
+    """Export a reshape in which 0 stands for the input's size of that axis."""
     return node.make("Reshape", x, node.int64(sizes))
 
 
@@ -135,7 +136,7 @@ def reshape_with_sizes_kept(
 
 
 def _is_last_axes(found: Found, opset: int) -> bool:
-    """Whether the axes are the last ones, and scale and offset have their sizes."""
+    """Return whether the axes are the last ones, and scale and offset have their sizes."""
     x, axes = found.spec("x"), found.constant("axes")
     if x.dims is None or axes is None or not _is_float32(found, opset) or found.number("epsilon") is None:
         return False
@@ -156,7 +157,7 @@ _NORMAL = "(x - (mean := Mean(x, axes))) * Rsqrt((variance := Mean(Square(x - me
 def layer_normalization(
     node: Node, x: Value, axes: Value, epsilon: Value, scale: Value, offset: Value | None = None
 ) -> Value:
-    """Less the mean, divided by the deviation, of the last axes."""
+    """Export the normalization of the last axes: subtract the mean, divide by the standard deviation."""
     axis = node.rank(x) - node.known(axes, "axes that are not constant").size
     least = float(node.known(epsilon, "an epsilon that is not constant"))
     return node.make("LayerNormalization", x, scale, offset, axis=axis, epsilon=least)
@@ -175,6 +176,6 @@ def _is_affine(found: Found, opset: int) -> bool:
 
 @composed("Gemm", "BiasAdd((product := MatMul(a, b)), offset)", "(product := MatMul(a, b)) + offset", where=_is_affine)
 def gemm(node: Node, a: Value, b: Value, offset: Value) -> Value:
-    """A product of two matrices, and an offset."""
+    """Export a product of two matrices plus an offset."""
     product = node.within("product").attrs
     return node.make("Gemm", a, b, offset, transA=int(product["transpose_a"]), transB=int(product["transpose_b"]))

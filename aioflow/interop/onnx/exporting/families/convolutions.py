@@ -1,4 +1,4 @@
-"""Convolutions over any number of spatial axes, with channels in either place."""
+"""Convolutions over any number of spatial axes, with the channels first or last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @exporter("Conv2D", "Conv3D", any_layout=True)
 def convolution(node: Node, x: Value, kernel: Value, bias: Value | None = None) -> Value:
-    """A convolution, grouped if the kernel has a part of the channels."""
+    """Export a convolution, which is grouped if the kernel has fewer input channels than the image."""
     windows = windows_of(node)
     images = node.first(x, windows.channels_first)
     rank = node.rank(kernel)
@@ -28,7 +28,7 @@ def convolution(node: Node, x: Value, kernel: Value, bias: Value | None = None) 
 
 
 def groups_of(node: Node, images: Value, weights: Value) -> int:
-    """How many groups of channels there are, by images and filters as ONNX has them."""
+    """Return the number of channel groups, given images and filters in ONNX's layout."""
     channels = None if images.dims is None else images.dims[1]
     own = None if weights.dims is None else weights.dims[1]
     if channels is None or own is None:
@@ -38,7 +38,7 @@ def groups_of(node: Node, images: Value, weights: Value) -> int:
 
 @exporter("DepthwiseConv2dNative", any_layout=True)
 def depthwise(node: Node, x: Value, kernel: Value, bias: Value | None = None) -> Value:
-    """A convolution of every channel by kernels of its own."""
+    """Export a convolution of each channel with its own kernels."""
     windows = windows_of(node)
     images = node.first(x, windows.channels_first)
     dims = node.rows(kernel).dims
@@ -71,7 +71,7 @@ def convolved(node: Node, windows: Windows, images: Value, weights: Value, bias:
 
 @exporter("Conv2DBackpropInput", "Conv3DBackpropInputV2", any_layout=True)
 def transposed_convolution(node: Node, sizes: Value, kernel: Value, x: Value, bias: Value | None = None) -> Value:
-    """The image that a convolution has made `x` of, as if it was linear: ONNX's ConvTranspose."""
+    """Export the gradient of a convolution with respect to its input: ONNX's ConvTranspose."""
     rank = node.rank(kernel)
     windows = windows_of(node)
     images = node.first(x, windows.channels_first)
@@ -80,6 +80,7 @@ def transposed_convolution(node: Node, sizes: Value, kernel: Value, x: Value, bi
     spatial = _known(node, None if dims is None else windows.spatial(dims))
     given = _known(node, None if images.dims is None else images.dims[2:])
     own = _known(node, None if weights.dims is None else weights.dims[2:])
+    # TensorFlow specifies the output size, ONNX the padding that leads to it.
     pads = windows.window.pads(spatial, own)
     more = []
     for axis, (before, after) in enumerate(pads):
@@ -111,7 +112,7 @@ def _goes_with_channels(found: Found, opset: int) -> bool:
 
 
 def with_bias(op: str, *inputs: str) -> Callable[[_Function], _Function]:
-    """ONNX's convolutions add a bias themselves."""
+    """Return a decorator for a convolution followed by a bias, which ONNX's convolutions add themselves."""
     product = f"(product := {op}({', '.join(inputs)}))"
     return composed(
         f"{op}+bias",
@@ -126,25 +127,25 @@ def with_bias(op: str, *inputs: str) -> Callable[[_Function], _Function]:
 @with_bias("Conv2D", "x", "kernel")
 @with_bias("Conv3D", "x", "kernel")
 def convolution_with_bias(node: Node, x: Value, kernel: Value, bias: Value) -> Value:
-    """A convolution, and a number for each channel."""
+    """Export a convolution plus a bias per channel."""
     return convolution(node.within("product"), x, kernel, bias)
 
 
 @with_bias("DepthwiseConv2dNative", "x", "kernel")
 def depthwise_with_bias(node: Node, x: Value, kernel: Value, bias: Value) -> Value:
-    """Kernels of each channel's own, and a number for each."""
+    """Export a depthwise convolution plus a bias per channel."""
     return depthwise(node.within("product"), x, kernel, bias)
 
 
 @with_bias("Conv2DBackpropInput", "sizes", "kernel", "x")
 @with_bias("Conv3DBackpropInputV2", "sizes", "kernel", "x")
 def transposed_with_bias(node: Node, sizes: Value, kernel: Value, x: Value, bias: Value) -> Value:
-    """The image that a convolution made `x` of, and a number for each channel."""
+    """Export a transposed convolution plus a bias per channel."""
     return transposed_convolution(node.within("product"), sizes, kernel, x, bias)
 
 
 def _groups_of_image(node: Node, windows: Windows, weights: Value) -> int:
-    """How many groups of channels of the image there are."""
+    """Return the number of channel groups of the output image."""
     dims = node.outputs[0].dims
     own = None if weights.dims is None else weights.dims[1]
     channels = None if dims is None else dims[1 if windows.channels_first else -1]

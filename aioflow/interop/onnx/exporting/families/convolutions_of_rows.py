@@ -1,4 +1,4 @@
-"""Convolutions along one axis. We have them as those of images of one row."""
+"""Convolutions along one axis, which aioflow computes as those of images with one row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.values import Value
 from aioflow.interop.onnx.exporting.windows import Windows, windows_of
 
-# The second is what becomes of ONNX's filters.
+# The second form is the result of importing ONNX's filters.
 _KERNELS: Final = ("ExpandDims(w, place)", "Transpose(ExpandDims(w, place), order)")
 _FORMS: Final = ("(cut := Squeeze({}))", "(cut := Squeeze(BiasAdd({}, bias)))", "BiasAdd((cut := Squeeze({})), bias)")
 
@@ -51,7 +51,7 @@ def convolution_of_rows(
     order: Value | None = None,
     bias: Value | None = None,
 ) -> Value:
-    """A convolution of [batch, width, channels], and a number for each channel."""
+    """Export a convolution of [batch, width, channels], with an optional bias per channel."""
     inner = node.within("conv")
     both = windows_of(inner).window
     layout = Layout.of(1, channels_first=False)

@@ -1,4 +1,4 @@
-"""Constants, and the ops that hand a value on."""
+"""Constants, and ops that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioflow.interop.onnx.exporting.values import Value
 
 @exporter("Const")
 def constant(node: Node) -> Value:
-    """An initializer, if anything reads it."""
+    """Export an initializer, if it is read."""
     return node.scope.parts.constant(node.attr("value"), node.dtype, node.name)
 
 
@@ -25,37 +25,37 @@ def constant(node: Node) -> Value:
 )
 @exporter("StopGradient", any_layout=True)
 def passed_on(node: Node, x: Value) -> Value:
-    """The value itself."""
+    """Return the value itself."""
     return x
 
 
 @exporter("Print", any_layout=True)
 def printed(node: Node, x: Value, *data: Value) -> Value:
-    """The value itself: models print nothing."""
+    """Return the value itself: models print nothing."""
     return x
 
 
 @exporter("IdentityN", any_layout=True)
 def all_passed_on(node: Node, *values: Value) -> tuple[Value, ...]:
-    """The values themselves."""
+    """Return the values themselves."""
     return values
 
 
 @exporter("Cast", any_layout=True)
 def cast(node: Node, x: Value) -> Value:
-    """Numbers as other numbers; of strings there are ops of their own."""
+    """Export a numeric cast; conversions of strings are separate ops."""
     return node.cast(x, node.dtype)
 
 
 @exporter("ZerosLike")
 def zeros_like(node: Node, x: Value) -> Value:
-    """Zeros of that shape."""
+    """Export zeros of the same shape."""
     return _filled(node, x, 0)
 
 
 @exporter("OnesLike")
 def ones_like(node: Node, x: Value) -> Value:
-    """Ones of that shape."""
+    """Export ones of the same shape."""
     return _filled(node, x, 1)
 
 

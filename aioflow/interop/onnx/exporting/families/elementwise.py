@@ -1,4 +1,4 @@
-"""Functions of one element, and activations."""
+"""Elementwise functions of one value, and activations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["kept", "log1p_of", "unary"]
 
 
 def kept(x: Value, made: Value) -> Value:
-    """What was made of each element, with its axes where those of `x` are."""
+    """Return an elementwise result with the axes of `x`."""
     return replace(made, dims=x.dims, channels_first=x.channels_first)
 
 
 def unary(ours: str, theirs: str, **attrs: Any) -> None:
-    """An op that ONNX has as it is."""
+    """Register the translation of an op that ONNX has unchanged."""
 
     @exporter(ours, any_layout=True)
     def made(node: Node, x: Value) -> Value:
@@ -59,49 +59,50 @@ unary("Tanh", "Tanh")
 
 @exporter("Round", any_layout=True)
 def rounded(node: Node, x: Value) -> Value:
-    """Half to even; integers are round."""
+    """Export rounding half to even; integers are unchanged."""
     return x if x.dtype.is_integer else kept(x, node.make("Round", x))
 
 
 @exporter("Square", any_layout=True)
 def square(node: Node, x: Value) -> Value:
-    """x²."""
+    """Export x²."""
     return kept(x, node.make("Mul", x, x))
 
 
 @exporter("Rsqrt", any_layout=True)
 def rsqrt(node: Node, x: Value) -> Value:
-    """1 / √x."""
+    """Export 1 / √x."""
     return kept(x, node.make("Reciprocal", node.make("Sqrt", x)))
 
 
 @exporter("Erfc", any_layout=True)
 def erfc(node: Node, x: Value) -> Value:
-    """1 - erf(x)."""
+    """Export 1 - erf(x)."""
     return kept(x, node.make("Sub", node.like(1, x), node.make("Erf", x)))
 
 
 @exporter("Log1p", any_layout=True)
 def log1p(node: Node, x: Value) -> Value:
-    """log(1 + x), exact for small x: log(u)·x/(u - 1), where u is 1 + x as it is rounded (Kahan)."""
+    """Export log(1 + x), exact for small x: log(u)·x/(u - 1), where u is the rounded value of 1 + x (Kahan)."""
     return kept(x, log1p_of(node, x))
 
 
 def log1p_of(node: Node, x: Value) -> Value:
-    """log(1 + x), of a plain value."""
+    """Return log(1 + x) of a plain value."""
     one = node.like(1, x)
     u = node.make("Add", x, one)
     step = node.make("Sub", u, one)
     log = node.make("Log", u)
     scaled = node.make("Mul", log, node.make("Div", x, step))
     small = node.make("Equal", step, node.like(0, x))
+    # The scaled form is NaN (inf / inf) where u is infinite.
     plain = node.make("Or", node.make("IsInf", u), node.make("LessOrEqual", u, node.like(0, x)))
     return node.make("Where", small, x, node.make("Where", plain, log, scaled))
 
 
 @exporter("Expm1", any_layout=True)
 def expm1(node: Node, x: Value) -> Value:
-    """exp(x) - 1, exact for small x: (u - 1)·x/log(u), where u is exp(x) as it is rounded (Kahan)."""
+    """Export exp(x) - 1, exact for small x: (u - 1)·x/log(u), where u is the rounded value of exp(x) (Kahan)."""
     return kept(x, _expm1(node, x))
 
 
@@ -110,19 +111,20 @@ def _expm1(node: Node, x: Value) -> Value:
     u = node.make("Exp", x)
     step = node.make("Sub", u, one)
     scaled = node.make("Mul", step, node.make("Div", x, node.make("Log", u)))
+    # The difference is precise enough for |x| > 1; the scaled form fails where exp(x) underflows or overflows.
     far = node.make("Greater", node.make("Abs", x), one)
     return node.make("Where", node.make("Equal", u, one), x, node.make("Where", far, step, scaled))
 
 
 @exporter("IsFinite", any_layout=True)
 def is_finite(node: Node, x: Value) -> Value:
-    """Neither infinite nor NaN."""
+    """Export whether x is neither infinite nor NaN."""
     return kept(x, node.make("Not", node.make("Or", node.make("IsInf", x), node.make("IsNaN", x))))
 
 
 @exporter("Cosh", any_layout=True)
 def cosh(node: Node, x: Value) -> Value:
-    """(exp(x) + exp(-x)) / 2, where onnxruntime has none itself."""
+    """Export cosh(x), as (exp(x) + exp(-x)) / 2 for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Cosh", x))
     return kept(x, _half(node, "Add", x))
@@ -130,7 +132,7 @@ def cosh(node: Node, x: Value) -> Value:
 
 @exporter("Sinh", any_layout=True)
 def sinh(node: Node, x: Value) -> Value:
-    """(expm1(x) - expm1(-x)) / 2, where onnxruntime has none itself."""
+    """Export sinh(x), as (expm1(x) - expm1(-x)) / 2 for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Sinh", x))
     both = node.make("Sub", _expm1(node, x), _expm1(node, node.make("Neg", x)))
@@ -144,7 +146,7 @@ def _half(node: Node, op: str, x: Value) -> Value:
 
 @exporter("Tan", any_layout=True)
 def tan(node: Node, x: Value) -> Value:
-    """sin(x) / cos(x), where onnxruntime has none itself."""
+    """Export tan(x), as sin(x) / cos(x) for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Tan", x))
     return kept(x, node.make("Div", node.make("Sin", x), node.make("Cos", x)))
@@ -155,13 +157,13 @@ def tan(node: Node, x: Value) -> Value:
 
 @exporter("Relu6", any_layout=True)
 def relu6(node: Node, x: Value) -> Value:
-    """Between 0 and 6."""
+    """Export x clipped to [0, 6]."""
     return kept(x, node.make("Clip", x, node.like(0, x), node.like(6, x)))
 
 
 @exporter("Elu", any_layout=True)
 def elu(node: Node, x: Value) -> Value:
-    """x, or exp(x) - 1 where it is negative."""
+    """Export x, or exp(x) - 1 where x is negative."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Elu", x))
     return kept(x, _negative_part(node, x, _expm1(node, x)))
@@ -169,7 +171,7 @@ def elu(node: Node, x: Value) -> Value:
 
 @exporter("Selu", any_layout=True)
 def selu(node: Node, x: Value) -> Value:
-    """The scaled Elu of self-normalizing networks."""
+    """Export the scaled ELU of self-normalizing networks."""
     scale, alpha = 1.0507009873554805, 1.6732632423543772
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Selu", x, alpha=alpha, gamma=scale))
@@ -179,7 +181,7 @@ def selu(node: Node, x: Value) -> Value:
 
 @exporter("LeakyRelu", any_layout=True)
 def leaky_relu(node: Node, x: Value) -> Value:
-    """x, or a fraction of it where it is negative."""
+    """Export x, or alpha · x where x is negative."""
     alpha = float(node.attr("alpha"))
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("LeakyRelu", x, alpha=alpha))
@@ -192,7 +194,7 @@ def _negative_part(node: Node, x: Value, negative: Value) -> Value:
 
 @exporter("Softplus", any_layout=True)
 def softplus(node: Node, x: Value) -> Value:
-    """log(exp(x) + 1)."""
+    """Export log(exp(x) + 1)."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Softplus", x))
     small = log1p_of(node, node.make("Exp", node.make("Neg", node.make("Abs", x))))
@@ -201,7 +203,7 @@ def softplus(node: Node, x: Value) -> Value:
 
 @exporter("Softsign", any_layout=True)
 def softsign(node: Node, x: Value) -> Value:
-    """x / (|x| + 1)."""
+    """Export x / (|x| + 1)."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Softsign", x))
     return kept(x, node.make("Div", x, node.make("Add", node.make("Abs", x), node.like(1, x))))
@@ -209,5 +211,5 @@ def softsign(node: Node, x: Value) -> Value:
 
 @exporter("L2Loss")
 def l2_loss(node: Node, x: Value) -> Value:
-    """Half the sum of squares."""
+    """Export half the sum of squares."""
     return node.make("Mul", node.make("ReduceSumSquare", x, keepdims=0), node.like(np.float64(0.5), x))

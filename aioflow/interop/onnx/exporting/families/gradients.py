@@ -1,6 +1,6 @@
-"""Gradients of functions of one element, so that a model can give the gradient of its loss with respect to an input.
+"""Gradients of elementwise functions, so that a model can return the gradient of its loss with respect to an input.
 
-Those of convolutions, pools and normalization have no form in ONNX.
+Gradients of convolutions, pools and normalization have no ONNX form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Rule: TypeAlias = Callable[[Node, Value, Value], Value]
 
 
 def _gradient(*ops: str) -> Callable[[_Rule], _Rule]:
-    """A translation of a function of two values of one shape, in any layout."""
+    """Return a decorator that registers a translation of two values of the same shape, in any layout."""
 
     def register(function: _Rule) -> _Rule:
         @exporter(*ops, any_layout=True)
@@ -37,37 +37,37 @@ def _times(node: Node, first: Value, *others: Value | float) -> Value:
 
 
 def _less_than_one(node: Node, x: Value) -> Value:
-    """1 - x."""
+    """Return 1 - x."""
     return node.make("Sub", node.like(1, x), x)
 
 
 @_gradient("TanhGrad")
 def tanh_grad(node: Node, y: Value, dy: Value) -> Value:
-    """(1 - y²)·dy."""
+    """Export (1 - y²)·dy."""
     return _times(node, _less_than_one(node, _times(node, y, y)), dy)
 
 
 @_gradient("SigmoidGrad")
 def sigmoid_grad(node: Node, y: Value, dy: Value) -> Value:
-    """y·(1 - y)·dy."""
+    """Export y·(1 - y)·dy."""
     return _times(node, y, _less_than_one(node, y), dy)
 
 
 @_gradient("SqrtGrad")
 def sqrt_grad(node: Node, y: Value, dy: Value) -> Value:
-    """dy / 2y, or 0 where dy is."""
+    """Export dy / 2y, or 0 where dy is 0."""
     return _where_any(node, dy, _times(node, node.make("Div", dy, y), 0.5))
 
 
 @_gradient("RsqrtGrad")
 def rsqrt_grad(node: Node, y: Value, dy: Value) -> Value:
-    """-dy·y³ / 2, or 0 where dy is."""
+    """Export -dy·y³ / 2, or 0 where dy is 0."""
     return _where_any(node, dy, _times(node, dy, y, y, y, -0.5))
 
 
 @_gradient("ReciprocalGrad", "InvGrad")
 def reciprocal_grad(node: Node, y: Value, dy: Value) -> Value:
-    """-dy·y², or 0 where dy is."""
+    """Export -dy·y², or 0 where dy is 0."""
     return _where_any(node, dy, _times(node, dy, y, y, -1))
 
 
@@ -78,34 +78,34 @@ def _where_any(node: Node, dy: Value, made: Value) -> Value:
 
 @_gradient("ReluGrad")
 def relu_grad(node: Node, dy: Value, x: Value) -> Value:
-    """dy where x is positive."""
+    """Export dy where x is positive, else 0."""
     return _times(node, dy, node.cast(node.make("Greater", x, node.like(0, x)), dy.dtype))
 
 
 @_gradient("Relu6Grad")
 def relu6_grad(node: Node, dy: Value, x: Value) -> Value:
-    """dy where x is between 0 and 6."""
+    """Export dy where x is between 0 and 6, else 0."""
     inside = node.make("And", node.make("Greater", x, node.like(0, x)), node.make("Less", x, node.like(6, x)))
     return _times(node, dy, node.cast(inside, dy.dtype))
 
 
 @_gradient("LeakyReluGrad")
 def leaky_relu_grad(node: Node, dy: Value, x: Value) -> Value:
-    """dy, or a fraction of it where x is not positive."""
+    """Export dy, or alpha · dy where x is not positive."""
     part = _times(node, dy, float(node.attr("alpha")))
     return node.make("Where", node.make("Greater", x, node.like(0, x)), dy, part)
 
 
 @_gradient("EluGrad")
 def elu_grad(node: Node, dy: Value, y: Value) -> Value:
-    """dy, or (y + 1)·dy where y is negative."""
+    """Export dy, or (y + 1)·dy where y is negative."""
     curved = _times(node, node.make("Add", y, node.like(1, y)), dy)
     return node.make("Where", node.make("Less", y, node.like(0, y)), curved, dy)
 
 
 @_gradient("SeluGrad")
 def selu_grad(node: Node, dy: Value, y: Value) -> Value:
-    """As that of Elu, scaled."""
+    """Export scale · dy, or (y + scale · alpha)·dy where y is negative."""
     scale, scale_alpha = 1.0507009873554805, 1.7580993408473768
     curved = _times(node, node.make("Add", y, node.like(scale_alpha, y)), dy)
     return node.make("Where", node.make("Less", y, node.like(0, y)), curved, _times(node, dy, scale))
@@ -113,20 +113,20 @@ def selu_grad(node: Node, dy: Value, y: Value) -> Value:
 
 @_gradient("SoftplusGrad")
 def softplus_grad(node: Node, dy: Value, x: Value) -> Value:
-    """dy / (exp(-x) + 1)."""
+    """Export dy / (exp(-x) + 1)."""
     return _times(node, node.make("Sigmoid", x), dy)
 
 
 @_gradient("SoftsignGrad")
 def softsign_grad(node: Node, dy: Value, x: Value) -> Value:
-    """dy / (|x| + 1)²."""
+    """Export dy / (|x| + 1)²."""
     base = node.make("Add", node.make("Abs", x), node.like(1, x))
     return node.make("Div", dy, _times(node, base, base))
 
 
 @exporter("BiasAddGrad")
 def bias_add_grad(node: Node, dy: Value) -> Value:
-    """The sum over all but the channels."""
+    """Export the sum over all axes but the channels."""
     rank = node.rank(dy)
     channels = 1 if str(node.attr("data_format")).startswith("NC") else rank - 1
     return node.make("ReduceSum", dy, node.const([a for a in range(rank) if a != channels]), keepdims=0)
@@ -134,7 +134,7 @@ def bias_add_grad(node: Node, dy: Value) -> Value:
 
 @exporter("BroadcastGradientArgs")
 def broadcast_gradient_args(node: Node, first: Value, second: Value) -> list[Value]:
-    """Of two shapes the axes along which each was repeated; those along which nothing changes may be among them."""
+    """Export the axes along which each of two shapes is broadcast; axes of size 1 in both may be among them."""
     ranks = [None if shape.dims is None else shape.dims[0] for shape in (first, second)]
     if ranks[0] is None or ranks[1] is None:
         node.refuse("shapes of unknown rank")

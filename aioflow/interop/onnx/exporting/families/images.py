@@ -1,4 +1,4 @@
-"""Images in other sizes."""
+"""Image resizing and contrast."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from aioflow.interop.onnx.exporting.values import Value
 
 @exporter("ResizeBilinear", any_layout=True)
 def resize_bilinear(node: Node, images: Value, size: Value) -> Value:
-    """By lines between pixels; the result is float32."""
+    """Export bilinear resizing; the result is float32."""
     return _resized(node, node.cast(images, dtypes.float32), size, {"mode": "linear"})
 
 
 @exporter("ResizeBicubic", any_layout=True)
 def resize_bicubic(node: Node, images: Value, size: Value) -> Value:
-    """By cubic curves between pixels: those of Keys where pixels have their centres halfway."""
+    """Export bicubic resizing with Keys's kernel and half-pixel centers."""
     if not node.attr("half_pixel_centers"):
         node.refuse("cubic curves without half_pixel_centers, which TensorFlow reads off a table")
     how = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}
@@ -27,7 +27,7 @@ def resize_bicubic(node: Node, images: Value, size: Value) -> Value:
 
 @exporter("ResizeNearestNeighbor", any_layout=True)
 def resize_nearest(node: Node, images: Value, size: Value) -> Value:
-    """By the nearest pixel."""
+    """Export nearest-neighbor resizing."""
     rounds = node.attr("align_corners") or node.attr("half_pixel_centers")
     how = {"mode": "nearest", "nearest_mode": "round_prefer_ceil" if rounds else "floor"}
     return _resized(node, images, size, how)
@@ -35,14 +35,14 @@ def resize_nearest(node: Node, images: Value, size: Value) -> Value:
 
 @exporter("AdjustContrastv2")
 def adjust_contrast(node: Node, images: Value, factor: Value) -> Value:
-    """Each channel of each image, its distance from its mean made larger or smaller."""
+    """Export the scaling of each channel's distance from its mean in the image."""
     wide = node.cast(images, dtypes.float32)
     mean = node.make("ReduceMean", wide, node.const([-3, -2]))
     return node.make("Add", node.make("Mul", node.make("Sub", wide, mean), node.scalar(factor)), mean)
 
 
 def _resized(node: Node, images: Value, size: Value, how: dict[str, Any]) -> Value:
-    """Both sides of every image; where a pixel of the result is in the image follows from the node's attributes."""
+    """Return resized images. The node's attributes determine the mapping of pixel coordinates."""
     given = node.first(images)
     where = "asymmetric"
     if node.attr("align_corners"):

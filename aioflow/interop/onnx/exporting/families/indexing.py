@@ -1,7 +1,7 @@
-"""Parts of values: slices, and elements by their indices.
+"""Slices, and elements selected by indices.
 
-ONNX counts from the end and clamps as NumPy does, and so does TensorFlow in slices. Where TensorFlow refuses an index
-(`Gather` of a negative one), a model need not.
+ONNX counts from the end and clamps like NumPy, and so does TensorFlow in slices. A model may accept indices that
+TensorFlow rejects (negative ones in `Gather`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.strided import strided_slice
 from aioflow.interop.onnx.exporting.values import Value
 
-_FAR = 2**62  # beyond every size
+_FAR = 2**62  # larger than any size
 
 
 @exporter("StridedSlice")
 def strided(node: Node, x: Value, begin: Value, end: Value, strides: Value) -> Value:
-    """What Python's slices give, new axes and dropped ones included."""
+    """Export a slice with the semantics of Python's, including new and dropped axes."""
     return strided_slice(node, x, begin, end, strides)
 
 
 @exporter("Slice")
 def plain_slice(node: Node, x: Value, begin: Value, size: Value) -> Value:
-    """So many elements of each axis from a place on; -1 for all that are left."""
+    """Export `size` elements of each axis from `begin` on; -1 stands for all remaining ones."""
     start, count = node.vector(begin), node.vector(size)
     if start.constant is not None and count.constant is not None:
         pairs = zip(start.constant.tolist(), count.constant.tolist(), strict=True)
@@ -36,13 +36,13 @@ def plain_slice(node: Node, x: Value, begin: Value, size: Value) -> Value:
 
 @exporter("Gather")
 def gather(node: Node, x: Value, indices: Value) -> Value:
-    """Rows by their indices."""
+    """Export rows by index."""
     return node.make("Gather", x, indices, axis=0)
 
 
 @exporter("GatherV2")
 def gather_v2(node: Node, x: Value, indices: Value, axis: Value) -> Value:
-    """Elements of an axis by their indices, for each place in the leading axes if those are of the batch."""
+    """Export elements of an axis by index, separately for each position in the batch axes."""
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     batch = int(node.attr("batch_dims"))
     if batch == 0:
@@ -52,11 +52,12 @@ def gather_v2(node: Node, x: Value, indices: Value, axis: Value) -> Value:
     batch %= own
     if batch == 0:
         return node.make("Gather", x, indices, axis=at)
+    # GatherND requires the batch axes first, followed by the gathered axis.
     order = [*range(batch), at, *(a for a in range(batch, rank) if a != at)]
     taken = node.make(
         "GatherND", node.transposed(x, order), node.int64(node.unsqueezed(indices, [own])), batch_dims=batch
     )
-    more = own - batch  # axes that the indices bring, now after those of the batch
+    more = own - batch  # axes added by the indices, which now follow the batch axes
     before = at - batch
     back = [
         *range(batch),
@@ -69,7 +70,7 @@ def gather_v2(node: Node, x: Value, indices: Value, axis: Value) -> Value:
 
 @exporter("GatherNd")
 def gather_nd(node: Node, x: Value, indices: Value) -> Value:
-    """Slices by vectors of indices."""
+    """Export slices by index vectors."""
     _check_policy(node)
     return node.make("GatherND", x, node.int64(indices))
 
@@ -81,7 +82,7 @@ def _check_policy(node: Node) -> None:
 
 @exporter("ScatterNd")
 def scatter_nd(node: Node, indices: Value, updates: Value, shape: Value) -> Value:
-    """Updates in a tensor of zeros, those for the same place summed up."""
+    """Export updates of a tensor of zeros; updates of the same position add up."""
     _check_policy(node)
     zeros = node.make("Expand", node.const(0, updates.dtype), node.vector(shape))
     return _scattered(node, zeros, indices, updates, "add")
@@ -110,14 +111,14 @@ def _scattered(node: Node, x: Value, indices: Value, updates: Value, reduction: 
 
 @exporter("Where")
 def where(node: Node, x: Value) -> Value:
-    """The indices of what is true, a row each."""
+    """Export the indices of the true elements, one row each."""
     given = x if x.dtype.is_bool else node.cast(x, dtypes.bool_)
     return node.make("Transpose", node.make("NonZero", given), perm=[1, 0])
 
 
 @exporter("LowerBound", "UpperBound")
 def bound(node: Node, ordered: Value, values: Value) -> Value:
-    """How many of each row of ordered numbers are less than a value, or not greater."""
+    """Export the number of elements in each ordered row that are less than a value, or not greater."""
     columns, own = node.unsqueezed(values, [2]), node.unsqueezed(ordered, [1])
     before = node.make("Less" if node.op == "LowerBound" else "LessOrEqual", own, columns)
     return node.make("ReduceSum", node.int64(before), node.const([2]), keepdims=0)
@@ -125,8 +126,9 @@ def bound(node: Node, ordered: Value, values: Value) -> Value:
 
 @exporter("UnravelIndex")
 def unravel_index(node: Node, indices: Value, dims: Value) -> Value:
-    """The places of flat indices along each axis, a row an axis."""
+    """Export the positions of flat indices along each axis, one row per axis."""
     sizes = node.vector(dims)
+    # ONNX has no cumulative product: sum the logarithms in float64, and round.
     whole = node.make(
         "CumSum", node.make("Log", node.cast(sizes, dtypes.float64)), node.const(0), exclusive=1, reverse=1
     )
@@ -140,7 +142,7 @@ def unravel_index(node: Node, indices: Value, dims: Value) -> Value:
 
 @exporter("SparseToDense")
 def sparse_to_dense(node: Node, indices: Value, shape: Value, values: Value, default: Value) -> Value:
-    """Values at their places in a tensor of one other value."""
+    """Export a tensor with values at given positions and a default value elsewhere."""
     if indices.rank is None or values.rank is None:
         node.refuse("indices of unknown rank")
     places = node.reshaped(indices, [-1, 1]) if indices.rank < 2 else indices
@@ -152,7 +154,7 @@ def sparse_to_dense(node: Node, indices: Value, shape: Value, values: Value, def
 
 @exporter("OneHot")
 def one_hot(node: Node, indices: Value, depth: Value, on: Value, off: Value) -> Value:
-    """One value at each index, another elsewhere; of an index that is none, elsewhere alone."""
+    """Export a tensor with one value at each index and another elsewhere; an index out of range sets no element."""
     rank = node.rank(indices)
     axis = int(node.attr("axis"))
     axis = rank if axis == -1 else axis
@@ -164,7 +166,7 @@ def one_hot(node: Node, indices: Value, depth: Value, on: Value, off: Value) -> 
 
 @exporter("Reverse", "ReverseV2")
 def reverse(node: Node, x: Value, axes: Value) -> Value:
-    """The other way round along axes: those that are named, or true in a vector."""
+    """Export a reversal along axes, given as a list, or as a bool vector that is true for them."""
     known = node.known(axes, "axes that are not constant").reshape(-1)
     chosen = [i for i, flag in enumerate(known) if flag] if axes.dtype.is_bool else [int(a) for a in known]
     return _reversed(node, x, chosen)
@@ -173,13 +175,14 @@ def reverse(node: Node, x: Value, axes: Value) -> Value:
 def _reversed(node: Node, x: Value, axes: list[int]) -> Value:
     if not axes:
         return x
+    # With step -1, only an end far below zero includes element 0.
     ones = [node.const([n] * len(axes)) for n in (-1, -_FAR)]
     return node.make("Slice", x, *ones, node.const(axes), node.const([-1] * len(axes)))
 
 
 @exporter("ReverseSequence")
 def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
-    """The first elements of every sequence the other way round."""
+    """Export the reversal of the first elements of every sequence."""
     time, batch, rank = int(node.attr("seq_dim")), int(node.attr("batch_dim")), node.rank(x)
     time, batch = time % rank, batch % rank
     order = [time, batch, *(a for a in range(rank) if a not in (time, batch))]
@@ -192,7 +195,7 @@ def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
 
 @exporter("Roll")
 def roll(node: Node, x: Value, shift: Value, axis: Value) -> Value:
-    """Moved along axes; what leaves at one end comes in at the other."""
+    """Export a cyclic shift along axes."""
     shifts = node.known(shift, "a shift that is not constant").reshape(-1)
     axes = node.known(axis, "an axis that is not constant").reshape(-1)
     for by, at in zip(shifts, axes, strict=True):

@@ -1,4 +1,4 @@
-"""Values joined and parted."""
+"""Concatenation, splitting, partitioning and sorting of values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from aioflow.interop.onnx.exporting.values import Value, channels_first_order
 
 @exporter("Concat", any_layout=True)
 def concat(node: Node, axis: Value, *values: Value) -> Value:
-    """One after another along an axis."""
+    """Export a concatenation along an axis."""
     return _joined(node, values, axis)
 
 
 @exporter("ConcatV2", any_layout=True)
 def concat_v2(node: Node, *inputs: Value) -> Value:
-    """One after another along an axis."""
+    """Export a concatenation along an axis."""
     return _joined(node, inputs[:-1], inputs[-1])
 
 
@@ -33,7 +33,7 @@ def _joined(node: Node, values: tuple[Value, ...], axis: Value) -> Value:
 
 @exporter("Split")
 def split(node: Node, axis: Value, value: Value) -> tuple[Value, ...]:
-    """Equal parts along an axis."""
+    """Export equal parts along an axis."""
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     count = int(node.attr("num_split"))
     return node.makes("Split", value, outputs=count, axis=at, num_outputs=count)
@@ -41,11 +41,12 @@ def split(node: Node, axis: Value, value: Value) -> tuple[Value, ...]:
 
 @exporter("SplitV")
 def split_v(node: Node, value: Value, sizes: Value, axis: Value) -> tuple[Value, ...]:
-    """Parts of given sizes along an axis; -1 for what is left."""
+    """Export parts of given sizes along an axis; -1 stands for the remaining size."""
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     own, count = node.vector(sizes), int(node.attr("num_split"))
     if own.constant is None or -1 in own.constant:
         whole = node.size_of(value, at % node.rank(value))
+        # Add 1 because the sum includes the -1 itself.
         others = node.make("Add", node.make("ReduceSum", own), node.const(1))
         rest = node.make("Sub", whole, others)
         own = node.make("Where", node.make("Equal", own, node.const(-1)), rest, own)
@@ -54,14 +55,14 @@ def split_v(node: Node, value: Value, sizes: Value, axis: Value) -> tuple[Value,
 
 @exporter("Pack")
 def pack(node: Node, *values: Value) -> Value:
-    """One after another along a new axis."""
+    """Export a stack along a new axis."""
     axis = int(node.attr("axis"))
     return node.joined([node.make("Unsqueeze", v, node.const([axis])) for v in values], axis)
 
 
 @exporter("Unpack")
 def unpack(node: Node, value: Value) -> list[Value]:
-    """The parts along an axis, without it."""
+    """Export the slices along an axis, without that axis."""
     axis, count = int(node.attr("axis")), int(node.attr("num"))
     if count == 0:
         return []
@@ -71,7 +72,7 @@ def unpack(node: Node, value: Value) -> list[Value]:
 
 @exporter("DynamicPartition")
 def dynamic_partition(node: Node, data: Value, partitions: Value) -> list[Value]:
-    """The rows of each number."""
+    """Export the rows of each partition number."""
     if partitions.rank != 1:
         node.refuse("numbers that are not a vector")
     numbers = node.int64(partitions)
@@ -81,7 +82,7 @@ def dynamic_partition(node: Node, data: Value, partitions: Value) -> list[Value]
 
 @exporter("DynamicStitch", "ParallelDynamicStitch")
 def dynamic_stitch(node: Node, *inputs: Value) -> Value:
-    """Rows by their numbers; the last of those with the same number stays."""
+    """Export rows ordered by number; of rows with the same number, the last one wins."""
     half = len(inputs) // 2
     rows = []
     for number, data in zip(inputs[:half], inputs[half:], strict=True):
@@ -96,6 +97,7 @@ def dynamic_stitch(node: Node, *inputs: Value) -> Value:
             rows.append(node.reshaped(data, node.joined(sizes)))
     data = node.joined(rows)
     numbers = node.joined([node.vector(n) for n in inputs[:half]])
+    # The -1 makes the count 0 if there are no rows.
     greatest = node.make("ReduceMax", node.joined([node.const([-1]), numbers]), node.const([0]), keepdims=1)
     count = node.make("Add", greatest, node.const([1]))
     shape = node.joined([count, node.make("Shape", data, start=1)])
@@ -105,14 +107,14 @@ def dynamic_stitch(node: Node, *inputs: Value) -> Value:
 
 @exporter("Unique", "UniqueWithCounts")
 def unique(node: Node, x: Value) -> list[Value]:
-    """The distinct values in the order in which they come, which of them each element is, and how often they come."""
+    """Export the distinct values in order of occurrence, the index of each element among them, and their counts."""
     found = node.makes("Unique", x, outputs=4, sorted=0)
     return [found[0], found[2], found[3]][: len(node.outputs)]
 
 
 @exporter("UniqueV2")
 def unique_v2(node: Node, x: Value, axis: Value) -> list[Value]:
-    """As `unique`, along an axis."""
+    """Export distinct slices along an axis, like `unique`."""
     known = node.known(axis, "an axis that is not constant").reshape(-1)
     at = int(known[0]) if known.size else None
     found = node.makes("Unique", x, outputs=4, sorted=0, axis=at)
@@ -121,19 +123,19 @@ def unique_v2(node: Node, x: Value, axis: Value) -> list[Value]:
 
 @exporter("TopK")
 def top_k(node: Node, x: Value) -> list[Value]:
-    """The greatest values along the last axis, and where they are."""
+    """Export the greatest values along the last axis, and their indices."""
     return list(node.makes("TopK", x, node.const([int(node.attr("k"))]), outputs=2))
 
 
 @exporter("TopKV2")
 def top_k_v2(node: Node, x: Value, k: Value) -> list[Value]:
-    """The greatest values along the last axis, and where they are; of equals the first."""
+    """Export the greatest values along the last axis, and their indices; of equal values, the first come first."""
     return list(node.makes("TopK", x, node.vector(k), outputs=2))
 
 
 @exporter("NthElement")
 def nth_element(node: Node, x: Value, n: Value) -> Value:
-    """The value that would be at that place if the last axis was sorted."""
+    """Export the value at position n of the sorted last axis."""
     count = node.make("Add", node.vector(n), node.const([1]))
     values, _ = node.makes("TopK", x, count, outputs=2, largest=int(node.attr("reverse")))
     return node.squeezed(node.make("Slice", values, node.const([-1]), node.const([2**62]), node.const([-1])), [-1])
@@ -141,7 +143,7 @@ def nth_element(node: Node, x: Value, n: Value) -> Value:
 
 @exporter("InTopK", "InTopKV2")
 def in_top_k(node: Node, predictions: Value, targets: Value, k: Value | None = None) -> Value:
-    """Whether the prediction for the target is among the k greatest of its row; all that tie are."""
+    """Export whether the target's prediction is among the k greatest of its row; ties count as greatest."""
     limit = node.const(int(node.attr("k"))) if k is None else node.int64(node.scalar(k))
     own = node.make("GatherElements", predictions, node.unsqueezed(node.int64(targets), [1]), axis=1)
     greater = node.cast(node.make("Greater", predictions, own), dtypes.int64)

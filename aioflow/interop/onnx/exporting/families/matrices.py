@@ -8,7 +8,7 @@ from aioflow.interop.onnx.exporting.values import Value
 
 
 def _distances(node: Node, x: Value) -> Value:
-    """Row minus column, for each element of a matrix, int64."""
+    """Return row minus column for each element of a matrix, int64."""
     rank = node.rank(x)
     rows, columns = (
         node.make("Range", node.const(0), node.squeezed(node.size_of(x, axis), [0]), node.const(1))
@@ -19,7 +19,10 @@ def _distances(node: Node, x: Value) -> Value:
 
 @exporter("MatrixBandPart")
 def band_part(node: Node, x: Value, lower: Value, upper: Value) -> Value:
-    """Zero outside so many diagonals below and above the main one; a negative number stands for all."""
+    """Export the matrix with zeros outside a band around the main diagonal.
+
+    The band has `lower` diagonals below and `upper` ones above; a negative number stands for all.
+    """
     distances = _distances(node, x)
     below, above = (node.int64(node.scalar(v)) for v in (lower, upper))
     inside = []
@@ -31,7 +34,7 @@ def band_part(node: Node, x: Value, lower: Value, upper: Value) -> Value:
 
 @exporter("MatrixDiag", "Diag")
 def diagonal_matrix(node: Node, x: Value) -> Value:
-    """A matrix with these values on its diagonal."""
+    """Export a matrix with these values on its diagonal."""
     rank = node.rank(x)
     if node.op == "Diag" and rank != 1:
         node.refuse("a diagonal of several axes")
@@ -43,13 +46,14 @@ def diagonal_matrix(node: Node, x: Value) -> Value:
 
 @exporter("MatrixDiagPart", "DiagPart")
 def diagonal_part(node: Node, x: Value) -> Value:
-    """The diagonal of each matrix."""
+    """Export the diagonal of each matrix."""
     rank = node.rank(x)
     if node.op == "DiagPart" and rank != 2:
         node.refuse("a diagonal of several axes")
     rows, columns = node.size_of(x, rank - 2), node.size_of(x, rank - 1)
     count = node.make("Min", rows, columns)
     places = node.make("Range", node.const(0), node.squeezed(count, [0]), node.const(1))
+    # Element i of the diagonal is at i · (columns + 1) in the flat matrix.
     flat = node.reshaped(x, node.joined([node.make("Shape", x, end=rank - 2), node.make("Mul", rows, columns)]))
     return node.make(
         "Gather", flat, node.make("Mul", places, node.make("Add", columns, node.const([1]))), axis=rank - 2
@@ -58,7 +62,7 @@ def diagonal_part(node: Node, x: Value) -> Value:
 
 @exporter("MatrixSetDiag")
 def set_diagonal(node: Node, x: Value, diagonal: Value) -> Value:
-    """With other values on the diagonal of each matrix."""
+    """Export each matrix with its diagonal replaced."""
     rank = node.rank(x)
     main = node.make("Equal", _distances(node, x), node.const(0))
     rows, columns = node.size_of(x, rank - 2), node.size_of(x, rank - 1)

@@ -1,4 +1,4 @@
-"""Batch normalization, with statistics that are given or those of the batch."""
+"""Batch normalization, with given statistics or those of the batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioflow.interop.onnx.exporting.values import Value
 def batch_norm(
     node: Node, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
 ) -> tuple[Value | None, ...]:
-    """By the statistics that are given, or by those of the batch."""
+    """Export batch normalization with the given statistics, or in training with those of the batch."""
     channels_first = str(node.attr("data_format")).startswith("NC")
     images = node.first(x, channels_first)
     if node.attr("is_training"):
@@ -26,7 +26,7 @@ def batch_norm(
 def _of_batch(
     node: Node, images: Value, scale: Value, offset: Value, channels_first: bool, mean: Value, variance: Value
 ) -> tuple[Value | None, ...]:
-    """Also the mean and the variance of the batch, the latter as an estimate from a sample."""
+    """Return the normalized images, and the mean and the (unbiased) sample variance of the batch."""
     if float(node.attr("exponential_avg_factor")) != 1.0:
         node.refuse("statistics of a batch, averaged with earlier ones")
     rank = node.rank(images)
@@ -46,6 +46,6 @@ def _of_batch(
 
 
 def _count(node: Node, images: Value) -> Value:
-    """How many values there are for a channel."""
+    """Return the number of values per channel."""
     sizes = node.make("Gather", node.shape_of(images), node.const([0, *range(2, node.rank(images))]))
     return node.cast(node.make("ReduceProd", sizes, keepdims=0), dtypes.float32)

@@ -1,4 +1,4 @@
-"""Values with a border, and blocks of space made channels or batches."""
+"""Padding, and rearrangement of spatial blocks to channels or batches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from aioflow.interop.onnx.exporting.values import Value, channels_first_order
 
 @exporter("Pad", "PadV2", any_layout=True)
 def pad(node: Node, x: Value, paddings: Value, value: Value | None = None) -> Value:
-    """With a value around; by default with zeros."""
+    """Export padding with a value, by default zero."""
     around = None if value is None else node.scalar(value)
     return _padded(node, x, paddings, around, "constant")
 
 
 @exporter("MirrorPad", any_layout=True)
 def mirror_pad(node: Node, x: Value, paddings: Value) -> Value:
-    """With a reflection around, with or without the outermost elements."""
+    """Export padding with a reflection that includes or excludes the outermost elements."""
     if node.attr("mode") == "REFLECT":
         return _padded(node, x, paddings, None, "reflect")
+    # ONNX's Pad has no symmetric mode: concatenate reversed slices.
     known = node.known(paddings, "paddings that are not constant")
     plain = node.rows(x)
     for axis, (before, after) in enumerate(known.tolist()):
@@ -45,7 +46,7 @@ def _padded(node: Node, x: Value, paddings: Value, value: Value | None, mode: st
 
 @exporter("DepthToSpace", "SpaceToDepth", any_layout=True)
 def depth_to_space(node: Node, x: Value) -> Value:
-    """Channels as blocks of space, or blocks of space as channels."""
+    """Export the rearrangement of channels to spatial blocks, or of spatial blocks to channels."""
     layout = node.attr("data_format")
     if layout not in ("NHWC", "NCHW"):
         node.refuse(f"data_format {layout!r}")
@@ -56,7 +57,7 @@ def depth_to_space(node: Node, x: Value) -> Value:
 
 @exporter("SpaceToBatchND")
 def space_to_batch(node: Node, x: Value, block: Value, paddings: Value) -> Value:
-    """Blocks of space as images of their own, after padding."""
+    """Export the rearrangement of spatial blocks to batch entries, after padding."""
     sizes = [int(n) for n in node.known(block, "blocks that are not constant").reshape(-1)]
     known = node.known(paddings, "paddings that are not constant")
     rank, count = node.rank(x), len(sizes)
@@ -77,7 +78,7 @@ def space_to_batch(node: Node, x: Value, block: Value, paddings: Value) -> Value
 
 @exporter("BatchToSpaceND")
 def batch_to_space(node: Node, x: Value, block: Value, crops: Value) -> Value:
-    """Images as blocks of larger ones, then cropped."""
+    """Export the rearrangement of batch entries to spatial blocks, followed by cropping."""
     sizes = [int(n) for n in node.known(block, "blocks that are not constant").reshape(-1)]
     known = node.known(crops, "crops that are not constant")
     rank, count = node.rank(x), len(sizes)

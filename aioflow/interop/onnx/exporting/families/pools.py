@@ -1,4 +1,4 @@
-"""Pools and local normalization, with channels in either place."""
+"""Pooling and local response normalization, with the channels first or last."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from aioflow.interop.onnx.exporting.windows import windows_of
 
 @exporter("MaxPool", "MaxPool3D", any_layout=True)
 def max_pool(node: Node, x: Value) -> Value:
-    """The greatest value of each window."""
+    """Export the greatest value of each window."""
     return _pooled(node, x, "MaxPool", {})
 
 
 @exporter("AvgPool", "AvgPool3D", any_layout=True)
 def average_pool(node: Node, x: Value) -> Value:
-    """The mean of each window, padding not counted."""
+    """Export the mean of each window without padding."""
     return _pooled(node, x, "AveragePool", {"count_include_pad": 0})
 
 
@@ -35,12 +35,13 @@ def _pooled(node: Node, x: Value, op: str, attrs: dict[str, Any]) -> Value:
 
 @exporter("LRN", any_layout=True)
 def local_response(node: Node, x: Value) -> Value:
-    """Each value by the power of those around it in the channels; ONNX divides alpha by their number."""
+    """Export local response normalization across channels."""
     size = 2 * int(node.attr("depth_radius")) + 1
     made = node.make(
         "LRN",
         node.first(x),
         size=size,
+        # ONNX divides alpha by the number of channels in the window.
         alpha=float(node.attr("alpha")) * size,
         beta=float(node.attr("beta")),
         bias=float(node.attr("bias")),

@@ -9,7 +9,7 @@ from aioflow.interop.onnx.exporting.values import Value
 
 @exporter("MatMul")
 def mat_mul(node: Node, a: Value, b: Value) -> Value:
-    """A product of two matrices, transposed where the node says so."""
+    """Export a product of two matrices, transposed according to the attributes."""
     first = node.transposed(a, (1, 0)) if node.attr("transpose_a") else a
     second = node.transposed(b, (1, 0)) if node.attr("transpose_b") else b
     return node.make("MatMul", first, second)
@@ -17,7 +17,7 @@ def mat_mul(node: Node, a: Value, b: Value) -> Value:
 
 @exporter("BatchMatMul", "BatchMatMulV2")
 def batch_mat_mul(node: Node, x: Value, y: Value) -> Value:
-    """Products of matrices in the last two axes; the others broadcast."""
+    """Export products of matrices in the last two axes; the other axes broadcast."""
     first = _turned(node, x) if node.attr("adj_x") else x
     second = _turned(node, y) if node.attr("adj_y") else y
     return node.make("MatMul", first, second)
@@ -30,13 +30,13 @@ def _turned(node: Node, x: Value) -> Value:
 
 @exporter("Einsum")
 def einsum(node: Node, *inputs: Value) -> Value:
-    """Sums of products by an equation, which ONNX writes in the same way."""
+    """Export sums of products given by an equation, which ONNX writes in the same way."""
     return node.make("Einsum", *inputs, equation=node.attr("equation").replace(" ", ""))
 
 
 @exporter("Cross")
 def cross(node: Node, a: Value, b: Value) -> Value:
-    """The vector product of the last axes, of three elements."""
+    """Export the cross product along the last axis, of size 3."""
 
     def turned(x: Value, order: list[int]) -> Value:
         return node.make("Gather", x, node.const(order), axis=-1)
@@ -47,5 +47,5 @@ def cross(node: Node, a: Value, b: Value) -> Value:
 
 @exporter("MatrixDeterminant")
 def determinant(node: Node, x: Value) -> Value:
-    """Of the matrices in the last two axes."""
+    """Export the determinants of the matrices in the last two axes."""
     return node.make("Det", x)

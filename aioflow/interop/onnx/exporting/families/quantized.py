@@ -1,6 +1,6 @@
-"""Numbers as small integers with a scale and a zero point, and back: what runtimes compute in integers between.
+"""Quantization and dequantization with a scale and a zero point, which runtimes merge into integer computations.
 
-A scale, and a zero point, is one for all or one for each place along an axis, in the form in which they broadcast.
+The scale and the zero point are one number each, or one per position along an axis, in a shape that broadcasts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aioflow.interop.onnx.exporting.rules import composed
 from aioflow.interop.onnx.exporting.types import is_exportable, tensor_type
 from aioflow.interop.onnx.exporting.values import Value
 
-_STORED: Final = {dtypes.int8: 18, dtypes.uint8: 18, dtypes.int16: 21, dtypes.uint16: 21}  # since which opset
+_STORED: Final = {dtypes.int8: 18, dtypes.uint8: 18, dtypes.int16: 21, dtypes.uint16: 21}  # first opset with the dtype
 _STORED_FOUR: Final = {dtypes.int4: 21, dtypes.uint4: 21}
 
 
@@ -27,7 +27,7 @@ def _is_stored(dtype: DType, opset: int) -> bool:
 
 
 def _fits(x: Dims, scale: Dims, zero: Dims) -> bool:
-    """Whether a scale, and a zero point, are one for all or go along one axis of x."""
+    """Return whether a scale and a zero point are one number each, or vary along one axis of x."""
     if scale is None or None in scale or num_elements(zero) != num_elements(scale):
         return False
     many = [axis for axis, size in enumerate(scale) if size != 1]
@@ -58,8 +58,9 @@ def _dequantizes(found: Found, opset: int) -> bool:
 
 @composed("DequantizeLinear", "Cast(Cast[x] - Cast[zero]) * scale", "Cast(Cast[x]) * scale", where=_dequantizes)
 def dequantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -> Value:
-    """(x - zero) scale."""
-    if zero is None and x.dtype is not dtypes.int32:  # onnxruntime's optimizer takes those without one for unsigned
+    """Export (x - zero) · scale."""
+    # Without a zero point, onnxruntime's optimizer assumes unsigned integers.
+    if zero is None and x.dtype is not dtypes.int32:
         zero = node.const(np.zeros(scale.dims or (), x.dtype.np_dtype), x.dtype)
     return node.make("DequantizeLinear", x, *_parameters(node, scale, zero), axis=_axis(node, x, scale))
 
@@ -85,14 +86,14 @@ def _quantizes(found: Found, opset: int) -> bool:
     where=_quantizes,
 )
 def quantize(node: Node, x: Value, scale: Value, most: Value, least: Value, zero: Value | None = None) -> Value:
-    """x / scale + zero, rounded to what the type holds."""
+    """Export x / scale + zero, rounded and clipped to the range of the dtype."""
     if zero is None:
         zero = node.const(np.zeros(scale.dims or (), node.dtype.np_dtype), node.dtype)
     return node.make("QuantizeLinear", x, *_parameters(node, scale, zero), axis=_axis(node, x, scale))
 
 
 def _parameters(node: Node, scale: Value, zero: Value | None) -> list[Value]:
-    """As a scalar each, or as a vector."""
+    """Return the scale and the zero point as a scalar or a vector each."""
     shape = [] if num_elements(scale.dims) == 1 else [-1]
     return [node.reshaped(each, shape) for each in (scale, zero) if each is not None]
 
@@ -103,14 +104,17 @@ def _axis(node: Node, x: Value, scale: Value) -> int | None:
     return node.rank(x) - len(dims) + many[0] if many else None
 
 
-# -- integers that are multiplied --------------------------------------------------------------------------------------
+# -- integer products --------------------------------------------------------------------------------------------------
 
 _BYTES: Final = (dtypes.int8, dtypes.uint8)
-_MANY: Final = 1024  # bytes of a constant
+_MANY: Final = 1024  # minimum size in bytes of a constant that is stored narrow
 
 
 def _is_of_bytes(found: Found, opset: int) -> bool:
-    """Whether it is a product of bytes, less a number for all of the left ones, and for all or each column."""
+    """Return whether the pattern is a product of bytes with zero points.
+
+    The left zero point is one number, the right one a number or one per column.
+    """
     if found.root.outputs[0].dtype is not dtypes.int32 or any(found.spec(name).dtype not in _BYTES for name in "ab"):
         return False
     product = found.node("product").attrs
@@ -139,7 +143,7 @@ def _is_of_bytes(found: Found, opset: int) -> bool:
     where=_is_of_bytes,
 )
 def matmul_integer(node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None) -> Value:
-    """The exact product."""
+    """Export the exact product of integers."""
     if a_zero is None and b_zero is not None:
         a_zero = node.like(0, a)
     return node.make("MatMulInteger", a, b, a_zero, b_zero)
@@ -154,6 +158,6 @@ def _widens(found: Found, opset: int) -> bool:
 
 @composed("Cast", "Cast(x)", where=_widens)
 def widened(node: Node, x: Value) -> Value:
-    """Weights that are kept small in the file; runtimes widen them when they load it."""
+    """Export weights in the narrow dtype plus a cast, to keep the file small; runtimes widen them when they load it."""
     (made,) = node.scope.make("Cast", node.name, [x], 1, {"to": tensor_type(node.dtype)}, node.dtype)
     return made

@@ -1,6 +1,6 @@
-"""Convolutions of bytes, as sums in int32 or as bytes again.
+"""Convolutions of 8-bit tensors, with int32 sums or requantized 8-bit results.
 
-Images and filters are as ONNX has them, turned to our order and back.
+ONNX images and filters are transposed to aioflow's layout and back.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def conv_integer(
     x_zero: Value | None = None,
     w_zero: Value | None = None,
 ) -> Value:
-    """The exact sums."""
+    """Export a convolution of 8-bit tensors that returns the exact int32 sums."""
     if x_zero is None and w_zero is not None:
+        # Zero points are positional in ConvInteger: w's cannot be passed without x's.
         x_zero = node.like(0, x)
     return _convolved(node, "ConvInteger", x, w, x, w, x_zero, _vector(node, w_zero))
 
@@ -103,20 +104,25 @@ def qlinear_conv(
     least: Value,
     bias: Value | None = None,
 ) -> Value:
-    """The sums, times a number for all or for each filter. It stands for the three scales."""
+    """Export a convolution of 8-bit tensors whose sums are rescaled and rounded back to 8 bits.
+
+    `factor`, one number or one for each filter, stands for the three scales: it is passed as the scale of the
+    filters, and the other two scales are 1.
+    """
     one, of_filters = node.const(1, dtypes.float32), _vector(node, factor)
     zeros = _vector(node, w_zero)
     return _convolved(node, "QLinearConv", x, w, x, one, x_zero, w, of_filters, zeros, one, y_zero, bias)
 
 
 def _vector(node: Node, value: Value | None) -> Value | None:
-    """One for all as a scalar, one for each filter as a vector."""
+    """Return a scalar as it is, and one value per filter as a vector."""
     if value is None or value.dims is None or len(value.dims) == 0:
         return value
     return node.reshaped(value, [-1])
 
 
 def _convolved(node: Node, op: str, x: Value, w: Value, *inputs: Value | None) -> Value:
+    """Make the node `op` with the window attributes of the convolution within the pattern."""
     inner = node.within("product")
     windows = windows_of(inner)
     sizes = None if w.dims is None else w.dims[2:]

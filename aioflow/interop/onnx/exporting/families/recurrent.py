@@ -1,4 +1,8 @@
-"""Whole LSTM layers: an LSTM gives their outputs, a Scan what an LSTM keeps for itself. What nobody reads goes."""
+"""Whole LSTM layers.
+
+An LSTM node computes the outputs. A Scan node computes the intermediate results that LSTM does not return. A node
+whose results are not read is dropped.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,21 @@ from aioflow.interop.onnx.exporting.values import Value
 
 _REST: Final = 2**62  # to the end, in a slice
 _GATES: Final = "iofc"  # the order of the rows of weights in an LSTM: input, output, forget, cell
-_LOOKS: Final = "iof"  # and of its peepholes
+_LOOKS: Final = "iof"  # the order of an LSTM's peepholes
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What the op reads.
+    """The operands of one layer.
 
     Attributes:
-        x: Inputs of the steps that count.
-        state: h and c before them.
-        columns: Weights of the input and of the output before, [size + units, units] of each gate.
-        biases, looks: Of each gate, [units]; looks are peepholes, if there are any.
-        clip: How large cells may be; 0 where they may be anything.
-        units: How many.
+        x: Inputs of the steps within the sequence length.
+        state: Initial h and c.
+        columns: Weights of each gate for the input and the previous output, [size + units, units].
+        biases: Bias of each gate, [units].
+        looks: Peephole weights of each gate, [units]; empty without peepholes.
+        clip: Bound on the absolute value of cells; 0 for no bound.
+        units: Number of units.
     """
 
     x: Value
@@ -41,18 +46,18 @@ class _Layer:
 
 @exporter("BlockLSTM")
 def block_lstm(node: Node, *inputs: Value) -> tuple[Value, ...]:
-    """A layer whose gates lie as input, cell, forget, output."""
+    """Export a layer whose gates are ordered as input, cell, forget, output."""
     return _layer(node, "icfo", node.attr("forget_bias"), inputs)
 
 
 @exporter("BlockLSTMV2")
 def block_lstm_v2(node: Node, *inputs: Value) -> tuple[Value, ...]:
-    """A layer whose gates lie as input, forget, cell, output."""
+    """Export a layer whose gates are ordered as input, forget, cell, output."""
     return _layer(node, "ifco", 0.0, inputs)
 
 
 def _layer(node: Node, gates: str, forget: float, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
-    """i, cs, f, o, ci, co and h of all steps; 0 behind the last that counts."""
+    """Return i, cs, f, o, ci, co and h of all steps, with zeros after the last step of the sequence length."""
     steps, x, cells, output, columns, wci, wcf, wco, bias = inputs
     units = None if bias.dims is None or bias.dims[0] is None else bias.dims[0] // 4
     if units is None:
@@ -73,17 +78,19 @@ def _layer(node: Node, gates: str, forget: float, inputs: tuple[Value, ...]) -> 
         units,
     )
     *others, last = _scanned(node, layer)
+    # ONNX's LSTM clips the inputs of activations, not the cells, so with clipping h comes from the Scan.
     made = [*others, last if layer.clip > 0 else _whole(node, layer)]
     return tuple(made if all_steps else [_padded(node, each, x) for each in made])
 
 
 def _padded(node: Node, made: Value, x: Value) -> Value:
+    """Return `made` with zeros appended up to the number of steps of `x`."""
     missing = node.make("Sub", node.size_of(x, 0), node.make("Shape", made, start=0, end=1))
     return node.make("Pad", made, node.joined([node.const([0] * 3), missing, node.const([0] * 2)]))
 
 
 def _whole(node: Node, layer: _Layer) -> Value:
-    """h of all steps, by an LSTM."""
+    """Return h of all steps, computed by an LSTM node."""
     rows = node.transposed(node.joined([layer.columns[gate] for gate in _GATES], axis=1).of((None, None)), (1, 0))
     of_input, of_output = (node.sliced(rows, *ends, axis=1) for ends in ((0, -layer.units), (-layer.units, _REST)))
     bias = node.joined([*(layer.biases[gate] for gate in _GATES), node.like([0] * 4 * layer.units, layer.x)])
@@ -95,7 +102,7 @@ def _whole(node: Node, layer: _Layer) -> Value:
 
 
 def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
-    """i, cs, f, o, ci, co and h of all steps, by a Scan with a step in it."""
+    """Return i, cs, f, o, ci, co and h of all steps, computed by a Scan over single steps."""
     order = "ifco"
     columns = node.joined([layer.columns[gate] for gate in order], axis=1)
     of_input, of_output = (node.sliced(columns, *ends) for ends in ((0, -layer.units), (-layer.units, _REST)))
@@ -109,7 +116,7 @@ def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
     at = inner.make("Add", at, inner.make("MatMul", output, of_output))
     gates = {gate: inner.sliced(at, i * layer.units, (i + 1) * layer.units, axis=1) for i, gate in enumerate(order)}
     found = _step(inner, layer, gates, cells)
-    state = [inner.make("Identity", each) for each in (found[-1], found[1])]  # an output has a name of its own
+    state = [inner.make("Identity", each) for each in (found[-1], found[1])]  # outputs of a body need distinct names
     scope.body.outputs += [*state, *found]
     kinds = [node.dtype] * len(scope.body.outputs)
     attrs = {"body": scope.body, "num_scan_inputs": 1}
@@ -117,7 +124,7 @@ def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
 
 
 def _step(node: Node, layer: _Layer, gates: dict[str, Value], cells: Value) -> list[Value]:
-    """i, cs, f, o, ci, co and h of one step."""
+    """Return i, cs, f, o, ci, co and h of one step."""
 
     def gate(name: str, seen: Value) -> Value:
         given = gates[name]

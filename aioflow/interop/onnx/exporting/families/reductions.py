@@ -1,6 +1,6 @@
 """Reductions along axes, scans, and the indices of extremes.
 
-Of no values the sum is 0, the product 1, the greatest the lowest number there is, and the mean NaN.
+Over no values the sum is 0, the product 1, the maximum the lowest value of the dtype, and the mean NaN.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aioflow.interop.onnx.exporting.values import Value, channels_first_order
 
 
 def _reduced(node: Node, op: str, x: Value, axes: Value) -> Value:
-    """The reduction, with the channels where they are if that is possible."""
+    """Return the reduction. Channels stay first where possible."""
     known, keep = axes.constant, bool(node.attr("keep_dims"))
     rank = x.rank
     if known is None or rank is None:
@@ -37,21 +37,22 @@ def _along(node: Node, op: str, x: Value, axes: list[int], keep: bool) -> Value:
 
 @exporter("Sum", any_layout=True)
 def total(node: Node, x: Value, axes: Value) -> Value:
-    """The sum."""
+    """Export the sum."""
     return _reduced(node, "ReduceSum", x, axes)
 
 
 @exporter("Prod", any_layout=True)
 def product(node: Node, x: Value, axes: Value) -> Value:
-    """The product."""
+    """Export the product."""
     return _reduced(node, "ReduceProd", x, axes)
 
 
 @exporter("Mean", any_layout=True)
 def mean(node: Node, x: Value, axes: Value) -> Value:
-    """The mean; of integers rounded to zero, as their division is."""
+    """Export the mean. For integers it is rounded toward zero, as their division is."""
     known, dims = axes.constant, x.dims
     if x.dtype.is_floating and (known is None or dims is None or not all(dims[int(a)] for a in known.reshape(-1))):
+        # The mean may be over no values. The sum is divided by the count, so that 0 / 0 makes it NaN.
         added = _reduced(node, "ReduceSum", node.rows(x), axes)
         many = node.make("Max", node.make("Size", added), node.const(1))
         return node.make("Div", added, node.cast(node.make("Div", node.make("Size", node.rows(x)), many), x.dtype))
@@ -60,18 +61,21 @@ def mean(node: Node, x: Value, axes: Value) -> Value:
 
 @exporter("Max", any_layout=True)
 def greatest(node: Node, x: Value, axes: Value) -> Value:
-    """The greatest value."""
+    """Export the maximum."""
     return _extreme(node, "ReduceMax", x, axes)
 
 
 @exporter("Min", any_layout=True)
 def least(node: Node, x: Value, axes: Value) -> Value:
-    """The least value."""
+    """Export the minimum."""
     return _extreme(node, "ReduceMin", x, axes)
 
 
 def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
-    """Of none that of the dtype, also where another one is computed in."""
+    """Return the maximum or minimum.
+
+    Over no values it is the extreme of the value's own dtype, even if a wider dtype is computed in.
+    """
     wide = computed_in(op, x.dtype)
     if wide is None or wide is x.dtype or (x.is_static and 0 not in (x.dims or ())):
         return _reduced(node, op, x, axes)
@@ -84,13 +88,13 @@ def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
 
 @exporter("All", any_layout=True)
 def every(node: Node, x: Value, axes: Value) -> Value:
-    """Whether all are true; of none they are."""
+    """Export the test that all values are true, which holds over no values."""
     return node.make("Not", _some(node, node.make("Not", node.rows(x)).of(x.dims), axes))
 
 
 @exporter("Any", any_layout=True)
 def some(node: Node, x: Value, axes: Value) -> Value:
-    """Whether any is true."""
+    """Export the test that any value is true."""
     return _some(node, node.rows(x), axes)
 
 
@@ -101,7 +105,7 @@ def _some(node: Node, x: Value, axes: Value) -> Value:
 
 @exporter("EuclideanNorm", any_layout=True)
 def euclidean_norm(node: Node, x: Value, axes: Value) -> Value:
-    """The root of the sum of squares."""
+    """Export the square root of the sum of squares."""
     plain = node.rows(x)
     squares = _reduced(node, "ReduceSum", node.make("Mul", plain, plain).of(x.dims), axes)
     if x.dtype.is_integer:
@@ -111,7 +115,7 @@ def euclidean_norm(node: Node, x: Value, axes: Value) -> Value:
 
 @exporter("ArgMax", "ArgMin")
 def arg_extreme(node: Node, x: Value, dimension: Value) -> Value:
-    """The index of the first extreme along an axis."""
+    """Export the index of the first extreme along an axis."""
     axis = int(node.known(dimension, "an axis that is not constant").reshape(-1)[0])
     given = node.cast(x, dtypes.uint8) if x.dtype.is_bool else x
     return node.make(node.op, given, axis=axis, keepdims=0)
@@ -119,13 +123,17 @@ def arg_extreme(node: Node, x: Value, dimension: Value) -> Value:
 
 @exporter("Cumsum")
 def cumulative_sum(node: Node, x: Value, axis: Value) -> Value:
-    """Sums of all up to each element."""
+    """Export running sums along an axis."""
     return node.make("CumSum", x, node.scalar(axis), **_scan(node))
 
 
 @exporter("Cumprod")
 def cumulative_product(node: Node, x: Value, axis: Value) -> Value:
-    """Products of all up to each element: along the axis, of what is not yet masked."""
+    """Export running products along an axis.
+
+    The values are broadcast to a square of results and factors, in which a factor outside a result's range is 1.
+    Each product is then a reduction along the factors.
+    """
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     rank = node.rank(x)
     at %= rank

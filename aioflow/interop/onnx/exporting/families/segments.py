@@ -1,4 +1,4 @@
-"""Rows that are combined by numbers: as scattering with a reduction."""
+"""Reductions of rows by segment number, translated as a scatter with a reduction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAR: Final = 2**62
 
 
 def _start(node: Node, x: Value, reduction: str) -> Value:
-    """What a segment without rows has."""
+    """Return the value of a segment without rows."""
     if reduction in ("add", "mul"):
         return node.like(0 if reduction == "add" else 1, x)
     lowest = reduction == "max"
@@ -23,13 +23,14 @@ def _start(node: Node, x: Value, reduction: str) -> Value:
 
 
 def _combined(node: Node, data: Value, ids: Value, count: Value, reduction: str, start: Value) -> Value:
-    """One row for each number below `count` (int64 [1]); rows with negative numbers go nowhere."""
+    """Return one row for each number below `count` (int64 [1]). Rows with negative numbers are dropped."""
     own = node.rank(ids)
     numbers = node.vector(ids)
     rows = data
     tail = node.make("Shape", data, start=own)
     if own != 1:
         rows = node.reshaped(data, node.joined([node.make("Shape", numbers), tail]))
+    # ONNX counts negative indices from the end, so dropped rows go to an extra last row, which is sliced off.
     beyond = node.make("Where", node.make("Less", numbers, node.const(0)), count, numbers)
     one_more = node.make("Add", count, node.const([1]))
     blank = node.make("Expand", start, node.joined([one_more, tail]))
@@ -50,7 +51,7 @@ _unsorted("UnsortedSegmentMin", "min")
 
 
 def _sorted_count(node: Node, ids: Value) -> Value:
-    """One more than the last number; none of no numbers."""
+    """Return the last number plus one, or 0 if there are no numbers."""
     numbers = node.joined([node.const([-1]), node.vector(ids)])
     last = node.make("Slice", numbers, node.const([-1]), node.const([_FAR]))
     return node.make("Add", last, node.const([1]))
@@ -68,7 +69,7 @@ def _sorted(op: str, reduction: str) -> None:
 
 
 def _counts(node: Node, data: Value, ids: Value, count: Value) -> Value:
-    """How many rows each number has, to broadcast over rows."""
+    """Return the number of rows of each segment, shaped to broadcast over rows."""
     ones = node.make("Expand", node.const(1), node.make("Shape", ids))
     found = _combined(node, ones.of((None,)), ids, count, "add", node.const(0))
     return node.unsqueezed(found, range(1, node.rank(data)))
@@ -82,7 +83,7 @@ _sorted("SegmentMin", "min")
 
 @exporter("SegmentMean")
 def segment_mean(node: Node, data: Value, ids: Value) -> Value:
-    """The mean of the rows of each number."""
+    """Export the mean of the rows of each segment."""
     count = _sorted_count(node, ids)
     total = _combined(node, data, ids, count, "add", node.like(0, data))
     rows = node.cast(node.make("Max", _counts(node, data, ids, count), node.const(1)), data.dtype)
@@ -91,7 +92,7 @@ def segment_mean(node: Node, data: Value, ids: Value) -> Value:
 
 @exporter("Bincount")
 def bincount(node: Node, values: Value, size: Value, weights: Value) -> Value:
-    """How often each number comes, or the sum of its weights; numbers that are too large do not count."""
+    """Export the count of each number, or the sum of its weights. Numbers that are too large are ignored."""
     limit = node.vector(size)
     numbers = node.vector(values)
     inside = node.make("Where", node.make("Less", numbers, limit), numbers, node.const(-1)).of((None,))

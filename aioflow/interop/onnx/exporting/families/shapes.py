@@ -1,4 +1,4 @@
-"""Shapes as values, and values in other shapes."""
+"""Ops that return shapes, reshape or broadcast values, or make ranges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from aioflow.interop.onnx.exporting.values import Value
 
 @exporter("Shape", any_layout=True)
 def shape(node: Node, x: Value) -> Value:
-    """The shape."""
+    """Export the shape."""
     return _shape(node, x)
 
 
 @exporter("ShapeN", any_layout=True)
 def shapes(node: Node, *values: Value) -> list[Value]:
-    """The shape of each."""
+    """Export the shape of each value."""
     return [_shape(node, value) for value in values]
 
 
@@ -29,13 +29,13 @@ def _shape(node: Node, x: Value) -> Value:
 
 @exporter("Size", any_layout=True)
 def size(node: Node, x: Value) -> Value:
-    """How many elements there are."""
+    """Export the number of elements."""
     return node.make("Size", x)
 
 
 @exporter("Rank", any_layout=True)
 def rank_of(node: Node, x: Value) -> Value:
-    """How many axes there are."""
+    """Export the number of axes."""
     if x.rank is not None:
         return node.const(x.rank, dtypes.int32)
     return node.make("Size", node.make("Shape", x))
@@ -43,7 +43,7 @@ def rank_of(node: Node, x: Value) -> Value:
 
 @exporter("Reshape")
 def reshape(node: Node, x: Value, wanted: Value) -> Value:
-    """The same elements in another shape."""
+    """Export the same elements in another shape."""
     dims = node.outputs[0].dims
     if dims is not None and wanted.constant is None and sum(size is None for size in dims) <= 1 and 0 not in dims:
         return node.reshaped(x, [-1 if size is None else size for size in dims])
@@ -54,7 +54,7 @@ def reshape(node: Node, x: Value, wanted: Value) -> Value:
 
 @exporter("ExpandDims")
 def expand_dims(node: Node, x: Value, dim: Value) -> Value:
-    """A new axis of size 1."""
+    """Export the insertion of an axis of size 1."""
     if dim.constant is None:
         return node.make("Unsqueeze", x, node.vector(dim))
     return node.unsqueezed(x, [int(dim.constant.reshape(-1)[0])])
@@ -62,7 +62,7 @@ def expand_dims(node: Node, x: Value, dim: Value) -> Value:
 
 @exporter("Squeeze")
 def squeeze(node: Node, x: Value) -> Value:
-    """Without axes of size 1: those that are named, or all."""
+    """Export the removal of axes of size 1: the named ones, or all."""
     axes = [int(axis) for axis in node.attr("squeeze_dims")]
     if axes:
         return node.squeezed(x, axes)
@@ -73,57 +73,58 @@ def squeeze(node: Node, x: Value) -> Value:
 
 @exporter("Transpose")
 def transpose(node: Node, x: Value, perm: Value) -> Value:
-    """The axes in another order."""
+    """Export the value with its axes in another order."""
     order = [int(axis) for axis in node.known(perm, "an order of axes that is not constant")]
     return node.transposed(x, [axis % len(order) for axis in order])
 
 
 @exporter("BroadcastTo")
 def broadcast_to(node: Node, x: Value, wanted: Value) -> Value:
-    """Repeated along axes of size 1 and new ones."""
+    """Export the value broadcast to a shape."""
     return node.make("Expand", x, node.vector(wanted))
 
 
 @composed("Expand", "BroadcastTo(x, BroadcastArgs(Cast[Shape(x)], wanted))")
 def expand(node: Node, x: Value, wanted: Value) -> Value:
-    """The shape that x and another one broadcast to."""
+    """Export the value broadcast to the common shape of x and `wanted`."""
     return broadcast_to(node, x, wanted)
 
 
 @exporter("Fill")
 def fill(node: Node, dims: Value, value: Value) -> Value:
-    """One value in a shape."""
+    """Export one value repeated in a shape."""
     return node.make("Expand", node.scalar(value), node.vector(dims))
 
 
 @exporter("Tile")
 def tile(node: Node, x: Value, multiples: Value) -> Value:
-    """Repeated along each axis."""
+    """Export the value repeated along each axis."""
     return node.make("Tile", x, node.vector(multiples))
 
 
 @exporter("Range")
 def number_range(node: Node, start: Value, limit: Value, delta: Value) -> Value:
-    """Numbers from a start up to a limit."""
+    """Export the numbers from a start up to a limit, which is excluded."""
     return node.make("Range", *(node.scalar(v) for v in (start, limit, delta)))
 
 
 @exporter("LinSpace")
 def lin_space(node: Node, start: Value, stop: Value, count: Value) -> Value:
-    """Numbers from a start to a stop, both included."""
+    """Export evenly spaced numbers from a start to a stop, both included."""
     number = node.int64(node.scalar(count))
     places = node.make("Range", node.const(0), number, node.const(1))
     last = node.make("Sub", number, node.const(1))
     steps = node.cast(node.make("Max", last, node.const(1)), start.dtype)
     delta = node.make("Div", node.make("Sub", node.scalar(stop), node.scalar(start)), steps)
     made = node.make("Add", node.scalar(start), node.make("Mul", node.cast(places, start.dtype), delta))
+    # The last number is `stop` itself: start + last * delta may differ from it by a rounding error.
     end = node.make("And", node.make("Equal", places, last), node.make("Greater", last, node.const(0)))
     return node.make("Where", end, node.scalar(stop), made)
 
 
 @exporter("BroadcastArgs")
 def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
-    """The shape that two shapes broadcast to."""
+    """Export the shape that two shapes broadcast to."""
     ranks = [each.dims[0] if each.dims else None for each in (first, second)]
     if None not in ranks:
         rank = max(rank or 0 for rank in ranks)
@@ -136,6 +137,6 @@ def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
 
 @exporter("InvertPermutation")
 def invert_permutation(node: Node, x: Value) -> Value:
-    """Where each index is."""
+    """Export the position of each index."""
     places = node.make("Range", node.const(0), node.make("Size", x), node.const(1))
     return node.make("ScatterElements", places, node.int64(x), places, axis=0)

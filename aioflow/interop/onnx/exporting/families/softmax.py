@@ -1,4 +1,4 @@
-"""Softmax and the losses on logits."""
+"""Softmax, and cross-entropy losses on logits."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from aioflow.interop.onnx.exporting.values import Value
 
 @exporter("Softmax", "LogSoftmax")
 def softmax(node: Node, logits: Value) -> Value:
-    """Along the last axis."""
+    """Export softmax or its logarithm along the last axis."""
     return node.make(node.op, logits, axis=-1)
 
 
 @exporter("SoftmaxCrossEntropyWithLogits")
 def cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Value]:
-    """The loss of each row, and its gradient."""
+    """Export the loss of each row and its gradient."""
     logarithm = node.make("LogSoftmax", logits, axis=-1)
     zero = node.like(0, labels)
+    # A label of 0 contributes 0, also where the logarithm is -inf and their product would be NaN.
     terms = node.make("Where", node.make("Equal", labels, zero), zero, node.make("Mul", labels, logarithm))
     loss = node.make("Neg", node.make("ReduceSum", terms, node.const([-1]), keepdims=0))
     return loss, node.make("Sub", node.make("Softmax", logits, axis=-1), labels)
@@ -25,7 +26,7 @@ def cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Valu
 
 @exporter("SparseSoftmaxCrossEntropyWithLogits")
 def sparse_cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Value]:
-    """The loss of each row whose label is a number, and its gradient."""
+    """Export the loss of each row, whose label is a class index, and its gradient."""
     column = node.unsqueezed(node.int64(labels), [1])
     taken = node.make("GatherElements", node.make("LogSoftmax", logits, axis=-1), column, axis=1)
     loss = node.make("Neg", node.squeezed(taken, [1]))

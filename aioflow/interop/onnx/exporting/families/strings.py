@@ -1,4 +1,4 @@
-"""Strings, as far as ONNX has them. Its strings are text in UTF-8; ours are bytes."""
+"""The string ops that ONNX can express. ONNX strings are UTF-8 text, aioflow's are bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioflow.interop.onnx.exporting.values import Value
 
 @exporter("StringJoin")
 def string_join(node: Node, *inputs: Value) -> Value:
-    """Strings one after another, with a separator between."""
+    """Export the concatenation of strings with a separator."""
     node.needs_opset(20, "StringConcat")
     made, *others = inputs
     separator = node.attr("separator")
@@ -23,14 +23,14 @@ def string_join(node: Node, *inputs: Value) -> Value:
 
 @exporter("StaticRegexFullMatch")
 def static_full_match(node: Node, x: Value) -> Value:
-    """Whether a pattern fits the whole string."""
+    """Export the test that a pattern matches the whole string."""
     node.needs_opset(20, "RegexFullMatch")
     return node.make("RegexFullMatch", x, pattern=node.attr("pattern"))
 
 
 @exporter("RegexFullMatch")
 def full_match(node: Node, x: Value, pattern: Value) -> Value:
-    """Whether a pattern, which is known, fits the whole string."""
+    """Export the test that a constant pattern matches the whole string."""
     node.needs_opset(20, "RegexFullMatch")
     text = node.known(pattern, "a pattern that is not constant").reshape(-1)[0]
     return node.make("RegexFullMatch", x, pattern=text.decode())
@@ -38,13 +38,13 @@ def full_match(node: Node, x: Value, pattern: Value) -> Value:
 
 @exporter("StringToNumber")
 def string_to_number(node: Node, x: Value) -> Value:
-    """The number that is written."""
+    """Export the number that each string spells."""
     return node.cast(x, node.dtype)
 
 
 @exporter("AsString")
 def as_string(node: Node, x: Value) -> Value:
-    """Integers as they are written; of floats ONNX leaves the digits open."""
+    """Export integers as decimal strings. Floats are refused, since ONNX does not specify their digits."""
     if not x.dtype.is_integer or node.attr("width") > 0 or node.attr("fill"):
         node.refuse(f"{x.dtype.name} written out in a given form")
     return node.cast(x, dtypes.string)
